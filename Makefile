@@ -43,7 +43,7 @@ coverage: setup  ## measure the share of lines and branches that the tests run
 fuzz: $(VENV)/.installed  ## run searches in a simulated cluster that fails in every way, for an hour (MINUTES=60)
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),60)
 
-chaos: $(VENV)/.installed  ## kill drivers and services at every place, and compare the results with undisturbed runs (MINUTES=30)
+chaos: $(VENV)/.installed  ## inject faults at every place of real searches, and compare the results with undisturbed runs (MINUTES=30)
 	$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),30)
 
 lint: $(VENV)/.installed  ## run ruff, mypy, import-linter, ESLint and Prettier

@@ -110,7 +110,7 @@ def main() -> None:
         return
     import ray
 
-    from tuner.driver.hosts.cluster import connect
+    from tuner.driver.hosts.ray.cluster import connect
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,7 +1,8 @@
 """Open the page of large experiments in Chromium, and optuna-dashboard on the same curves (a part of `page_scale`).
 
 In every frame, a script in the page checks what is on the screen: the rows of the table, and the pixels of the canvas with the
-curves. Times begin before the browser gets the address. Each page is opened in a fresh profile, with nothing cached.
+curves. Times begin before the browser gets the address. Each page is opened in a fresh profile, with nothing cached. The floor is
+the time of an empty page, opened in the same way before each page.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ WATCH = """(() => {
   };
   requestAnimationFrame(look);
 })()"""
+EMPTY = """data:text/html,<canvas width=300 height=200></canvas>
+<script>requestAnimationFrame(() => { window.seen.empty = performance.timeOrigin + performance.now(); })</script>"""
 DRAWN = "name => window.seen[name] !== undefined"
 COMPLETE = "() => performance.timeOrigin + performance.now() - window.seen.all > 700"
 LOADED = """() => performance.getEntriesByType('resource').filter(one => /[.](js|css)$/.test(one.name))
@@ -91,8 +94,9 @@ class Chromium:
 
 
 @contextlib.contextmanager
-def chromium() -> Iterator[Chromium]:
-    path = shutil.which("chromium") or shutil.which("google-chrome")
+def chromium(path: str | None) -> Iterator[Chromium]:
+    """Start a browser: this one, or the first that is installed of Chromium's headless shell, Chromium and Chrome."""
+    path = path or next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
     before = {process.pid for process in psutil.process_iter()}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
@@ -107,11 +111,12 @@ def chromium() -> Iterator[Chromium]:
 
 def measure(service: Service, store: Store, home: str, options: argparse.Namespace) -> None:
     few = max(options.reports // 50, 1)
-    with chromium() as browser:
+    with chromium(options.browser) as browser:
         bundle(browser, service, make(store, f"{options.trials} trials of {few}", options.trials, few))
         if "many" in options.pages:
             many = make(store, f"{options.many} trials", options.many, 1)
             for _ in range(options.rounds):
+                empty(browser)
                 opened(browser, service, "page of many trials", many, ["table", "points"], trials=options.many)
         sizes = [few] * ("few" in options.pages) + [options.reports] * ("long" in options.pages)
         for reports in sizes:
@@ -122,6 +127,7 @@ def measure(service: Service, store: Store, home: str, options: argparse.Namespa
                 if options.peer:
                     peer = stack.enter_context(peer_of(options, store, record, home, reports))
                 for _ in range(options.rounds):
+                    empty(browser)
                     opened(browser, service, "page of curves", record, ["curves", "table", "all"], **size)
                     if peer is not None and not peer_opened(browser, peer, options.peer_s, **size):
                         peer = None
@@ -150,6 +156,15 @@ def bundle(browser: Chromium, service: Service, record: ExperimentRecord) -> Non
         view.wait_for_load_state("networkidle")
         show("bundle", page=what, kb=view.evaluate(LOADED))
         view.close()
+
+
+def empty(browser: Chromium) -> None:
+    """Open a page that has only a canvas: the floor for the times of the other pages."""
+    begin = time.time()
+    view = browser.open(EMPTY)
+    view.wait_for_function(DRAWN, arg="empty", polling=50)
+    show("floor: an empty page", drawn_s=view.evaluate("() => window.seen.empty") / 1e3 - begin)
+    view.context.close()
 
 
 def opened(

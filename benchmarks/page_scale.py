@@ -1,13 +1,14 @@
 """Measure the page and its requests to the API with large experiments. Prints one JSON line for each part.
 
     python -m benchmarks.page_scale [--trials 1000] [--reports 10000] [--many 100000] [--repeats 20] [--clients 100]
-        [--only curves|trials|stream|page] [--pages many,few,long,live] [--rounds 3] [--peer PYTHON] [--keep DIR]
+        [--only curves|trials|stream|page] [--pages many,few,long,live] [--rounds 3] [--browser PATH] [--peer PYTHON]
+        [--keep DIR]
 
 Makes the data through the store, as a driver commits it, in an SQLite file that --keep DIR leaves for another run; serves it from
-a separate process, and measures over HTTP: the curves of all trials (whole and a part of them), a page of the many trials by
-several columns, the importance of their parameters, a GET on a kept-alive connection, and how long it takes from the commit
-of a report until all --clients of the event stream have seen it. `memory_mb` is the growth of the API's process;
-`cpu` is in cores.
+a separate process, and measures over HTTP: the curves of all trials (whole and a part of them, as the numbers that the page reads
+and as JSON), a page of the many trials by several columns, the importance of their parameters, a GET on a kept-alive connection,
+and how long it takes from the commit of a report until all --clients of the event stream have seen it. `memory_mb` is the growth
+of the API's process; `cpu` is in cores.
 
 The part `page` opens the pages in Chromium (`page_chromium.py`): `many` trials, trials with 1/50 of the reports (`few`) and
 with all of them (`long`), and a search that runs (`live`). It measures the time until the table and the curves are drawn, the
@@ -33,6 +34,7 @@ import httpx
 
 from benchmarks import page_chromium
 from benchmarks.page_data import Service, Writer, make, show
+from tuner.api.schemas import COLUMNS
 from tuner.domain.decisions import Start
 from tuner.domain.events import SegmentStarted
 from tuner.domain.states import ExperimentState
@@ -61,11 +63,13 @@ def timed(service: Service, call: Callable[[], httpx.Response], repeats: int) ->
 def curves(service: Service, record: ExperimentRecord, trials: int, reports: int, repeats: int) -> None:
     path = f"/api/v1/experiments/{record.public_id}/curves"
     before = service.memory_mb()
-    whole = timed(service, lambda: service.client.get(path, params={"points": 400}), repeats)
     size = {"trials": trials, "reports": reports}
-    show("curves", **size, **whole, memory_mb=service.memory_mb() - before)
     part = {"points": 400, "from": reports // 2, "to": reports // 2 + reports // 20}
-    show("part of the curves", **size, **timed(service, lambda: service.client.get(path, params=part), repeats))
+    for form, accept in (("numbers", COLUMNS), ("json", "application/json")):
+        headers = {"Accept": accept}
+        for what, params in (("curves", {"points": 400}), ("part of the curves", part)):
+            took = timed(service, lambda: service.client.get(path, params=params, headers=headers), repeats)  # noqa: B023
+            show(what, **size, form=form, **took, memory_mb=service.memory_mb() - before)
 
 
 def tables(service: Service, record: ExperimentRecord, trials: int, repeats: int) -> None:
@@ -160,6 +164,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["curves", "trials", "stream", "page"], help="this part alone")
     parser.add_argument("--pages", default="many,few,long,live", help="of the part `page`, only these")
     parser.add_argument("--rounds", type=int, default=3, help="how often each page is opened")
+    parser.add_argument("--browser", help="the browser for the pages; default: Chromium's headless shell, or Chromium")
     parser.add_argument("--peer", help="the Python of an environment that has optuna-dashboard")
     parser.add_argument("--peer-s", type=float, default=300.0, help="how many seconds the peer's page may take")
     options = parser.parse_args()

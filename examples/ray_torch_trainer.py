@@ -50,7 +50,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
 
 
 def dataset(rows: int = 256) -> Any:
-    """y = x . (1, -2, 3) with a little noise."""
+    """Return rows of x, and of y = x . (1, -2, 3) with a little noise."""
     random = np.random.default_rng(0)
     x = random.normal(size=(rows, 3))
     y = x @ np.array([1.0, -2.0, 3.0]) + 0.01 * random.normal(size=rows)

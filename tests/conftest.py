@@ -24,7 +24,7 @@ import pytest
 
 import tuner
 from tests import invariants
-from tuner.driver.hosts.ray_start import without_helpers
+from tuner.driver.hosts.ray.ray_start import without_helpers
 from tuner.store import Store
 
 # The time of an example depends on the load of the machine more than on the code.

@@ -74,7 +74,10 @@ def _segments(store: Store, record: ExperimentRecord) -> Iterator[str]:
         for before in segments[:-1]:
             if before.ended_at is None:
                 yield f"segment {before.ordinal} of trial {trial} has not ended, and there are later ones"
+        scaling = record.spec.scaling
         for segment in segments:
+            if segment.workers is not None and not scaling.num_workers <= segment.workers <= scaling.most_workers:
+                yield f"segment {segment.ordinal} of trial {trial} has {segment.workers} ranks"
             name, begins = segment.source_checkpoint, segment.start_iteration
             who = f"segment {segment.ordinal} of trial {trial}"
             if name is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import SpecError
-from tuner.settings import Settings
+from tuner.settings import Quota, Settings
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,6 +43,7 @@ def test_every_variable_is_read() -> None:
             "TUNER_ADDRESS": "http://tuner.lan",
             "TUNER_TOKEN": "tnr_1",
             "TUNER_LOG_LEVEL": "debug",
+            "TUNER_QUOTAS": "vision=GPU:4, *=CPU:0.5",
         }
     )
     assert settings == Settings(
@@ -60,6 +61,7 @@ def test_every_variable_is_read() -> None:
         address="http://tuner.lan",
         token="tnr_1",
         log_level="DEBUG",
+        quotas=(Quota("vision", "GPU", 4.0), Quota("*", "CPU", 0.5)),
     )
 
 
@@ -80,6 +82,7 @@ def test_impossible_values_are_named_together() -> None:
                 "TUNER_USAGE_EVERY_S": "nan",
                 "TUNER_WEBHOOK_PRIVATE": "yes",
                 "TUNER_LOG_LEVEL": "x",
+                "TUNER_QUOTAS": "vision=4",
             }
         )
     assert [name for name, _ in caught.value.errors] == [
@@ -88,6 +91,7 @@ def test_impossible_values_are_named_together() -> None:
         "TUNER_WEBHOOK_PRIVATE",
         "TUNER_LEASE_S",
         "TUNER_USAGE_EVERY_S",
+        "TUNER_QUOTAS",
         "TUNER_LOG_LEVEL",
     ]
     assert "'http'" in str(caught.value)

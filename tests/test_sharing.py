@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +12,11 @@ from tests.services import SLOW, Service, until
 pytestmark = pytest.mark.ray
 
 
-@pytest.fixture
-def service(tmp_path: Path, sqlite_url: str) -> Iterator[Service]:
-    service = Service(tmp_path / "home", sqlite_url, TUNER_PREEMPT_AFTER_S="1")
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    home = tmp_path_factory.mktemp("home")
+    url = f"sqlite:///{home / 'tuner.db'}"
+    service = Service(home, url, TUNER_PREEMPT_AFTER_S="1", TUNER_QUOTAS="capped=CPU:1")
     try:
         service.start()
         yield service
@@ -63,3 +64,23 @@ def test_a_trial_is_paused_for_an_urgent_experiment_and_goes_on_from_its_checkpo
     assert [one["cause"] for one in segments] == ["start", "resume"]
     assert segments[1]["start_iteration"] > 0
     assert trial["iteration"] == 150
+
+
+def test_a_project_runs_no_more_at_once_than_its_quota(service: Service) -> None:
+    cpus = service.get("/cluster")["cpus"]
+    assert cpus > 1, "otherwise the quota limits nothing"
+    one = {"resources_per_worker": {"CPU": 0.5}, "backend": "none"}
+    space = {**SLOW["space"], "steps": {"type": "const", "value": 20}}
+    spec = {**SLOW, "project": "capped", "space": space, "scaling": one, "limits": {}, "num_samples": 2}
+    both = [service.post({**spec, "name": name})["id"] for name in ("first", "second")]
+    why = "the quota of the project 'capped' is 1 CPU, of which 1 is in use"
+    waiting = until("the quota", lambda: [w for w in service.get("/cluster")["waiting"] if why in w["reason"]])
+    assert {one["experiment_id"] for one in waiting} <= set(both)
+    free = service.post({**spec, "name": "free", "project": "other", "num_samples": 1})["id"]
+    most = 0
+    while not all(service.get(f"/experiments/{name}")["ended_at"] for name in both):
+        held = [group for group in service.get("/cluster")["groups"] if group["experiment_id"] in both]
+        most = max(most, len(held))
+    assert most == 2
+    ended = {name: service.ended(name) for name in (*both, free)}
+    assert {one["state"] for one in ended.values()} == {"completed"}

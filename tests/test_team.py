@@ -23,8 +23,8 @@ import pytest
 
 from tests import invariants
 from tests.services import SLOW, Service, host_of, kill_postgres, until
-from tuner.driver.hosts.head import find_head
-from tuner.store import Store
+from tuner.driver.hosts.ray.head import find_head
+from tuner.store import ExperimentRecord, Store
 from tuner.store.access import Role
 
 pytestmark = [pytest.mark.ray, pytest.mark.postgres, pytest.mark.long, pytest.mark.timeout(1500)]
@@ -102,7 +102,7 @@ def test_a_team_loses_nothing(
         before = until("an answer", count)
         until("experiments to go on", lambda seen=before: count() > seen + 5)
         fault()
-        begun, before = time.monotonic(), 0
+        begun = time.monotonic()
         until("both services", lambda: all(one.client.get("/readyz").status_code == 200 for one in services))
         before = until("an answer", count)
         until("experiments to go on", lambda seen=before: count() > seen + 5)
@@ -116,7 +116,8 @@ def test_a_team_loses_nothing(
         reports = 0
         for experiment in made:
             record = store.experiments.get(experiment)
-            assert [trial.iteration for trial in store.trials.page(record.id).items] == [STEPS] * 2
+            trials = store.trials.page(record.id).items
+            assert [trial.iteration for trial in trials] == [STEPS] * 2, history(store, record)
             reports += store.log.count_reports(record.id)
         segments = sum(len(store.trials.get(trial.public_id).segments) for experiment in made
                        for trial in store.trials.page(store.experiments.get(experiment).id).items)  # fmt: skip
@@ -130,6 +131,17 @@ def test_a_team_loses_nothing(
     found = {"experiments": len(made), "reports": reports, "segments": segments, "went_on_s": went_on_s}
     with capsys.disabled():
         print(json.dumps({"team": found}))
+
+
+def history(store: Store, record: ExperimentRecord) -> str:
+    """Return how the trials of an experiment went, a line for each trial, segment and decision."""
+    lines = []
+    for row in store.trials.page(record.id).items:
+        trial = store.trials.get(row.public_id)
+        lines.append(f"trial {trial.number}: {trial.state} at {trial.iteration}: {trial.reason}")
+        lines += [f"  {one.ordinal} {one.cause} from {one.start_iteration}: {one.outcome}" for one in trial.segments]
+    lines += [f"{one.kind} {one.trial}: {one.reason}" for one in store.log.decisions(record.id, page_size=1000).items]
+    return "\n".join(lines)
 
 
 def posted(services: list[Service], tokens: dict[str, str]) -> dict[str, str]:

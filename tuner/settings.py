@@ -29,6 +29,15 @@ class OidcRule:
     project: str | None = None  # the only project that the members may see; None: all projects
 
 
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The amount of a resource that all experiments of a project may hold together. The project ``*`` is every other one."""
+
+    project: str
+    resource: str
+    amount: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The settings as read from the environment. Options of the command line override them (by `dataclasses.replace`)."""
@@ -130,6 +139,12 @@ class Settings:
         "TUNER_RESERVE_AFTER_S",
         "a worker group that has waited for resources for this many seconds is placed before all later ones",
         default=30.0,
+    )
+    quotas: tuple[Quota, ...] = _setting(
+        "TUNER_QUOTAS",
+        "how much of a resource all experiments of a project may hold together, such as vision=GPU:4,vision=CPU:32,*=GPU:2; the "
+        "project * is every other one",
+        default=(),
     )
     preempt_after_s: float = _setting(
         "TUNER_PREEMPT_AFTER_S",
@@ -313,6 +328,16 @@ def _rules(text: str) -> tuple[OidcRule, ...]:
     return tuple(found)
 
 
+def _quotas(text: str) -> tuple[Quota, ...]:
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        given = re.fullmatch(rf"(\*|{PROJECT.strip('^$')})=([^:=\s]+):(\S+)", part)
+        if given is None or _number(given[3]) < 0:
+            raise ValueError(f"expected PROJECT=RESOURCE:AMOUNT, such as vision=GPU:4, got {part!r}")
+        found.append(Quota(given[1], given[2], _number(given[3])))
+    return tuple(found)
+
+
 def _http(text: str) -> str:
     if not re.fullmatch(r"https?://\S+", text):
         raise ValueError(f"expected an address that begins with http:// or https://, got {text!r}")
@@ -331,6 +356,7 @@ _READERS: Mapping[str, Any] = {
     "oidc_issuer": _url,
     "traces": _http,
     "oidc_roles": _rules,
+    "quotas": _quotas,
     "audit_days": _days,
     "webhook_private": _flag,
     "log_days": _days,

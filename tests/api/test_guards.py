@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import http.client
+import re
+import socket
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +16,8 @@ import httpx
 import pytest
 
 from tests.store.examples import begin
-from tuner.api import create_app
+from tuner.api import create_app, guards
+from tuner.api import server as server_module
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -69,6 +76,50 @@ async def test_a_body_without_a_length_is_counted_as_it_comes(client: httpx.Asyn
     assert "larger than" in response.json()["detail"]
     assert sent <= 17, "the rest is not read"
     assert sqlite_store.experiments.page().items == ()
+
+
+async def test_a_body_that_arrives_too_slowly_is_refused(
+    client: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guards, "BODY_S", 0.2)
+
+    async def drips() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.01)
+
+    headers = {"Content-Type": "application/json"}
+    response = await client.post("/api/v1/experiments", content=drips(), headers=headers)
+    assert (response.status_code, response.headers["connection"]) == (408, "close")
+    assert re.fullmatch(r"only \d+ bytes of the body have arrived in \d+ s", response.json()["detail"])
+    assert sqlite_store.experiments.page().items == ()
+
+
+def test_a_connection_that_sends_no_request_is_closed(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HEAD_S", 0.4)
+    monkeypatch.setattr(server_module, "TICKS", 1)
+    host, port = server.removeprefix("http://").split(":")
+
+    def connection(start: bytes) -> socket.socket:
+        found = socket.create_connection((host, int(port)), timeout=20)
+        found.sendall(start)
+        return found
+
+    begin = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+    with (
+        connection(b"") as silent,
+        connection(begin + b"X-Slow: ") as slow,
+        connection(begin + b"\r\n" + begin) as second,
+        contextlib.closing(http.client.HTTPConnection(host, int(port))) as busy,
+    ):
+        slow.sendall(b"x")
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            busy.request("GET", "/healthz")  # fails if the server has closed this connection
+            assert busy.getresponse().read()
+            time.sleep(0.05)
+        closed = [b"".join(iter(lambda one=one: one.recv(1000), b"")) for one in (silent, slow, second)]  # type: ignore[misc]
+        assert [answer[:12] for answer in closed] == [b"", b"", b"HTTP/1.1 200"]
 
 
 async def test_a_body_must_be_utf_8(client: httpx.AsyncClient) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tests.services import Service
 from tuner.cli.commands import app
-from tuner.cli.run import parameter, run_status, run_target
+from tuner.cli.run import parameter, run_status, run_target, workers_of
 from tuner.errors import EntrypointError, SpecError
 from tuner.sdk.run import Result
 
@@ -204,6 +204,20 @@ def test_constants() -> None:
 def test_wrong_parameters_are_refused(text: str) -> None:
     with pytest.raises(SpecError):
         parameter(text)
+
+
+def test_a_range_of_workers() -> None:
+    assert [workers_of(text) for text in (None, "4", "1-8")] == [None, 4, {"min": 1, "max": 8}]
+    for wrong in ("0", "x", "1-", "-8", "1-x"):
+        with pytest.raises(SpecError, match="a range such as 1-8"):
+            workers_of(wrong)
+
+
+def test_a_script_is_not_elastic(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('loss: 1')")
+    with pytest.raises(SpecError, match="only functions can be elastic trials"):
+        run_target(str(script), [], [], None, {"num_workers": {"min": 1, "max": 2}})
 
 
 def test_wrong_commands_are_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -254,6 +254,9 @@ def test_lists_are_read_page_by_page(client: Client, sqlite_store: Store, monkey
     assert {decision.kind for decision in handle.decisions(kind=["stop", "complete"])} <= {"stop", "complete"}
     assert all(decision.trial_number == 3 for decision in handle.decisions(trial=3))
     assert len(list(handle.segments())) >= 9
+    entries = list(handle.log())
+    assert [one.seq for one in entries] == list(range(len(entries), 0, -1))
+    assert {one.kind for one in handle.log(kind="reported", trial=3, limit=2)} == {"reported"}
     assert len(handle.checkpoints()) > 0
 
 

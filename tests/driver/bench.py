@@ -24,6 +24,7 @@ class Bench:
         self.space = Space.from_python(options.pop("space", {"x": tuner.uniform(0, 1)}))
         limits = options.pop("limits", {"max_concurrent_trials": 2})
         checkpoint = options.pop("checkpoint", {"interval_s": None})
+        room = options.pop("room", {})  # what the driver knows of the cluster: slots and workers
         self.spec = Spec(
             name="bench",
             space=self.space.to_json(),
@@ -36,7 +37,7 @@ class Bench:
         self.core: Core = assemble(self.spec, self.space)
         self.now = 0.0
         self.log: list[Any] = []
-        self.feed(e.DriverStarted(time=0.0, epoch=1))
+        self.feed(e.DriverStarted(time=0.0, epoch=1, **room))
 
     def feed(self, event: Event) -> Effects:
         out = self.core.handle(event)

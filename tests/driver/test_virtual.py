@@ -401,3 +401,32 @@ def test_what_a_run_would_warn_of_a_simulation_warns_of() -> None:
     assert done.warnings == [str(one.message) for one in caught]
     assert caught[0].filename == __file__, "where the user called it"
     assert simulate(evaluate, {"x": tuner.uniform(0, 1)}, **asked).warnings == []
+
+
+def test_elastic_trials_use_the_workers_of_stopped_ones() -> None:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        for step in range((checkpoint or 0) + 1, 82):
+            yield Step({"loss": config["x"] + 1 / step}, 60.0, step)
+
+    def searched(num_workers: Any) -> Simulation:
+        return simulate(
+            evaluate,
+            {"x": tuner.uniform(0, 1)},
+            metric="loss",
+            mode="min",
+            num_samples=16,
+            max_t=81,
+            scheduler="asha",
+            search_alg="random",
+            max_concurrent_trials=8,
+            startup_s=20.0,
+            num_workers=num_workers,
+        )
+
+    fixed, elastic = searched(1), searched({"min": 1, "max": 8})
+    assert elastic.best_value == fixed.best_value
+    assert elastic.seconds < fixed.seconds / 2
+    assert elastic.log == searched({"min": 1, "max": 8}).log
+    assert max(segment.workers for trial in elastic.trials for segment in trial.segments) > 2
+    with pytest.raises(SpecError, match="expected an integer or"):
+        searched({"min": 2})

@@ -11,7 +11,7 @@ import pytest
 import ray
 
 import tuner
-from tuner.driver.hosts.cluster import connect
+from tuner.driver.hosts.ray.cluster import connect
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -20,7 +20,7 @@ BLOCKS: dict[str, str] = dict(re.findall(r"<!-- runs: ([^\n]*) -->\n```\w+\n(.*?
 
 
 def test_every_block_is_one_that_is_run() -> None:
-    assert list(BLOCKS) == ["first.py", "second.py", "shell", "third.py"]
+    assert list(BLOCKS) == ["first.py", "second.py", "shell", "third.py", "fourth.py"]
     assert TEXT.count("```") == 2 * len(BLOCKS)
 
 
@@ -75,5 +75,6 @@ def check(said: dict[str, str]) -> None:
     """Check what the scripts and the commands of the page have printed."""
     assert "3 full trainings" in said["first.py"]
     assert "Checkpoint(" in said["second.py"]
+    assert "tensor([[" in said["fourth.py"]
     assert "first" in said["shell"]
     assert "second" in said["shell"]

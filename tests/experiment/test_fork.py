@@ -160,3 +160,21 @@ async def test_a_fork_learns_from_the_trials_if_asked(client: httpx.AsyncClient,
         spec = sqlite_store.experiments.get(answer.json()["id"]).spec
         assert spec.warm_start == ([source.public_id] if learn else None)
         assert [each["trials"] for each in spec.earlier.get("experiments", ())] == ([8] if learn else [])
+
+
+async def test_a_fork_of_a_fork_does_without_an_experiment_that_was_deleted(
+    client: httpx.AsyncClient, sqlite_store: Store
+) -> None:
+    source = with_results(sqlite_store)
+    changes = {"entrypoint": SPEC["entrypoint"]}
+    answer = await client.post(f"{EXPERIMENTS}/{source.public_id}/fork", json={"changes": changes, "learn": True})
+    first = answer.json()["id"]
+    sqlite_store.experiments.seize(source.id)
+    sqlite_store.experiments.remove(source.id)
+    answer = await client.post(f"{EXPERIMENTS}/{first}/fork", json={})
+    assert answer.status_code == 201, answer.text
+    made = sqlite_store.experiments.get(answer.json()["id"])
+    assert made.spec.earlier["notes"][0] == f"did not learn from {source.public_id}: no experiment {source.public_id}"
+    asked = {"changes": {"warm_start": [source.public_id]}}
+    refused = await client.post(f"{EXPERIMENTS}/{first}/fork", json=asked)
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/warm_start/0")

@@ -98,6 +98,54 @@ def test_an_unknown_field_says_what_is_near(name: str, meant: str) -> None:
     assert errors(**{name: 1}) == {f"/{name}": f"unknown field; did you mean {meant}?"}
 
 
+ELASTIC = {"num_workers": {"min": 1, "max": 8}}
+
+
+def test_a_range_of_workers_makes_trials_elastic() -> None:
+    scaling = parse_spec({**SPEC, "scaling": ELASTIC}).scaling
+    assert (scaling.num_workers, scaling.max_workers, scaling.elastic) == (1, 8, True)
+    assert scaling == parse_spec({**SPEC, "scaling": {"num_workers": 1, "max_workers": 8}}).scaling
+    assert not parse_spec({**SPEC, "scaling": {"num_workers": 2, "max_workers": 2}}).scaling.elastic
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "message"),
+    [
+        (
+            {"scaling": {"num_workers": {"min": 1}}},
+            "/scaling/num_workers",
+            'expected an integer or {"min": 1, "max": 8}',
+        ),
+        ({"scaling": {"num_workers": {"min": 0, "max": 2}}}, "/scaling/num_workers", "expected at least 1, got 0"),
+        (
+            {"scaling": {"num_workers": {"min": 4, "max": 2}}},
+            "/scaling/max_workers",
+            "expected at least num_workers, 4",
+        ),
+        ({"scaling": {**ELASTIC, "max_workers": 4}}, "/scaling/max_workers", "num_workers is a range"),
+        (
+            {"scaling": {**ELASTIC, "placement_strategy": "STRICT_PACK"}},
+            "/scaling/placement_strategy",
+            "PACK or SPREAD",
+        ),
+        (
+            {"scaling": {**ELASTIC, "resources_per_worker": {"CPU": 0}}},
+            "/scaling/resources_per_worker",
+            "must need some",
+        ),
+        ({"scaling": ELASTIC, "executor": "local"}, "/executor", "elastic trials need Ray"),
+        ({"scaling": ELASTIC, "executor": "agents"}, "/executor", "elastic trials need Ray"),
+        (
+            {"scaling": ELASTIC, "time_attr": "time_total_s", "scheduler": "fifo"},
+            "/time_attr",
+            "seconds do not compare them",
+        ),
+    ],
+)
+def test_what_elastic_trials_do_not_work_with_is_refused(changes: Any, pointer: str, message: str) -> None:
+    assert message in errors(**changes)[pointer]
+
+
 def test_unknown_fields_of_sections() -> None:
     assert errors(scaling={"num_worker": 2}) == {"/scaling/num_worker": "unknown field; did you mean num_workers?"}
     assert errors(limits={"seed": 2}) == {"/limits/seed": "unknown field; it belongs to the top level"}

@@ -41,7 +41,7 @@ _CORE_FIELDS = (
 )  # fmt: skip
 _SEGMENT_FIELDS = (
     "ordinal", "cause", "params", "start_iteration", "source", "state", "leaving", "report_no", "iteration",
-    "commanded", "outcome", "space_revision",
+    "commanded", "outcome", "space_revision", "workers",
 )  # fmt: skip
 
 
@@ -86,10 +86,28 @@ def of_state(
             yield f"{who} has {trial.reports} reports, its segments {[s.report_no for s in trial.segments]}"
         if trial.checkpoint is not None and not core.experiment.checkpoints.exists(trial.checkpoint.id):
             yield f"{who} would start from {trial.checkpoint.id}, which does not exist"
+    yield from _of_sizes(core)
     waiting = set(core.experiment.exploits)
     if odd := [n for n in waiting if not (core.trials[n].state is TrialState.PAUSED and core.trials[n].held)]:
         yield f"trials {odd} wait for a donor without being held"
     yield from _of_scheduler(core, scored, meddled)
+
+
+def _of_sizes(core: Core) -> Iterator[str]:
+    """Check the number of ranks of each segment, and that all together are never more than the cluster holds."""
+    scaling, segments = core.spec.scaling, core.experiment.segments
+    for trial in core.trials:
+        for segment in trial.segments:
+            if not scaling.num_workers <= segment.workers <= scaling.most_workers:
+                yield f"segment {trial.number}.{segment.ordinal} has {segment.workers} ranks"
+    ranks = {trial.number: trial.segments[-1].workers for trial in core.trials if trial.holds_resources}
+    if ranks != segments.holding:
+        yield f"the open segments have {ranks} ranks, and {segments.holding} are counted"
+    if planned := {trial.number for trial in core.trials if trial.next is not None} ^ segments.planned.keys():
+        yield f"planned are {list(segments.planned)}, which is wrong about {planned}"
+    held = core.experiment.sizes.held
+    if scaling.elastic and held is not None and sum(ranks.values()) > held and len(ranks) > 1:
+        yield f"{sum(ranks.values())} ranks are in use on a cluster of {held}"
 
 
 def _of_scheduler(core: Core, scored: Mapping[int, Set[float]], meddled: Collection[int]) -> Iterator[str]:
@@ -147,7 +165,10 @@ def of_fold(live: Core, folded: Core) -> Iterator[str]:
             yield f"fold: {name} is {getattr(folded.experiment, name)!r}, not {getattr(live.experiment, name)!r}"
     if live.experiment.revisions.newest != folded.experiment.revisions.newest:
         yield "fold: the search space is of another revision"
-    for name in ("ended_s", "since"):
+    for name in ("held", "granted", "restart_s", "exponent"):
+        if getattr(live.experiment.sizes, name) != getattr(folded.experiment.sizes, name):
+            yield f"fold: sizes.{name} differs"
+    for name in ("ended_s", "since", "sizes"):
         if getattr(live.experiment.usage, name) != getattr(folded.experiment.usage, name):
             yield f"fold: usage.{name} differs"
     if live.experiment.segments.open != folded.experiment.segments.open:

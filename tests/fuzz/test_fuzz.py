@@ -45,9 +45,10 @@ def test_every_kind_of_trouble_really_comes() -> None:
         "uploading=(CheckpointInfo(",
         "UploadFailed(",
         "is lost: the driver ended before its upload",
+        "WorkersChanged(",
     ):
         assert trouble in trace, trouble
-    for cause in ("Retry(", "Resume(", "Exploit(", "Pause(", "Stop(", "Complete("):
+    for cause in ("Retry(", "Resume(", "Exploit(", "Pause(", "Stop(", "Complete(", "grows at", "gives way at"):
         assert cause in trace, cause
 
 

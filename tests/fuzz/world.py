@@ -170,6 +170,10 @@ class World:
         if self.users is not None:
             limits = replace(self.spec.limits, max_failures=self.users.choice([100, 100, 0, 1]))
             self.spec = replace(self.spec, limits=limits, scaling=Scaling(resources_per_worker={"CPU": 1, "GPU": 1}))
+        self.elastic = random.Random(f"{seed} {scheduler} elastic")
+        self.ranks: int | None = None  # how many the cluster holds, if trials are elastic
+        if self.elastic.random() < 0.4:
+            self.make_elastic(self.elastic)
         self.core = assemble(self.spec, self.space)
         self.shadow = assemble(self.spec, self.space)
         self.log: list[Any] = []
@@ -189,6 +193,18 @@ class World:
         self.before = (0, 0)  # how many segments were open, and trials of the searcher started, at the last check
 
     # ------------------------------------------------------------------------------------------------ towards the core
+
+    def make_elastic(self, rng: random.Random) -> None:
+        """Let trials have several numbers of ranks, on a cluster that holds at least one trial of the smallest."""
+        least = rng.choice([1, 1, 2])
+        scaling = replace(
+            self.spec.scaling,
+            num_workers=least,
+            max_workers=least + rng.randint(1, 6),
+            resources_allocation=rng.choice(["even", "top"]),
+        )
+        self.spec = replace(self.spec, scaling=scaling)
+        self.ranks = least * (self.spec.limits.max_concurrent_trials or 1) + rng.randint(-2, 8)
 
     def run(self) -> ExperimentState:
         """Drive the search to its end. Raise `Found` if an invariant does not hold."""
@@ -244,7 +260,7 @@ class World:
         self.running.clear()
         self.pending.clear()
         self.uploading.clear()
-        self.feed(e.DriverStarted(time=self.tick(), epoch=self.epoch))
+        self.feed(e.DriverStarted(time=self.tick(), epoch=self.epoch, workers=self.ranks))
 
     def restart(self, committed: bool = True) -> None:
         """Kill the driver, and its ranks with it. The next one folds what is committed."""
@@ -536,6 +552,11 @@ class World:
         rng = self.rng
         if self.users is not None and self.chaotic and self.users.random() < 0.06:
             self.meddle(self.users)
+            return True
+        if self.ranks is not None and self.chaotic and self.elastic.random() < 0.03:
+            workers = self.elastic.randint(0, self.ranks + 1)
+            self.ranks = max(self.ranks, workers)
+            self.feed(e.WorkersChanged(time=self.tick(), workers=workers))
             return True
         if self.budget_after is not None and self.step >= self.budget_after:
             self.budget_after = None

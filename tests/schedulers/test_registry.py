@@ -114,7 +114,7 @@ def test_rays_schedulers_are_understood() -> None:
     ).to_json()
     assert (pbt["perturbation_interval"], pbt["hyperparam_mutations"]) == (4, {"lr": [0.01, 0.1]})
     assert from_argument(ray_schedulers.HyperBandForBOHB(max_t=9)).to_json()["type"] == "hyperband"
-    with pytest.raises(SpecError, match="Ray Tune's ResourceChangingScheduler is not supported"):
+    with pytest.raises(SpecError, match="pass the base_scheduler of the ResourceChangingScheduler, and num_workers="):
         from_argument(ray_schedulers.ResourceChangingScheduler())
     with pytest.raises(SpecError, match="stop_last_trials=False"):
         from_argument(ray_schedulers.ASHAScheduler(stop_last_trials=False))

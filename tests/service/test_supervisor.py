@@ -18,8 +18,9 @@ import pytest
 import ray
 
 from tests.store.examples import a_spec
-from tuner.driver.hosts import kept, link, shared
-from tuner.driver.hosts import start as driver_host
+from tuner.driver.hosts.ray import link, shared
+from tuner.driver.hosts.ray import start as driver_host
+from tuner.driver.hosts.scripts import kept
 from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.sdk import run as runner
 from tuner.sdk.progress import Progress
@@ -309,7 +310,7 @@ def test_a_link_runs_the_commands_of_ray(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_command_of_ray_in_a_fork_gives_its_code_and_its_output() -> None:
-    code = "import json, sys; from tuner.driver.hosts.link import run_ray; print(json.dumps(run_ray(sys.argv[1:], {})))"
+    code = "import json, sys; from tuner.driver.hosts.ray.link import run_ray; print(json.dumps(run_ray(sys.argv[1:], {})))"
     for arguments, expected, said in ((["--version"], 0, "ray, version"), (["start", "--nonsense"], 2, "--nonsense")):
         done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
         found = json.loads(done.stdout)

@@ -251,6 +251,36 @@ class TestViews:
         assert [d.seq for d in store.log.decisions(made.id, kinds=["stop"], text="rest").items] == []
         assert [d.seq for d in store.log.decisions(made.id, text="%").items] == []
 
+    def test_the_log_newest_first_with_decisions_among_events(self, store: Store) -> None:
+        made, epoch, trials = begin(store, 2)
+        log = [
+            (6, a_report(0, 1, loss=math.nan, accuracy=0.5)),
+            (7, Stop(reason="bad", trial=0)),
+            (8, a_report(1, 1, accuracy=0.25)),
+            (9, Commanded(time=T0 + 3, command="stop", trial=1)),
+            (10, Finish(reason="all done")),
+        ]
+        store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
+        whole = store.log.entries(made.id)
+        assert whole.next_token is None
+        assert whole.items == tuple(reversed(store.log.events_after(made.id, 0)))
+        assert [one.seq for one in whole.items] == list(range(10, 0, -1))
+        found: list[int] = []
+        token = None
+        while token is not None or not found:
+            page = store.log.entries(made.id, page_size=3, page_token=token)
+            assert len(page.items) <= 3
+            found += [one.seq for one in page.items]
+            token = page.next_token
+        assert found == list(range(10, 0, -1))
+        reports = store.log.entries(made.id, kinds=["reported"], page_size=1)
+        assert [(one.seq, one.trial, one.data["metrics"]) for one in reports.items] == [(8, 1, {"accuracy": 0.25})]
+        older = store.log.entries(made.id, kinds=["reported"], page_token=reports.next_token)
+        assert [one.seq for one in older.items] == [6]
+        assert math.isnan(older.items[0].data["metrics"]["loss"])
+        assert [one.seq for one in store.log.entries(made.id, kinds=["decision", "commanded"], trial=1).items] == [9, 4]
+        assert store.log.entries(made.id, kinds=["pinned"]).items == ()
+
     def test_warnings_are_notes_that_say_so(self, store: Store) -> None:
         made, epoch, trials = begin(store)
         log = [

@@ -57,6 +57,22 @@ def test_what_runs_comes_first_and_several_are_paused_at_once(visit: Open, servi
     expect(page.get_by_role("columnheader", name=re.compile("^running 0, trial"))).to_be_visible()
 
 
+def test_an_archived_experiment_is_found_and_brought_back(visit: Open, service: Service, ended: Search) -> None:
+    page = visit("/")
+    page.get_by_role("checkbox", name="Select older").check()
+    page.get_by_role("button", name="Archive 1").click()
+    page.get_by_role("dialog").get_by_role("button", name="Archive").click()
+    expect(page.get_by_role("link", name="older")).to_have_count(0)
+    page.goto(f"{service.url}/experiments?archived=yes")
+    expect(page.get_by_role("link", name="older")).to_be_visible()
+    page.get_by_role("checkbox", name="Select older").check()
+    page.get_by_role("button", name="Bring back 1").click()
+    page.get_by_role("dialog").get_by_role("button", name="Bring back").click()
+    expect(page.get_by_text("No experiment is archived.")).to_be_visible()
+    page.get_by_role("button", name="Show all").click()
+    expect(page.get_by_role("link", name="older")).to_be_visible()
+
+
 def test_experiments_are_filtered_by_label_and_project(visit: Open, service: Service) -> None:
     Search(service.store, digits("one", 4, tags={"team": "vision"}), start=time.time() - 60).advance(10)
     Search(service.store, digits("two", 4, tags={"team": "speech"}), start=time.time() - 60).advance(10)
@@ -194,24 +210,71 @@ def test_curves_are_smoothed_cut_to_the_best_and_saved(visit: Open, ended: Searc
     page.get_by_role("combobox", name="How many curves").click()
     page.get_by_role("option", name="all").click()
     wait_until(page, lambda: page.evaluate(INK) > few, "drawing all curves")
+    menu = page.get_by_role("group", name="Save this chart").first
     with page.expect_download() as saved:
-        menu = page.get_by_role("group", name="Save this chart").first
-        menu.get_by_role("button", name="CSV").click()
+        menu.get_by_role("button", name="save").click()
+        page.get_by_role("button", name="as CSV").click()
     lines = saved.value.path().read_text().split()
     assert lines[0] == "trial,segment,step,accuracy"
     assert len(lines) - 1 == sum(trial.reports for trial in ended.store.trials.page(ended.id).items)
     with page.expect_download() as picture:
-        menu.get_by_role("button", name="PNG").click()
+        menu.get_by_role("button", name="save").click()
+        page.get_by_role("button", name="as PNG").click()
     assert picture.value.suggested_filename == "older_accuracy.png"
     content = picture.value.path().read_bytes()
     assert content.startswith(b"\x89PNG")
     assert len(content) > 5_000
+    menu.get_by_role("button", name="save").click()
+    page.get_by_role("button", name="show as table").click()
+    numbers = page.get_by_role("dialog", name="older accuracy")
+    expect(numbers.get_by_role("columnheader")).to_have_text(["trial", "segment", "step", "accuracy"])
+    expect(numbers.get_by_role("status")).to_have_text(re.compile(f"of {len(lines) - 1}$"))
+    numbers.get_by_role("button", name="Close").click()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     menu.get_by_role("button", name="copy").click()
     for label, begin in (("link", page.url), ("Python", "import tuner"), ("curl", "curl --get 'http://127.0.0.1")):
         page.get_by_role("button", name=f"as {label}").click()
         expect(page.get_by_role("button", name="copied")).to_be_visible()
         assert page.evaluate("navigator.clipboard.readText()").startswith(begin)
+
+
+def test_every_view_can_be_copied(visit: Open, service: Service, ended: Search) -> None:
+    trials = service.store.trials.page(ended.id).items
+    one = f"/experiments/{ended.public_id}"
+    service.answers_about_the_cluster(
+        lambda: cluster_of(ended.public_id, running=[trials[0].public_id], waiting=[trials[1].public_id])
+    )
+    views = [
+        ("/experiments?name=old", 'client.experiments(name="old")'),
+        (f"{one}?sort=number", 'trials(sort="number")'),
+        (f"{one}?tab=parameters", "importance()"),
+        (f"{one}?tab=timeline", "timeline()"),
+        (f"{one}?tab=decisions&kind=stop", 'decisions(kind=["stop"])'),
+        (f"{one}?tab=events&event=ends", 'log(kind=["segment_ended","stop_judged"])'),
+        (f"{one}?tab=setup", f'client.experiment("{ended.public_id}").get()'),
+        (f"/trials/{trials[1].public_id}?view=logs&logrank=1", "logs(rank=1)"),
+        (f"/compare?trials={trials[0].public_id},{trials[1].public_id}", "for trial in"),
+        ("/cluster", 'client.request("GET", "/cluster")'),
+        ("/new", "client.create({"),
+    ]
+    page = visit("/experiments")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    for path, call in views:
+        page.goto(service.url + path)
+        buttons = page.get_by_role("button", name="copy", exact=True)
+        expect(buttons.first).to_be_visible()
+        page.wait_for_load_state("networkidle")
+        found = []
+        for button in buttons.all():
+            button.click()
+            page.get_by_role("button", name="as Python").click()
+            expect(page.get_by_role("button", name="copied")).to_be_visible()
+            found.append(page.evaluate("navigator.clipboard.readText()"))
+            page.keyboard.press("Escape")
+            expect(page.get_by_role("button", name="copied")).to_have_count(0)
+        assert any(call in text for text in found), (path, found)
+        for text in found:
+            compile(text, path, "exec")  # it is Python
 
 
 @pytest.mark.parametrize("path", ["/compare?trials={pair}", "/new", "/settings", "/cluster"])
@@ -277,6 +340,7 @@ def test_axe_finds_nothing_serious_on_any_page(visit: Open, service: Service, en
         ("trial beside", f"{one}?trial=4", "Failure"),
         ("parameters", f"{one}?tab=parameters", "Importance of parameters"),
         ("decisions", f"{one}?tab=decisions", "all 27 trials ended"),
+        ("events", f"{one}?tab=events", "A driver took over"),
         ("set-up", f"{one}?tab=setup", "Scheduler"),
         ("timeline", f"{one}?tab=timeline", "waiting for resources"),
         ("devices", f"{one}?tab=timeline&by=device", "idle"),

@@ -185,6 +185,29 @@ def test_decisions_have_a_tab_with_filters_that_stand_in_the_address(
     expect(log).to_contain_text("all 27 trials ended")
 
 
+def test_events_are_listed_in_words_and_filtered_by_kind_and_trial(visit: Open, finished: Search) -> None:
+    page = visit(f"/experiments/{finished.public_id}")
+    page.get_by_role("tab", name="Events").click()
+    events = page.get_by_role("list", name="Events, newest first")
+    expect(events.get_by_text(re.compile(r"^A driver took over \(epoch \d+\)"))).to_have_count(1)
+    expect(events.get_by_text(re.compile("^Iteration"))).to_have_count(0)
+    page.get_by_label("Filter by trial").fill("4")
+    page.get_by_role("button", name="ends", exact=True).click()
+    expect(events.get_by_role("listitem")).to_have_count(2)
+    failure = events.get_by_role("listitem").first
+    expect(failure).to_contain_text(f"it failed on rank 1: {SHAPES}")
+    failure.get_by_role("button", name="details").click()
+    expect(failure).to_contain_text("logits = model(images)")
+    page.reload()
+    expect(events.get_by_role("listitem")).to_have_count(2)
+    assert {name: address(page)[name] for name in ("tab", "event", "of")} == {"tab": "events", "event": "ends", "of": "4"}
+    page.get_by_role("button", name="ends", exact=True).click()
+    page.get_by_role("button", name="reports").click()
+    reported = finished.store.trials.page(finished.id).items[4].reports
+    expect(events.get_by_role("listitem")).to_have_count(reported)
+    expect(events.get_by_role("listitem").first).to_contain_text("Iteration")
+
+
 def test_a_trials_page_has_a_chart_for_each_of_its_metrics(visit: Open, finished: Search, tmp_path: Path) -> None:
     trial = finished.store.trials.page(finished.id).items[0]
     page = visit(f"/trials/{trial.public_id}", height=1000)
@@ -449,11 +472,15 @@ def test_all_text_can_be_read(visit: Open, finished: Search, population: Search,
         assert page.locator("h1").count() == 1, path
 
 
-@pytest.mark.parametrize("tab", ["curves", "parameters", "lineage", "decisions", "setup"])
+@pytest.mark.parametrize("tab", ["curves", "parameters", "lineage", "decisions", "events", "setup"])
 def test_on_a_phone_no_tab_sticks_out(visit: Open, population: Search, tab: str, tmp_path: Path) -> None:
     page = visit(f"/experiments/{population.public_id}?tab={tab}", width=420, height=900)
     expect(page.get_by_role("tab", selected=True)).to_be_visible()
     page.wait_for_load_state("networkidle")
+    for one in page.get_by_role("tablist", name="Views of this experiment").get_by_role("tab").all():
+        box = one.bounding_box()
+        assert box["x"] >= 0, one
+        assert box["x"] + box["width"] <= 420, one
     assert page.evaluate("document.documentElement.scrollWidth") <= 420
     shot(page, tmp_path, f"phone-{tab}")
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import ipaddress
+import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -28,6 +29,11 @@ from tuner.settings import Settings
 from tuner.usercode import archives
 
 MAX_BODY = 16 * 1024 * 1024
+BODY_S, BYTES_PER_S = 60.0, 4096
+"""A body may take this many seconds, and one more second for each time that this many bytes have arrived.
+
+So a client that sends a byte now and then cannot keep a connection open for long.
+"""
 BUNDLES = "/api/v1/bundles/"
 """Routes below this path take zip files instead of JSON."""
 
@@ -130,16 +136,31 @@ def _host_of(origin: str) -> str | None:
 
 
 class _Counted:
-    """Refuses a body that turns out too large while it arrives, because a chunked request has no Content-Length."""
+    """Refuses a body that turns out too large while it arrives, because a chunked request has no Content-Length.
+
+    It also refuses a body that arrives too slowly.
+    """
 
     def __init__(self, receive: Receive, accepted: Accepted) -> None:
         self._receive, self._accepted = receive, accepted
-        self._left = accepted.most
+        self._received = 0
+        self._begun = time.monotonic()
+        self._is_complete = False
 
     async def __call__(self) -> Message:
-        message = await self._receive()
-        self._left -= len(message.get("body", b""))
-        if self._left < 0:
+        if self._is_complete:  # the caller waits for the client to disconnect
+            return await self._receive()
+        left = self._begun + BODY_S + self._received / BYTES_PER_S - time.monotonic()
+        try:
+            async with asyncio.timeout(left):
+                message = await self._receive()
+        except TimeoutError as error:
+            took = time.monotonic() - self._begun
+            detail = f"only {self._received} bytes of the body have arrived in {took:.0f} s"
+            raise HTTPException(408, detail, {"Connection": "close"}) from error
+        self._received += len(message.get("body", b""))
+        self._is_complete = not message.get("more_body", False)
+        if self._received > self._accepted.most:
             raise HTTPException(413, self._accepted.too_large, {"Connection": "close"})
         return message
 

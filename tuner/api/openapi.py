@@ -124,6 +124,7 @@ STREAMS: dict[str, str] = {
 ALWAYS = {"421": "the Host header is not a name of this service"}
 CHANGING = {
     "403": "the request comes from a web page of another origin, or the token's role does not allow the request",
+    "408": "the body arrives too slowly",
     "413": "the body is larger than 16 MiB, or 100 MiB for a zip file",
     "415": "the body does not have the media type of this route, or is not UTF-8",
 }

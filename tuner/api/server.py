@@ -1,13 +1,25 @@
-"""Run the app in uvicorn. Before uvicorn shuts down, end event streams and imports, because it would wait for them."""
+"""Run the app in uvicorn.
+
+Before uvicorn shuts down, end event streams and imports, because it would wait for them. Close connections that send no complete
+head of a request, because uvicorn would keep them for ever.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
+import time
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+
+HEAD_S = 30.0
+"""The longest time that a client may take to send the head of a request, in seconds."""
+
+TICKS = 10
+"""The number of uvicorn's ticks between two searches for connections that are too slow. There are ten ticks in a second."""
 
 
 class Server(uvicorn.Server):
@@ -25,6 +37,7 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._context = app.state.context
+        self._waiting: dict[Any, tuple[Any, float]] = {}  # connection -> its last request, and since when it waits
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(None if sockets is None else [_as_tcp(listening) for listening in sockets])
@@ -32,6 +45,26 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._context.end)
         await super().shutdown(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % TICKS == 0:
+            self._close_slow_connections()
+        return await super().on_tick(counter)
+
+    def _close_slow_connections(self) -> None:
+        """Close the connections that have been waiting for the head of a request for too long.
+
+        uvicorn itself closes only those that send nothing at all after a request.
+        """
+        now, before, self._waiting = time.monotonic(), self._waiting, {}
+        for connection in list(self.server_state.connections):
+            last: Any = getattr(connection, "cycle", None)  # the request that is being answered, or the last one
+            if last is not None and not last.response_complete:
+                continue
+            seen, since = before.get(connection, (last, now))
+            self._waiting[connection] = last, since if seen is last else now
+            if seen is last and now - since > HEAD_S:
+                connection.transport.close()
 
 
 def _as_tcp(listening: socket.socket) -> socket.socket:

@@ -15,7 +15,7 @@ from tuner.errors import EntrypointError, ErrorCollector, SpecError
 from tuner.sdk.run import Result
 from tuner.sdk.run import run as search
 from tuner.trials.training.metric_lines import compiled
-from tuner.trials.training.script import TRIAL_DIR, Script, placeholders
+from tuner.trials.training.script import NOT_ELASTIC, TRIAL_DIR, Script, placeholders
 from tuner.usercode import archives
 
 PRIMITIVES = (
@@ -46,6 +46,8 @@ def run_target(
                 "arguments and --metric-pattern are for scripts only; a function gets the configuration", "/trainable"
             )
         return search(function(target), found, **options)
+    if "num_workers" in options and not isinstance(options["num_workers"], int):
+        raise SpecError(NOT_ELASTIC, "/num_workers")
     script = _script(target, arguments, metric_pattern, options)
     _check_placeholders(script.arguments, found)
     ranks = options.get("num_workers", 1)
@@ -60,6 +62,16 @@ def run_target(
             **options,
         },
     )
+
+
+def workers_of(text: str | None) -> int | dict[str, int] | None:
+    """Return the number of ranks, such as "4", or their range, such as "1-8". Raise SpecError for any other text."""
+    if text is None:
+        return None
+    least, dash, most = text.partition("-")
+    if not least.isdecimal() or int(least) < 1 or (dash and not most.isdecimal()):
+        raise SpecError(f"expected a number such as 4 or a range such as 1-8, got {text!r}", "/num_workers")
+    return {"min": int(least), "max": int(most)} if dash else int(least)
 
 
 def run_status(result: Result) -> int:

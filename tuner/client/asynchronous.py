@@ -543,6 +543,20 @@ class AsyncExperimentHandle:
         async for item in self.client._items(f"{await self._path()}/decisions", params, limit):
             yield read(schemas.Decision, item)
 
+    async def log(
+        self, *, trial: int | None = None, kind: str | Sequence[str] | None = None, limit: int | None = None
+    ) -> AsyncIterator[schemas.LogEntry]:
+        """Yield the entries of the experiment's log, newest first. `events` yields them in order, and follows new ones.
+
+        Args:
+            trial: only entries about the trial with this number.
+            kind: only entries of this kind, such as ``segment_ended``, or of one of these kinds.
+            limit: yield at most this many.
+        """
+        params = {"trial": trial, "kind": [kind] if isinstance(kind, str) else kind}
+        async for item in self.client._items(f"{await self._path()}/log", params, limit):
+            yield read(schemas.LogEntry, item)
+
     async def segments(self, *, cause: str | Sequence[str] | None = None) -> AsyncIterator[schemas.SegmentItem]:
         """Yield the segments of all trials, oldest first.
 

@@ -13,7 +13,7 @@ TARGET = Path(__file__).with_name("synchronous.py")
 CHANGES = (
     (
         r"\A\"\"\".*?\"\"\"",
-        '"""The client of a tuner service.\n\nGenerated from `tuner/client/asynchronous.py`; do not edit it."""',
+        '"""The client of a tuner service.\n\nGenerated from `tuner/client/asynchronous.py`; do not edit it.\n"""',
     ),
     (r"asyncio\.sleep", "time.sleep"),
     (r"import asyncio\n", ""),

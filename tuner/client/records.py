@@ -195,6 +195,7 @@ def segment_record(shown: Any) -> SegmentRecord:
         started_at=_time_or_none(shown.started_at),
         ended_at=_time_or_none(shown.ended_at),
         outcome=shown.outcome,
+        workers=shown.workers,
     )
 
 

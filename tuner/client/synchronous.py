@@ -1,6 +1,7 @@
 """The client of a tuner service.
 
-Generated from `tuner/client/asynchronous.py`; do not edit it."""
+Generated from `tuner/client/asynchronous.py`; do not edit it.
+"""
 
 from __future__ import annotations
 
@@ -538,6 +539,20 @@ class ExperimentHandle:
         params = {"trial": trial, "kind": [kind] if isinstance(kind, str) else kind, "text": text}
         for item in self.client._items(f"{self._path()}/decisions", params, limit):
             yield read(schemas.Decision, item)
+
+    def log(
+        self, *, trial: int | None = None, kind: str | Sequence[str] | None = None, limit: int | None = None
+    ) -> Iterator[schemas.LogEntry]:
+        """Yield the entries of the experiment's log, newest first. `events` yields them in order, and follows new ones.
+
+        Args:
+            trial: only entries about the trial with this number.
+            kind: only entries of this kind, such as ``segment_ended``, or of one of these kinds.
+            limit: yield at most this many.
+        """
+        params = {"trial": trial, "kind": [kind] if isinstance(kind, str) else kind}
+        for item in self.client._items(f"{self._path()}/log", params, limit):
+            yield read(schemas.LogEntry, item)
 
     def segments(self, *, cause: str | Sequence[str] | None = None) -> Iterator[schemas.SegmentItem]:
         """Yield the segments of all trials, oldest first.

@@ -38,6 +38,7 @@ class Start(_Decision):
     checkpoint: str = ""  # id of another trial's checkpoint to start from
     parent: int | None = None  # the number of the trial that saved `checkpoint`
     space_revision: int | None = None  # the revision of the space of `params`; None: the present revision
+    workers: int | None = None  # of an elastic trial: the ranks of its first segment; None: scaling.num_workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,15 @@ class Exploit(_Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resize(_Decision):
+    """Continue an elastic trial from its own newest checkpoint with another number of ranks."""
+
+    KIND = "resize"
+    trial: int
+    workers: int  # the next segment has fewer, but at least scaling.num_workers, if fewer are free when it opens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retry(_Decision):
     """Run the trial again from its newest checkpoint, because a segment failed."""
 
@@ -133,7 +143,7 @@ class Note(_Decision):
     warning: bool = False
 
 
-Decision = Start | Resume | Pause | Stop | Complete | Exploit | Retry | Fail | Cancel | Finish | Note
+Decision = Start | Resume | Pause | Stop | Complete | Exploit | Resize | Retry | Fail | Cancel | Finish | Note
 """The union of all decisions, for `isinstance` and for `match` statements, each of which ends in `assert_never`."""
 
 _KINDS: dict[str, type[Decision]] = {cls.KIND: cls for cls in get_args(Decision)}

@@ -60,6 +60,7 @@ class DriverStarted(_Event):
     epoch: int
     slots: int | None = None  # how many trials the cluster can run at once; used if the spec sets no limit
     executor: str = ""  # where trials run and why, in words; may be empty
+    workers: int | None = None  # how many ranks the cluster holds, for elastic trials; None: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +275,14 @@ class SlotsChanged(_Event):
     slots: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersChanged(_Event):
+    """Elastic trials may now have this many ranks together, because other work on the cluster has begun or ended."""
+
+    KIND = "workers_changed"
+    workers: int
+
+
 Event = (
     DriverStarted
     | Waiting
@@ -296,6 +305,7 @@ Event = (
     | BudgetSpent
     | GpuHoursSpent
     | SlotsChanged
+    | WorkersChanged
 )
 """The union of all events, for `isinstance` and for `match` statements, each of which ends in `assert_never`."""
 

@@ -50,7 +50,26 @@ _COUNT: Mapping[str, Any] = {"ge": 1, "le": 2**31 - 1}
 class Scaling:
     """The worker group of one trial."""
 
-    num_workers: int = option(1, "ranks of a trial", ge=1, le=100_000)
+    num_workers: int = option(
+        1, 'ranks of a trial; {"min": 1, "max": 8} is short for num_workers 1 and max_workers 8', ge=1, le=100_000
+    )
+    max_workers: int | None = option(
+        None,
+        "elastic trials: a trial starts with num_workers ranks, and may grow up to this number while workers are free; "
+        "null: every trial has num_workers ranks",
+        ge=1,
+        le=100_000,
+    )
+    resources_allocation: Literal["even", "top"] = option(
+        "even",
+        "which elastic trials get the workers that are free. even: all trials alike, as Ray Tune's DistributeResources; "
+        "top: the best trial first, as DistributeResourcesToTopJob",
+    )
+    keep_global_batch_size: bool = option(
+        True,
+        "in an elastic trial, tuner.torch.prepare_data_loader divides the batches of num_workers ranks among the present "
+        "ranks; false: the batch size of each rank stays the same",
+    )
     use_gpu: bool = option(False, "give each rank a GPU")
     resources_per_worker: Mapping[str, float] = option(
         dict, "CPU, GPU and custom resources of a rank; amounts between 0 and 1 are allowed"
@@ -67,6 +86,16 @@ class Scaling:
         "working directory of the ranks: a new one for each trial, or that of the process that created the experiment "
         "(the caller)",
     )
+
+    @property
+    def elastic(self) -> bool:
+        """Return whether the number of ranks of a trial may change while it trains."""
+        return self.max_workers is not None and self.max_workers > self.num_workers
+
+    @property
+    def most_workers(self) -> int:
+        """Return the largest number of ranks of a trial."""
+        return max(self.num_workers, self.max_workers or 0)
 
     def bundle(self) -> dict[str, float]:
         """Return the resources of one rank: one CPU by default, and one GPU if `use_gpu` is set."""

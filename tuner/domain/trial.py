@@ -10,7 +10,7 @@ from tuner.domain.experiment import Objective
 from tuner.domain.segments import CheckpointInfo, Failure, Leave, SegmentRef
 from tuner.domain.states import OPEN_SEGMENTS, SegmentState, TrialState, change_segment, change_trial
 
-Cause = Literal["start", "retry", "resume", "exploit", "fork"]
+Cause = Literal["start", "retry", "resume", "exploit", "fork", "resize"]
 
 
 @dataclass(slots=True)
@@ -30,6 +30,7 @@ class Segment:
     decide_at: float | None = None  # value of time_attr at or above which the scheduler decides; None: never
     decided_at: int = 0  # report_no of the newest milestone at which the scheduler was asked
     offer: int | None = None  # report_no of the next report that will offer a checkpoint
+    offers: bool = False  # whether its newest report has a checkpoint, or offers one
     scored: bool = True  # whether its newest report had the objective
     saved_at: float = 0.0  # time of its start or its newest checkpoint
     commanded: str | None = None  # what to do at its next report: "pause" if a user wants it, "yield" if the host does
@@ -43,6 +44,7 @@ class Segment:
     held_s: float | None = None  # the part of startup_s in which its group had resources
     warm: bool = False
     space_revision: int = 0  # which search space `params` are from
+    workers: int = 1  # number of ranks; while it is planned, the number that it should get
 
     @property
     def open(self) -> bool:

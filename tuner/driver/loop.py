@@ -155,7 +155,12 @@ class ExperimentLoop:
     # ------------------------------------------------------------------------------------------------ the loop
 
     async def run(
-        self, epoch: int, slots: int | None, commands: Mapping[int, Event] | None = None, executor: str = ""
+        self,
+        epoch: int,
+        slots: int | None,
+        commands: Mapping[int, Event] | None = None,
+        executor: str = "",
+        workers: int | None = None,
     ) -> ExperimentState:
         """Take over the experiment and drive it until it has ended or is paused. Return its state.
 
@@ -163,8 +168,9 @@ class ExperimentLoop:
         slots: how many trials the cluster can run at once.
         commands: the events of commands that users have already given, by the commands' ids.
         executor: where trials run and why, for the log.
+        workers: for elastic trials, how many ranks the cluster holds.
         """
-        started = e.DriverStarted(time=time.time(), epoch=epoch, slots=slots, executor=executor)
+        started = e.DriverStarted(time=time.time(), epoch=epoch, slots=slots, executor=executor, workers=workers)
         self._open_inbox(started, commands or {})
         self._track(self._watch_budget())
         self._track(self._watch_gpu_hours())
@@ -250,7 +256,7 @@ class ExperimentLoop:
                     carried_out += self._carried_out(entry.ref)
                 case d.Start():  # it stays pending until its segment has started
                     pass
-                case d.Resume() | d.Retry() | d.Exploit():
+                case d.Resume() | d.Retry() | d.Exploit() | d.Resize():
                     superseded[entry.trial] = seq
                 case d.Pause() | d.Stop() | d.Complete() | d.Fail() | d.Cancel():
                     superseded[entry.trial] = seq
@@ -277,6 +283,7 @@ class ExperimentLoop:
                     | e.BudgetSpent()
                     | e.GpuHoursSpent()
                     | e.SlotsChanged()
+                    | e.WorkersChanged()
                 ):
                     pass
                 case _:

@@ -187,6 +187,7 @@ def _as_replayed(spec: Spec, scheduler: Scheduler | None, record: Recording, slo
         num_samples=len(record.trials),
         points_to_evaluate=(),
         limits=limits,
+        scaling=replace(spec.scaling, max_workers=None),
         checkpoint=CheckpointPolicy(interval_s=None),
     )
 

@@ -13,13 +13,13 @@ result = tuner.simulate(evaluate, {"lr": tuner.loguniform(1e-4, 1e-1)}, metric="
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tuner.domain.batch import Entry
 from tuner.domain.decisions import Decision, Note
-from tuner.domain.experiment import CheckpointPolicy, Limits, Mode, Objective, Spec
+from tuner.domain.experiment import CheckpointPolicy, Limits, Mode, Objective, Scaling, Spec
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Trial
 from tuner.driver.assemble import Parts, assemble
@@ -89,6 +89,10 @@ def simulate(
     time_attr: str = "training_iteration",
     max_failures: int = 0,
     warm_start: Sequence[EarlierExperiment] = (),
+    num_workers: int | Mapping[str, int] = 1,
+    resources_allocation: Literal["even", "top"] = "even",
+    cluster_workers: int | None = None,
+    speedup: Callable[[int], float] | None = None,
 ) -> Simulation:
     """Run a search in virtual time.
 
@@ -98,6 +102,12 @@ def simulate(
     time_budget_s: virtual seconds from the start of the first trial until all trials are stopped.
     budget: the limit on the training of all trials together, in full trainings; only for the default search.
     warm_start: the experiments to learn from.
+    num_workers: ``{"min": 1, "max": 8}`` makes trials elastic. The seconds of a `Step` are those with the smallest number of
+        ranks.
+    resources_allocation: which elastic trials get free workers; see `tuner.run`.
+    cluster_workers: how many ranks the cluster holds. None: `max_concurrent_trials` times the smallest number of ranks.
+    speedup: called with the number of ranks of a trial, returns how many times as fast it is as with the smallest number.
+        None: twice as many ranks are twice as fast.
 
     An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises
     SpecError. Warnings that `tuner.run` would print are issued as UserWarning and are in the result's `warnings`.
@@ -108,6 +118,9 @@ def simulate(
     with mistakes:
         aims = objectives(metric, mode)
     parts = parts_of(scheduler, search_alg, stop, mistakes)
+    scaling = Scaling()
+    with mistakes:
+        scaling = _scaling(num_workers, resources_allocation)
     mistakes.check()
     spec = Spec(
         name="simulation",
@@ -121,6 +134,7 @@ def simulate(
             built.check(p, f"/points_to_evaluate/{i}") for i, p in enumerate(points_to_evaluate or ())
         ),
         checkpoint=CheckpointPolicy(interval_s=None),
+        scaling=scaling,
         limits=Limits(
             max_concurrent_trials=max_concurrent_trials,
             time_budget_s=time_budget_s,
@@ -129,10 +143,25 @@ def simulate(
         ),
         earlier=learn(built, warm_start) if warm_start else {},
     )
-    done = _simulation(virtual_loop(assemble(spec, built, parts), built, evaluate, startup_s))
+    loop = virtual_loop(assemble(spec, built, parts), built, evaluate, startup_s)
+    if scaling.elastic:
+        loop.workers = cluster_workers
+        loop.groups.speedup = speedup or (lambda workers: workers / scaling.num_workers)
+    done = _simulation(loop)
     for warning in done.warnings:
         warnings.warn(warning, UserWarning, stacklevel=3)  # the frame above `keywords_explained`
     return done
+
+
+def _scaling(num_workers: int | Mapping[str, int], resources_allocation: Literal["even", "top"]) -> Scaling:
+    """Return the scaling of a simulated search."""
+    if not isinstance(num_workers, Mapping):
+        return Scaling(num_workers=num_workers)
+    if num_workers.keys() != {"min", "max"} or not 1 <= num_workers["min"] <= num_workers["max"]:
+        raise SpecError(f'expected an integer or {{"min": 1, "max": 8}}, got {dict(num_workers)}', "/num_workers")
+    return Scaling(
+        num_workers=num_workers["min"], max_workers=num_workers["max"], resources_allocation=resources_allocation
+    )
 
 
 def objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tuple[Objective, ...]:

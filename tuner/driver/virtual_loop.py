@@ -131,6 +131,7 @@ class SimulatedGroups(CallsHere):
         self.history: list[tuple[float, int, int, Mapping[str, float]]] = []
         self._saved: dict[str, Any] = {}
         self._running: dict[SegmentRef, Coroutine[float, None, Any]] = {}
+        self.speedup: Callable[[int], float] = lambda workers: 1.0  # by the number of ranks, for elastic trials
 
     def launch(self, segment: SegmentRef, work: Coroutine[float, None, None]) -> None:
         """Start the coroutine that awaits `run` for a segment. An interrupt of the segment raises _Interrupted in it."""
@@ -185,6 +186,7 @@ class SimulatedGroups(CallsHere):
                 close()
 
     async def _report_steps(self, ref: SegmentRef, base: int, steps: Iterator[Step]) -> Outcome:
+        speed = self.speedup(self._core.trials[ref.trial].segments[ref.ordinal - 1].workers)
         for report_no in itertools.count(1):
             try:
                 step = next(steps, None)
@@ -196,7 +198,7 @@ class SimulatedGroups(CallsHere):
                 raise TypeError(f"evaluate must yield tuner.Step(metrics=..., seconds=...), not {step!r}")
             if not step.seconds >= 0:
                 raise ValueError(f"the seconds of a step must be 0 or more, not {step.seconds!r}")
-            await self._clock.sleep(step.seconds)
+            await self._clock.sleep(step.seconds / speed)
             verdict = await self.inbound.report([self._reported(ref, base, report_no, step)])
             if verdict is None or verdict.action != "continue":
                 return Outcome(kind="left")
@@ -247,6 +249,7 @@ class VirtualLoop:
 
     def __init__(self, core: Core, clock: _Clock, journal: MemoryJournal, groups: SimulatedGroups) -> None:
         self.core, self.clock, self.journal, self.groups = core, clock, journal, groups
+        self.workers: int | None = None  # how many ranks the cluster holds, for elastic trials
         groups.inbound = self
 
     def put(self, event: Event) -> _Committed:
@@ -264,7 +267,7 @@ class VirtualLoop:
     def run(self) -> None:
         """Drive the experiment until it has ended, or until no coroutine is left to wake."""
         core, clock = self.core, self.clock
-        self.put(e.DriverStarted(time=0.0, epoch=1))
+        self.put(e.DriverStarted(time=0.0, epoch=1, workers=self.workers))
         budget, startup = core.spec.limits.time_budget_s, self.groups.startup_s
         hours = core.spec.limits.gpu_hours
         while clock and not core.ended:

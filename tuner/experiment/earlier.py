@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import cast
 
 from tuner.domain.experiment import Spec
 from tuner.domain.thinned import why_thinned
@@ -31,11 +32,14 @@ MOST_REPORTS = 500_000
 Found = list[tuple[ExperimentRecord, Space]]
 
 
-def with_earlier(store: Store, spec: Spec) -> Spec:
+def with_earlier(store: Store, spec: Spec, inherited: Collection[str] = ()) -> Spec:
     """Return the spec with what was learned from its `warm_start`; without one, add a note if "auto" would find experiments.
 
+    inherited: names in `warm_start` that a fork has from its original. If nothing can be learned from one of them any more, for
+        instance because it was deleted, a note says so.
+
     Raises:
-        SpecError: `warm_start` names an experiment that does not exist, or from which nothing can be learned.
+        SpecError: `warm_start` names another experiment that does not exist, or from which nothing can be learned.
     """
     if len(spec.objectives) > 1:
         if spec.warm_start:
@@ -50,20 +54,32 @@ def with_earlier(store: Store, spec: Spec) -> Spec:
     if spec.warm_start == "auto":
         return replace(spec, earlier=_learned(store, space, _fitting(store, spec, space, MOST)))
     named: Found = []
+    notes = []
     for at, called in enumerate(spec.warm_start):
-        with _pointing_at(f"/warm_start/{at}"):
-            record = _named(store, called)
-            if record.incomplete:
-                raise SpecError(f"cannot learn from {called!r}: {record.error or 'its import is not complete'}")
-            if record.thinned_at is not None:
-                raise SpecError(f"cannot learn from {called!r}: {why_thinned(record.thinned_at, 'a warm start')}")
-            theirs = Space.from_json(record.spec.space, opaque=True)
-            if not may_fit(space, theirs):
-                missing = [p.path for p in space.parameters if p.condition is None and p.path not in theirs]
-                why = f"it does not have {', '.join(missing)}" if missing else "a parameter has a different type"
-                raise SpecError(f"the space of {called!r} does not fit: {why}")
-            named.append((record, theirs))
-    return replace(spec, earlier=_learned(store, space, named))
+        try:
+            with _pointing_at(f"/warm_start/{at}"):
+                named.append(_fits(store, space, called))
+        except SpecError as error:
+            if called not in inherited:
+                raise
+            notes += [f"did not learn from {called}: {message}" for _, message in error.errors]
+    learned = _learned(store, space, named)
+    return replace(spec, earlier={**learned, "notes": [*notes, *cast("list[str]", learned["notes"])]})
+
+
+def _fits(store: Store, space: Space, called: str) -> tuple[ExperimentRecord, Space]:
+    """Return the experiment with this name or id, and its space. Raise an error if nothing can be learned from it."""
+    record = _named(store, called)
+    if record.incomplete:
+        raise SpecError(f"cannot learn from {called!r}: {record.error or 'its import is not complete'}")
+    if record.thinned_at is not None:
+        raise SpecError(f"cannot learn from {called!r}: {why_thinned(record.thinned_at, 'a warm start')}")
+    theirs = Space.from_json(record.spec.space, opaque=True)
+    if not may_fit(space, theirs):
+        missing = [p.path for p in space.parameters if p.condition is None and p.path not in theirs]
+        why = f"it does not have {', '.join(missing)}" if missing else "a parameter has a different type"
+        raise SpecError(f"the space of {called!r} does not fit: {why}")
+    return record, theirs
 
 
 def _hint(fitting: Found) -> str:

@@ -53,7 +53,9 @@ def fork_experiment(
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
     code = checked_code(spec, names, sent, checker)
-    return store.experiments.create(with_earlier(store, spec), code=code, source="api", idempotency_key=idempotency_key)
+    inherited = source.spec.warm_start if isinstance(source.spec.warm_start, list | tuple) else ()
+    spec = with_earlier(store, spec, inherited if "warm_start" not in changes else ())
+    return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 
 def _changed(source: ExperimentRecord, changes: Mapping[str, Any], learn: bool) -> dict[str, Any]:

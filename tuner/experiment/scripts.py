@@ -17,7 +17,7 @@ from tuner.experiment import bundles
 from tuner.names import did_you_mean
 from tuner.store.records import CodeRecord
 from tuner.trials.training.metric_lines import compiled
-from tuner.trials.training.script import TRIAL_DIR, Script, placeholders
+from tuner.trials.training.script import NOT_ELASTIC, TRIAL_DIR, Script, placeholders
 from tuner.usercode.trainable import by_value
 
 MAX_BYTES = 10 << 20
@@ -52,6 +52,8 @@ def taken(data: Any) -> tuple[Any, CodeRecord | None]:
     if isinstance(grace_s, int | float):  # the check of the spec reports other values
         script = replace(script, grace_s=float(grace_s))
     rest = {name: value for name, value in data.items() if name not in FIELDS}
+    if scaling.get("max_workers") is not None or isinstance(scaling.get("num_workers"), Mapping):
+        raise SpecError(NOT_ELASTIC, "/scaling/num_workers")
     ranks = scaling.get("num_workers", 1)
     # With several ranks, the worker group keeps the store for their rendezvous.
     backend = "gloo" if isinstance(ranks, int) and ranks > 1 else "none"

@@ -173,8 +173,8 @@ def parse_spec(
     Raises:
         SpecError: the spec has mistakes. The error lists all of them.
     """
-    plain = _with_types(_plain_json(data))
     errors: Errors = []
+    plain = _with_range(_with_types(_plain_json(data)), errors)
     model = _shape(plain, errors)
     spec = None
     if model is not None:
@@ -182,6 +182,8 @@ def parse_spec(
         spec = _spec(model, objectives, plain["space"], code) if objectives else None
         _check_entrypoint(model, code, errors)
         _check_strings(plain, errors)
+        if spec is not None:
+            _check_elastic(spec, errors)
     _check_sections(plain, errors)
     _check_parts(plain, space_blob, parts, errors)
     resolved: Mapping[str, Any] = {}
@@ -398,6 +400,20 @@ def _with_types(plain: dict[str, Any]) -> dict[str, Any]:
     return {**plain, **named}
 
 
+def _with_range(plain: dict[str, Any], errors: Errors) -> dict[str, Any]:
+    """Replace scaling.num_workers that is a range, such as {"min": 1, "max": 8}, with num_workers and max_workers."""
+    scaling = plain.get("scaling")
+    given = scaling.get("num_workers") if isinstance(scaling, dict) else None
+    if not isinstance(scaling, dict) or not isinstance(given, dict):
+        return plain
+    if given.keys() != {"min", "max"}:
+        errors.append(("/scaling/num_workers", f'expected an integer or {{"min": 1, "max": 8}}, got {_shown(given)}'))
+        return {**plain, "scaling": {**scaling, "num_workers": 1}}
+    if scaling.get("max_workers") is not None:
+        errors.append(("/scaling/max_workers", "num_workers is a range, which has the largest number already"))
+    return {**plain, "scaling": {**scaling, "num_workers": given["min"], "max_workers": given["max"]}}
+
+
 def _mapping(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
@@ -533,6 +549,29 @@ def _check_resources(scaling: Scaling, errors: Errors) -> None:
         )
     if scaling.backend == "nccl" and not scaling.use_gpu and not amounts.get("GPU"):
         errors.append(("/scaling/backend", "nccl needs GPUs; set use_gpu"))
+
+
+def _check_elastic(spec: Spec, errors: Errors) -> None:
+    """Check a range of ranks, and that everything else works with trials that change their number of ranks."""
+    scaling = spec.scaling
+    if scaling.max_workers is not None and scaling.max_workers < scaling.num_workers:
+        message = f"expected at least num_workers, {scaling.num_workers}, got {scaling.max_workers}"
+        errors.append(("/scaling/max_workers", message))
+    if not scaling.elastic:
+        return
+    if spec.executor in ("local", "agents"):
+        errors.append(
+            ("/executor", f"elastic trials need Ray, and executor is {spec.executor!r}: leave out max_workers")
+        )
+    if spec.time_attr == "time_total_s":
+        message = "elastic trials of different sizes train at different speeds, so seconds do not compare them"
+        errors.append(("/time_attr", f"{message}: expected training_iteration or a metric"))
+    if scaling.placement_strategy.startswith("STRICT"):
+        message = f"elastic trials use free workers wherever they are: expected PACK or SPREAD, got {scaling.placement_strategy}"
+        errors.append(("/scaling/placement_strategy", message))
+    if not scaling.bundle():
+        message = "elastic trials grow into free resources, so each rank must need some"
+        errors.append(("/scaling/resources_per_worker", message))
 
 
 def _check_storage(storage: str | None, errors: Errors) -> None:

@@ -15,8 +15,9 @@ Phase = Literal["waiting", "starting", "restarting", "running", "checkpointing",
 """The activity of a trial or a device in a span of time.
 
 waiting: a trial does not have its resources yet. starting: the trial's processes start and load the code. restarting: the
-processes start again after a failure or a pause. checkpointing: the training waits until the content of a checkpoint has been
-copied. paused: the trial has a checkpoint, and has released its resources. idle: no trial of this experiment holds the device.
+processes start again after a failure or a pause, or with another number of ranks. checkpointing: the training waits until the
+content of a checkpoint has been copied. paused: the trial has a checkpoint, and has released its resources. idle: no trial of
+this experiment holds the device.
 """
 
 Saves = Mapping[tuple[int, int], Sequence[tuple[float, float]]]
@@ -25,7 +26,7 @@ Saves = Mapping[tuple[int, int], Sequence[tuple[float, float]]]
 MAX_SAVES = 2000
 """The largest number of waits for checkpoints that are shown. The longest are chosen; `Timeline.totals` counts all of them."""
 
-_AGAIN = frozenset({"retry", "resume"})
+_AGAIN = frozenset({"retry", "resume", "resize"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

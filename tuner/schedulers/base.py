@@ -116,7 +116,7 @@ class TrialRestarted:
     """
 
     trial: int
-    cause: str  # start | retry | resume | exploit
+    cause: str  # start | retry | resume | exploit | fork | resize
     iteration: int  # training_iteration at which the segment begins
     t: float  # value of time_attr at which the segment begins
 

@@ -37,6 +37,13 @@ def scheduler_from_ray(theirs: Any, pointer: str = "/scheduler") -> Scheduler:
     Raises:
         SpecError: there is no equivalent.
     """
+    if type(theirs).__name__ == "ResourceChangingScheduler":
+        raise SpecError(
+            "elastic trials need no scheduler of their own: pass the base_scheduler of the ResourceChangingScheduler, and "
+            'num_workers={"min": 1, "max": 8}, with resources_allocation="even" for DistributeResources or "top" for '
+            "DistributeResourcesToTopJob",
+            pointer,
+        )
     make = _SCHEDULERS.get(type(theirs).__name__)
     if make is None or not type(theirs).__module__.startswith("ray.tune.schedulers"):
         known = ", ".join(sorted(_SCHEDULERS))

@@ -175,10 +175,9 @@ def checkpoint_config(config: Any) -> dict[str, Any]:
 def scaling_config(config: Any) -> dict[str, Any]:
     """Translate a `ray.train.ScalingConfig`."""
     workers = _plain(config.num_workers)
-    if not isinstance(workers, int):
-        raise SpecError(
-            f"elastic training is not supported: num_workers must be one number, not {workers!r}", "/scaling_config"
-        )
+    most: int | None = None
+    if isinstance(workers, tuple | list):
+        workers, most = workers
     for name in ("use_tpu", "label_selector", "topology"):
         if getattr(config, name, None):
             raise SpecError(f"{name} has no counterpart", "/scaling_config")
@@ -187,6 +186,7 @@ def scaling_config(config: Any) -> dict[str, Any]:
         resources.setdefault(f"accelerator_type:{accelerator}", 0.001)
     return {
         "num_workers": max(1, workers),
+        "max_workers": most,
         "use_gpu": bool(_plain(config.use_gpu)),
         "resources_per_worker": resources or None,
         "placement_strategy": _plain(getattr(config, "placement_strategy", None)) or "PACK",
@@ -226,7 +226,9 @@ def _room_for_data(arguments: Mapping[str, Any]) -> int | None:
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
-    each = (arguments.get("resources_per_worker") or {}).get("CPU", 1.0) * arguments["num_workers"]
+    workers = arguments["num_workers"]
+    workers = workers.get("min", 1) if isinstance(workers, Mapping) else workers
+    each = (arguments.get("resources_per_worker") or {}).get("CPU", 1.0) * workers
     return max(1, int((ray.cluster_resources().get("CPU", 1.0) - 1) // each)) if each else None
 
 

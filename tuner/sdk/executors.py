@@ -53,7 +53,7 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
 
 def unfit(spec: Spec) -> str | None:
     """Return why the local executor cannot run these trials; None if it can."""
-    from tuner.driver.hosts.ahead import cpus_here
+    from tuner.driver.hosts.scripts.ahead import cpus_here
     from tuner.trials.groups import local_pool
 
     return local_pool.unfit(spec, cpus_here())
@@ -87,10 +87,10 @@ def may_be_local(given: Mapping[str, Any]) -> bool:
 
 def start_ahead(given: Mapping[str, Any]) -> None:
     """Start processes for the first trials, unless some are kept from an earlier call."""
-    from tuner.driver.hosts import ahead
-    from tuner.driver.hosts.needs import of_workers
+    from tuner.driver.hosts.scripts import ahead
+    from tuner.driver.hosts.scripts.needs import of_workers
 
-    local_host = sys.modules.get("tuner.driver.hosts.local_host")
+    local_host = sys.modules.get("tuner.driver.hosts.scripts.local_host")
     if local_host is None or not local_host.has(of_workers()):
         most = [given[name] for name in ("num_samples", "max_concurrent_trials") if isinstance(given[name], int)]
         ahead.start(max(1, min(most, default=ahead.cpus_here())))
@@ -98,13 +98,13 @@ def start_ahead(given: Mapping[str, Any]) -> None:
 
 def drop_ahead() -> None:
     """End the processes that `start_ahead` started, because the trials run on Ray after all."""
-    if (ahead := sys.modules.get("tuner.driver.hosts.ahead")) is not None:
+    if (ahead := sys.modules.get("tuner.driver.hosts.scripts.ahead")) is not None:
         ahead.drop()
 
 
 def shutdown() -> None:
     """End what is kept for later calls: the driver host, idle workers, and the Ray instance that was started for them."""
-    for name in ("tuner.driver.hosts.local_host", "tuner.driver.hosts.kept"):
+    for name in ("tuner.driver.hosts.scripts.local_host", "tuner.driver.hosts.scripts.kept"):
         if (module := sys.modules.get(name)) is not None:
             module.shutdown()
     drop_ahead()

@@ -47,7 +47,10 @@ def run(
     num_samples: int | None = None,
     scheduler: Any = None,
     search_alg: Any = None,
-    num_workers: int = 1,
+    num_workers: int | Mapping[str, int] = 1,
+    max_workers: int | None = None,
+    resources_allocation: Literal["even", "top"] = "even",
+    keep_global_batch_size: bool = True,
     use_gpu: bool = False,
     resources_per_worker: Mapping[str, float] | None = None,
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK",
@@ -106,7 +109,13 @@ def run(
             did best in the benchmarks for such an experiment; the first lines of the experiment's log name it and say
             why. ``tuner.FIFOScheduler()`` stops no trial early.
         search_alg: "random", "grid", "tpe", "gp", ... or an object. None is "auto".
-        num_workers: ranks of each trial.
+        num_workers: ranks of each trial. ``{"min": 1, "max": 8}`` makes trials elastic: they start with 1 rank, grow up to 8
+            ranks while workers are free, and give them back when a trial waits. This is short for ``num_workers=1,
+            max_workers=8``. See docs/trials.md.
+        max_workers: the largest number of ranks of an elastic trial. None: every trial has `num_workers` ranks.
+        resources_allocation: which elastic trials get free workers: "even", all alike, or "top", the best trial first.
+        keep_global_batch_size: in an elastic trial, `tuner.torch.prepare_data_loader` divides the batches of `num_workers` ranks
+            among the present ranks. False: the batch size of each rank stays the same.
         use_gpu: give each rank a GPU.
         resources_per_worker: CPU, GPU and custom resources of each rank, as ``{"CPU": 0.5}``. One CPU by default.
         placement_strategy: Ray's strategy for placing the ranks on nodes.
@@ -408,7 +417,7 @@ def _drive(
 
 def _drive_here(store: Store, settings: Settings, experiment_id: str, progress: Progress, why: str, keep: bool) -> None:
     """Let a thread of this process drive the experiment, and processes of this machine run its trials."""
-    from tuner.driver.hosts import local_host
+    from tuner.driver.hosts.scripts import local_host
 
     with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
         try:
@@ -451,8 +460,8 @@ def _drive_on_ray(
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray instance on this machine")
     # These imports load Ray, which takes a second or two. The line above tells the user.
-    from tuner.driver.hosts import kept
-    from tuner.driver.hosts.cluster import DEAD
+    from tuner.driver.hosts.ray.cluster import DEAD
+    from tuner.driver.hosts.scripts import kept
 
     with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
         for attempt in range(3):
@@ -489,7 +498,7 @@ def _check_executor(spec: Spec, code: CodeRecord, ray_address: str | None, setti
 
 
 def _check_size(spec: Spec) -> None:
-    from tuner.driver.hosts.cluster import too_large  # loads Ray
+    from tuner.driver.hosts.ray.cluster import too_large  # loads Ray
 
     if (reason := too_large(spec.scaling)) is not None:
         raise SpecError(reason, "/scaling")
@@ -513,7 +522,7 @@ def _connected() -> bool:
 
 def _on_own_ray() -> bool:
     """Return True if this process is connected to a Ray instance that an earlier search started."""
-    kept = sys.modules.get("tuner.driver.hosts.kept")
+    kept = sys.modules.get("tuner.driver.hosts.scripts.kept")
     return kept is not None and kept.on_own_ray()
 
 
@@ -521,7 +530,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
     """Wait until the host has started. Raise ClusterUnreachable if it cannot start."""
     import ray
 
-    from tuner.driver.hosts.cluster import DEAD
+    from tuner.driver.hosts.ray.cluster import DEAD
 
     started = host.start.remote()
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from tuner.driver.hosts.head import Head, exits, start_head, stop_head, was_stopped
+from tuner.driver.hosts.ray.head import Head, exits, start_head, stop_head, was_stopped
 from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.service.child import Child
 from tuner.settings import Settings

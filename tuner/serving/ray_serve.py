@@ -27,7 +27,7 @@ from fastapi import FastAPI
 
 from tuner.api.auth import is_here
 from tuner.client.synchronous import connect as connect_to_service
-from tuner.driver.hosts import cluster
+from tuner.driver.hosts.ray import cluster
 from tuner.errors import Conflict, NotFound, SpecError, TunerError
 from tuner.experiment.usecases import id_of
 from tuner.names import with_extra

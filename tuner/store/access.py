@@ -137,6 +137,7 @@ class Access:
             role: The role that the token gives to its user.
             project: The only project to which the token gives access. None: all projects.
             lifetime_s: The seconds until the token expires. None: it never expires.
+            now: The time of the creation. None: the present.
 
         Raises:
             SpecError: The name is empty, too long or not printable; the lifetime is out of range; or the name of the project is

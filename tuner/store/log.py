@@ -50,6 +50,30 @@ class Log:
         with self._database.read() as connection:
             return page(connection, query, page_size, decision_record, lambda found: found.seq)
 
+    def entries(
+        self,
+        experiment_id: int,
+        *,
+        trial: int | None = None,
+        kinds: Sequence[str] = (),
+        page_size: int = 100,
+        page_token: str | None = None,
+    ) -> Page[StreamItem]:
+        """Return a page of the log (events and decisions), newest first.
+
+        Args:
+            experiment_id: the internal id.
+            trial: only entries about the trial with this number.
+            kinds: only entries of these kinds, such as "segment_ended"; the kind of every decision is "decision". All if empty.
+            page_size: the largest number of entries on the page.
+            page_token: `next_token` of the previous page.
+        """
+        before = None if page_token is None else number(page_token)
+        with self._database.read() as connection:
+            found = history.newest(connection, experiment_id, kinds, trial, before, page_size + 1)
+        items = found[:page_size]
+        return Page(tuple(items), str(items[-1].seq) if len(found) > page_size else None)
+
     def warnings(self, experiment_id: int, after: int = 0) -> list[DecisionRecord]:
         """Return the notes after this event_seq that warn of a likely mistake, oldest first."""
         query = decisions_of(experiment_id).where(decision.c.kind == "note", decision.c.event_seq > after)

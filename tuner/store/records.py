@@ -188,6 +188,12 @@ class SegmentRecord:
             "null: not known"
         ),
     ] = None
+    workers: Annotated[
+        int | None,
+        About(
+            "the number of its ranks, which differs between the segments of an elastic trial. null: scaling.num_workers"
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { ago, apart, bytes, config, duration, elapsed, metric, number, param, readable } from "./format";
+import { ago, apart, bytes, config, duration, elapsed, metric, number, param, rangeWords, readable } from "./format";
 import type { Experiment, Params } from "./api/types";
 
 describe("numbers", () => {
@@ -94,4 +94,15 @@ describe("reported values", () => {
     [1234567.8, "1.23457e6"],
     [1e20, "1e20"],
   ])("%s is written %s, as reasons write it", (value, text) => expect(metric(value)).toBe(text));
+});
+
+describe("an interval of time", () => {
+  it.each([
+    [14.4, 31, "14 to 31 s"],
+    [130, 320, "2 to 5 min"],
+    [40, 200, "40 s to 3 min"],
+    [5, 5.2, "about 5 s"],
+    [100, 4000, "1 min 40 s to 1 h 7 min"],
+    [7300, 7800, "2 h 2 min to 2 h 10 min"],
+  ])("from %s to %s s is written %s", (low, high, words) => expect(rangeWords({ low, high })).toBe(words));
 });

@@ -85,6 +85,22 @@ export function duration(seconds: number | null | undefined): string {
   return `${Math.floor(s / 86_400)} d ${Math.floor((s % 86_400) / 3600)} h`;
 }
 
+/** "3 to 5 min": an interval of time, with its unit once if both ends have the same. */
+export function rangeWords({ low, high }: { low: number; high: number }): string {
+  const [from, to] = [roughly(low), roughly(high)];
+  if (from === to) return `about ${to}`;
+  const [amount, unit, more] = from.split(" ");
+  return more === undefined && to.split(" ").length === 2 && to.endsWith(` ${unit}`)
+    ? `${amount} to ${to}`
+    : `${from} to ${to}`;
+}
+
+/** A duration that is only expected: in whole seconds, or in whole minutes if it is longer than two of them. */
+function roughly(seconds: number): string {
+  const step = seconds < 120 ? 1 : 60;
+  return duration(step * Math.round(seconds / step)).replace(/[.]0 s$/, " s");
+}
+
 /** Seconds from start to end, or to now if it has not ended. */
 export function elapsed(start: string | null, end: string | null, now: number): number | null {
   if (start === null) return null;

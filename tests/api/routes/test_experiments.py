@@ -9,7 +9,7 @@ import time
 from datetime import datetime
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -21,7 +21,9 @@ from tests.driver.bench import Bench
 from tests.driver.core.test_standing import CONSTRAINED
 from tests.driver.stored import stored
 from tests.store.examples import T0, a_report, a_spec, a_trial, begin
-from tests.web.searches import bred
+from tests.web.searches import SHAPES, Search, bred, digits
+from tuner.api import schemas
+from tuner.domain import events
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Finish, Stop
 from tuner.domain.events import CheckpointInfo
@@ -61,6 +63,16 @@ async def test_creating_answers_with_the_experiment_and_where_it_is(
     assert stored.source == "api"
     assert sqlite_store.code.get(stored.code_hash).sys_path
     assert [e.public_id for e in sqlite_store.drivers.claimable(T0)] == [made["id"]]
+
+
+async def test_a_range_of_workers_makes_elastic_trials(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
+    elastic = {**spec, "scaling": {"num_workers": {"min": 1, "max": 8}, "resources_allocation": "top"}}
+    made = (await client.post(API, json=elastic)).json()
+    scaling = made["scaling"]
+    assert (scaling["num_workers"], scaling["max_workers"], scaling["resources_allocation"]) == (1, 8, "top")
+    assert (await client.post(f"{API}/dry-run", json=elastic)).status_code == 200
+    refused = await client.post(API, json={**elastic, "executor": "agents"})
+    assert "elastic trials need Ray" in refused.text
 
 
 async def test_what_auto_was_resolved_to_stands_beside_what_was_asked_for(
@@ -289,6 +301,31 @@ async def test_decisions_can_be_filtered_by_kind_and_by_words_of_the_reason(
     assert await found(kind=["start"], trial=1) == [4]
     refused = await client.get(f"{API}/{made.public_id}/decisions", params={"kind": "explode"})
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/kind/0")
+
+
+async def test_the_log_has_every_entry_and_can_be_filtered(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    search = Search(sqlite_store, digits(trials=6), start=T0)
+    search.advance(at_once=5)
+    path = f"{API}/{search.public_id}/log"
+    entries: list[dict[str, Any]] = []
+    token: str | None = ""
+    while token is not None:
+        page = (await client.get(path, params={"page_size": 40, **({"page_token": token} if token else {})})).json()
+        entries += page["items"]
+        token = page["next_page_token"]
+    assert [one["seq"] for one in entries] == list(range(len(entries), 0, -1))
+    ended = [one for one in entries if one["kind"] == "segment_ended" and one["trial_number"] == 4]
+    assert [one["data"]["outcome"] for one in ended] == ["failed", "failed"]
+    assert SHAPES in ended[0]["data"]["failure"]["message"]
+    assert (await client.get(path, params={"kind": "segment_ended", "trial": 4})).json()["items"] == ended
+    reported = next(one for one in entries if one["kind"] == "reported")
+    assert reported["data"]["metrics"].keys() == {"accuracy", "loss"}
+    refused = await client.get(path, params={"kind": "explode"})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/kind/0")
+
+
+def test_the_kinds_of_log_entries_are_those_of_events() -> None:
+    assert set(get_args(schemas.LogKind)) == {one.KIND for one in get_args(events.Event)} | {"decision"}
 
 
 async def test_segments_say_whose_weights_they_went_on_from(client: httpx.AsyncClient, sqlite_store: Store) -> None:

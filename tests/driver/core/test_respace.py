@@ -127,7 +127,7 @@ def test_the_note_says_how_many_trials_lie_in_the_new_space() -> None:
     ids=["cmaes", "gp"],
 )
 def test_models_that_keep_their_state_with_trials_begin_anew(search: dict[str, Any]) -> None:
-    """cmaes is the short form."""
+    """The short form tries cmaes."""
     numbers = {"x": tuner.uniform(0, 1), "w": tuner.uniform(0, 1)}
     bench = Bench(
         space=numbers, search=search, num_samples=None, limits={"max_concurrent_trials": 1, "time_budget_s": 1e6}

@@ -32,8 +32,8 @@ from tuner.driver.hosts import candidates
 from tuner.driver.hosts import driven as driven_module
 from tuner.driver.hosts import host as module
 from tuner.driver.hosts.driven import Driven, HostGroups
+from tuner.driver.hosts.helpers.judge import Judge
 from tuner.driver.hosts.host import Host
-from tuner.driver.hosts.judge import Judge
 from tuner.driver.hosts.owners import owner_name
 from tuner.driver.hosts.ray_executor import RayExecutor
 from tuner.experiment import verbs

@@ -10,10 +10,10 @@ import pytest
 import ray
 
 from tests.services import SLOW, until
-from tuner.driver.hosts import shared
-from tuner.driver.hosts.cluster import connect
-from tuner.driver.hosts.link import Link
-from tuner.driver.hosts.start import start_host
+from tuner.driver.hosts.ray import shared
+from tuner.driver.hosts.ray.cluster import connect
+from tuner.driver.hosts.ray.link import Link
+from tuner.driver.hosts.ray.start import start_host
 from tuner.errors import NewerHost
 from tuner.experiment.spec import parse_spec
 from tuner.settings import Settings

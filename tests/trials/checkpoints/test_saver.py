@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import threading
@@ -275,6 +276,8 @@ def test_a_callable_that_raises_on_one_rank_leaves_no_torn_checkpoint(tmp_path: 
     with pytest.raises(CheckpointError, match="rank 1 could not save its part of the checkpoint: ValueError: cannot"):
         pair.zero.drain()
     assert pair.committed == []
+    assert list((tmp_path / ".staging").iterdir()) == [], "a part that could not be written takes no room"
+    assert list((tmp_path / "trial_00000").iterdir()) == []
     pair.close()
 
 
@@ -475,3 +478,32 @@ def test_the_end_of_a_segment_waits_if_the_disk_is_nearly_full(tmp_path: Path, m
     assert uploads.leave(saver) == []
     assert info is not None
     assert [one.id for one in told] == [info.id]
+
+
+@pytest.mark.parametrize("full", ["while it is filled", "when it is committed"])
+def test_a_disk_that_is_full_keeps_nothing_of_a_checkpoint_and_takes_the_next_one(
+    tmp_path: Path, full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed: list[CheckpointInfo] = []
+    saver = alone(tmp_path, committed)
+
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def half(folder: str) -> None:
+        Path(folder, "weights").write_text("half")
+        no_space()
+
+    if full == "while it is filled":
+        with pytest.raises(OSError, match="No space left"):
+            saver.take(half, 1, 1)
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoints, "commit", no_space)
+            saver.take(fill("weights"), 1, 1)
+            with pytest.raises(CheckpointError, match="No space left"):
+                saver.drain()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    saver.take(fill("weights"), 2, 2)
+    saver.drain()
+    assert [checkpoints.is_committed(info.uri) for info in committed] == [True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,3 +150,63 @@ def test_what_others_use_is_what_is_neither_free_nor_ours(tmp_path: Path) -> Non
     ours = [group_key(asking_for(1, tmp_path)), group_key(asking_for(0.5, tmp_path))]
     assert used_elsewhere(nodes, {"CPU": 2.5, "GPU": 1.0}, ours) == {"CPU": 2.0}
     assert used_elsewhere(nodes, {"CPU": 4.5, "memory": 1e9}, ours) == {"GPU": 1.0}
+
+
+def of_project(launch: Launch, experiment: str, workers: int = 1) -> Launch:
+    scaling = dataclasses.replace(launch.scaling, num_workers=workers)
+    return dataclasses.replace(launch, experiment_id=experiment, scaling=scaling)
+
+
+def test_a_project_holds_no_more_than_its_quota(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    projects = {"a": "vision", "b": "vision", "c": "speech"}
+    quotas = {"vision": {"CPU": 2.0, "GPU": 0.0}, "*": {"CPU": 1.0}}
+    found = Admission(standing=lambda name: Standing(project=projects[name]), quotas=quotas)
+    found.set_nodes({"here": {"CPU": 8.0}}, {})
+    launch = asking_for(1, tmp_path)
+    held = []
+    for name in "abc":
+        waiter = enqueue(found, of_project(launch, name), loop)
+        assert found.next(time.monotonic(), []) == (waiter, ("here",))
+        found.admit(waiter, ("here",), time.monotonic())
+        found.ask_ray(waiter, time.monotonic())
+        group = placed(waiter.launch)
+        found.remove(waiter)
+        found.give(group, waiter)
+        held.append(group)
+    third, other = enqueue(found, of_project(launch, "a"), loop), enqueue(found, of_project(launch, "c"), loop)
+    assert found.next(time.monotonic(), []) is None, "five CPUs are free, but both projects have used their quotas"
+    assert found.why(third).endswith("the quota of the project 'vision' is 2 CPU, of which 2 are in use")
+    assert found.why(other).endswith("the quota of the project 'speech' is 1 CPU, of which 1 is in use")
+    assert found.make_room(lambda name: True) == []
+    assert not found.keeps_turn(held[1]), "nobody could use it meanwhile"
+    found.finish(held[1])
+    found.free(held[1])
+    assert found.next(time.monotonic(), []) == (third, ("here",))
+
+
+def test_a_large_group_gets_its_turn_within_the_quota(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    found = Admission(
+        standing=lambda name: Standing(project="other" if name == "z" else "vision"),
+        quotas={"vision": {"CPU": 3.0}},
+        reserve_after_s=30.0,
+    )
+    found.set_nodes({"here": {"CPU": 8.0}}, {})
+    launch = asking_for(1, tmp_path)
+    first = enqueue(found, of_project(launch, "a"), loop)
+    found.admit(first, ("here",), time.monotonic())
+    found.ask_ray(first, time.monotonic())
+    first.placed.set()
+    large = enqueue(found, of_project(launch, "b", workers=3), loop, waited_s=10.0)
+    small = enqueue(found, of_project(launch, "c"), loop, waited_s=5.0)
+    now = time.monotonic()
+    assert found.next(now, []) == (small, ("here",)), "the large one has not waited for long"
+    assert found.next(now + 25.0, []) is None, "now the quota is saved for it"
+    elsewhere = enqueue(found, of_project(launch, "z"), loop)
+    assert found.next(now + 25.0, []) == (elsewhere, ("here",))
+    found.remove(elsewhere)
+    found.remove(first)
+    assert found.next(now + 25.0, []) == (large, ("here",) * 3)
+    found.remove(large)
+    never = enqueue(found, of_project(launch, "b", workers=4), loop, waited_s=3600.0)
+    assert found.why(never) == "cannot start: it needs 4 CPU, and the quota of the project 'vision' is 3 CPU"
+    assert found.next(time.monotonic(), []) == (small, ("here",)), "nothing is saved for what can never start"

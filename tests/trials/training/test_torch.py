@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 
 import tuner
 from tuner.torch import get_device, prepare_data_loader, prepare_model
-from tuner.trials.training.torch import _DividedSampler, _rebuilt
+from tuner.trials.training.torch import _DividedSampler, _GlobalBatches, _rebuilt
 
 
 def numbers(count: int) -> TensorDataset:
@@ -57,6 +57,18 @@ def test_a_batch_sampler_of_the_users_own_cannot_be_divided() -> None:
     loader = DataLoader(numbers(4), batch_sampler=BatchSampler(SequentialSampler(range(4)), 2, False))
     with pytest.raises(ValueError, match="add_dist_sampler=False"):
         _rebuilt(loader, SequentialSampler(range(4)))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_a_global_batch_has_the_same_samples_on_any_number_of_ranks(ranks: int) -> None:
+    order = SequentialSampler(range(11))
+    hands = [list(_GlobalBatches(order, 4, False, rank, ranks)) for rank in range(ranks)]
+    assert [len(_GlobalBatches(order, 4, False, rank, ranks)) for rank in range(ranks)] == [3] * ranks
+    batches = [sorted(sample for hand in hands for sample in hand[at]) for at in range(3)]
+    assert batches[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert batches[2] == ([8, 8, 9, 10] if ranks == 4 else [8, 9, 10]), "each rank needs a sample"
+    assert all(abs(len(one[at]) - len(other[at])) <= 1 for one in hands for other in hands for at in range(3))
+    assert [len(list(_GlobalBatches(order, 4, True, rank, ranks))) for rank in range(ranks)] == [2] * ranks
 
 
 def test_options_of_the_loader_stay() -> None:

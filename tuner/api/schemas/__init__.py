@@ -19,7 +19,7 @@ from tuner.api.schemas.agents import (
     LeaseState,
 )
 from tuner.api.schemas.bundles import Bundle
-from tuner.api.schemas.changes import Changes, Improvement, Point, stream_data
+from tuner.api.schemas.changes import Changes, Improvement, LogEntry, LogKind, LogPage, Point, stream_data
 from tuner.api.schemas.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
 from tuner.api.schemas.curves import (
     COLUMNS,
@@ -151,7 +151,10 @@ __all__ = [
     "LineageSegment",
     "Live",
     "LiveRank",
+    "LogEntry",
     "LogItem",
+    "LogKind",
+    "LogPage",
     "Logs",
     "MetricCurve",
     "Model",

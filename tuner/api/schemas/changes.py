@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from tuner.api.schemas.decisions import Decision
 from tuner.api.schemas.experiments import Experiment
-from tuner.api.schemas.forms import Model, Number, rfc3339
+from tuner.api.schemas.forms import Json, Model, Number, PageOf, rfc3339
 from tuner.api.schemas.trials import SegmentItem, Trial
 from tuner.domain.keys import trial_id
 from tuner.domain.trial import Cause
@@ -107,6 +107,65 @@ class Changes(Model):
             points=[],
             best=[],
         )
+
+
+LogKind = Literal[
+    "reported",
+    "decision",
+    "driver_started",
+    "waiting",
+    "segment_started",
+    "segment_ended",
+    "stop_judged",
+    "checkpoint_saved",
+    "checkpoint_deleted",
+    "suggested",
+    "drawn",
+    "noted",
+    "model_fitted",
+    "commanded",
+    "amended",
+    "enqueued",
+    "pinned",
+    "room_wanted",
+    "budget_spent",
+    "gpu_hours_spent",
+    "slots_changed",
+]
+"""The kinds of log entries; a test compares them with `tuner.domain.events`."""
+
+
+class LogEntry(Model):
+    """An entry of an experiment's log: something that happened, or a decision."""
+
+    seq: Annotated[int, Field(description="the event_seq, its position in the log")]
+    time: Annotated[str, Field(description="when it happened")]
+    kind: Annotated[LogKind, Field(description="what happened; every decision has the kind decision")]
+    trial_number: Annotated[
+        int | None, Field(description="the trial that it is about; null if it is about all of them")
+    ]
+    trial_id: Annotated[str | None, Field(description="the same trial, trl_...")]
+    data: Annotated[
+        Json,
+        Field(
+            description="the fields of its kind, such as the outcome of a segment; a model that was fitted is left out"
+        ),
+    ]
+
+    @classmethod
+    def of(cls, experiment: str, item: StreamItem) -> LogEntry:
+        return cls(
+            seq=item.seq,
+            time=rfc3339(item.time),
+            kind=item.event,  # type: ignore[arg-type]
+            trial_number=item.trial,
+            trial_id=None if item.trial is None else trial_id(experiment, item.trial),
+            data={} if item.event == "model_fitted" else dict(item.data),
+        )
+
+
+class LogPage(PageOf[LogEntry]):
+    pass
 
 
 def stream_data(experiment: str, item: StreamItem) -> dict[str, Any]:

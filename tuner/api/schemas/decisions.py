@@ -13,7 +13,7 @@ from tuner.store import (
 )
 
 DecisionKind = Literal[
-    "start", "resume", "pause", "stop", "complete", "exploit", "retry", "fail", "cancel", "finish", "note"
+    "start", "resume", "pause", "stop", "complete", "exploit", "resize", "retry", "fail", "cancel", "finish", "note"
 ]
 
 

@@ -45,7 +45,10 @@ def run(
         ),
     ] = None,
     num_samples: NumSamples = None,
-    num_workers: Annotated[int | None, typer.Option(min=1, help="number of ranks of each trial")] = None,
+    num_workers: Annotated[
+        str | None,
+        typer.Option(help="number of ranks of each trial; a range such as 1-8 for elastic trials of a function"),
+    ] = None,
     use_gpu: Annotated[bool | None, typer.Option("--use-gpu", help="give each rank a GPU")] = None,
     max_t: Annotated[int | None, typer.Option(min=1, help="length of a full training, by default in reports")] = None,
     time_attr: Annotated[
@@ -85,14 +88,14 @@ def run(
 
     Options of tuner come before the script, and arguments of the script after it.
     """
-    from tuner.cli.run import run_status, run_target
+    from tuner.cli.run import run_status, run_target, workers_of
 
     settings = chosen_settings()
     given = {
         "metric": metric,
         "mode": mode,
         "num_samples": num_samples,
-        "num_workers": num_workers,
+        "num_workers": workers_of(num_workers),
         "use_gpu": use_gpu,
         "max_t": max_t,
         "time_attr": time_attr,

@@ -16,6 +16,7 @@ from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Population, Trial
 from tuner.driver.core.actions import Question
 from tuner.driver.core.decider import Decider
+from tuner.driver.core.rules.sizes import first_size
 from tuner.driver.core.state import Effects, State
 from tuner.schedulers.base import Fact, Scheduler
 from tuner.schedulers.stoppers import Stopper
@@ -133,7 +134,11 @@ class Core:
 
     def _take(self, decision: Decision) -> list[Fact]:
         """Log a new decision and apply it. Return the facts that follow from it."""
-        return self._apply(self._pinned(decision) if isinstance(decision, d.Exploit) else decision)
+        if isinstance(decision, d.Exploit):
+            return self._apply(self._pinned(decision))
+        if isinstance(decision, d.Start) and self.spec.scaling.elastic:
+            return self._apply(first_size(self.experiment, decision))
+        return self._apply(decision)
 
     def _pinned(self, decision: d.Exploit) -> Decision:
         """Return the exploit with the donor's checkpoint; if the donor has none yet, a pause of the trial until it has one.

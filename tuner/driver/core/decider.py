@@ -25,6 +25,7 @@ from tuner.driver.core.milestones import next_milestone, save_is_due
 from tuner.driver.core.rules.commands import after_command, after_takeover, stop_all
 from tuner.driver.core.rules.ends import after_end
 from tuner.driver.core.rules.reports import after_report, missed_metrics
+from tuner.driver.core.rules.sizes import resized, waiting_resized
 from tuner.driver.core.rules.words import counted, names, where_from
 from tuner.driver.core.state import State, Wish
 from tuner.schedulers.base import Fact, TrialReported, can_resume
@@ -132,6 +133,8 @@ class Decider:
                 | e.SlotsChanged()
             ):
                 return ()
+            case e.WorkersChanged():
+                return waiting_resized(self.experiment)
             case _:
                 assert_never(event)
 
@@ -202,6 +205,8 @@ class Decider:
         """
         if isinstance(decision, d.Start | d.Finish | d.Note):
             return True
+        if isinstance(decision, d.Resize):  # only the core decides about the number of ranks
+            return False
         trial = self.trials[decision.trial]
         if trial.state.ended:
             return False
@@ -236,6 +241,8 @@ class Decider:
             yield from self._ask_stopper(self.stopper)
         if self.experiment.finishing is not None or self._has_free_slot():
             yield from self._use_slots()
+        if self.experiment.spec.scaling.elastic and isinstance(event, e.Reported) and event.waits:
+            yield from self._resize(self.trials[event.trial])
         if not self._fitting and (fit := self._fit_request()) is not None:
             yield fit
 
@@ -278,6 +285,15 @@ class Decider:
             why = f"paused at iteration {trial.iteration} {segment.room_for}"
             yield d.Pause(trial=trial.number, reason=why, held=True)
             yield d.Resume(trial=trial.number, reason=f"continues when there is room again; {why}")
+
+    def _resize(self, trial: Trial) -> Iterator[Decision]:
+        """Let an elastic trial, whose ranks wait at a report, continue with another number of ranks."""
+        experiment = self.experiment
+        if experiment.state is not _X.RUNNING or experiment.finishing is not None:
+            return
+        idle = self._asked is None and not experiment.segments.ready and not experiment.exploits
+        if (decision := resized(experiment, trial, idle=idle)) is not None:
+            yield decision
 
     def _ask_stopper(self, stopper: Stopper) -> Iterator[Decision]:
         """End the whole search if a `stop` criterion for the search is met."""

@@ -54,10 +54,11 @@ def _next_save(spec: Spec, trial: Trial, segment: Segment, now: float) -> int | 
 
 
 def _next_best(spec: Spec, segment: Segment) -> int | None:
-    """Return the next report at which the training code can save a checkpoint (`segment.offer`), in case it is the best yet.
+    """Return the next report at which the training code can save a checkpoint (`segment.offer`).
 
-    While that report is not known, the ranks wait at intervals that double.
+    It may be the best yet, and an elastic trial may be resized there. While that report is not known, the ranks wait at
+    intervals that double.
     """
-    if spec.checkpoint.keep_best == 0 or len(spec.objectives) > 1:
+    if (spec.checkpoint.keep_best == 0 or len(spec.objectives) > 1) and not spec.scaling.elastic:
         return None
     return segment.offer if segment.offer is not None else max(1, 2 * segment.report_no)

@@ -40,7 +40,8 @@ class Progress:
         if self._standing.best is not None:
             self._checkpoints.leads(self._standing.best[1])
         self._note_values(trial, segment, event, value if score is not None else None)
-        self._outlook.reported(trial.running_s - before, None if trial.feasible_now is False else score)
+        size = segment.workers / self._spec.scaling.num_workers
+        self._outlook.reported((trial.running_s - before) * size, None if trial.feasible_now is False else score)
         return score
 
     def start_time(self, trial: Trial, source: CheckpointInfo | None) -> float:
@@ -54,6 +55,7 @@ class Progress:
 
     @staticmethod
     def _count(trial: Trial, segment: Segment, event: Reported) -> None:
+        segment.offers = event.checkpoint is not None or segment.offer == event.report_no
         segment.report_no, segment.iteration, segment.offer = event.report_no, event.iteration, event.offer
         trial.running_s += max(0.0, event.time - segment.clock)
         segment.clock = event.time

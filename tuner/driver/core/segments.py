@@ -19,6 +19,7 @@ class Segments:
     """Plans, opens and closes the segments of all trials. Part of `State`. Only this class changes the state of a segment.
 
     start_time: a function that returns the value of time_attr at a checkpoint; see `Progress.start_time`.
+    workers: the number of ranks of a trial that is not elastic, and the smallest number of one that is.
     """
 
     def __init__(
@@ -26,15 +27,24 @@ class Segments:
         trials: Population,
         checkpoints: CheckpointLedger,
         start_time: Callable[[Trial, CheckpointInfo | None], float],
+        workers: int,
     ) -> None:
         self._trials, self._checkpoints, self._start_time = trials, checkpoints, start_time
+        self._workers = workers
         self.open = 0  # number of segments that hold a worker group
+        self.holding: dict[int, int] = {}  # trial -> number of ranks of its open segment
+        self.planned: dict[int, None] = {}  # trials with a planned segment
         self.ready: deque[int] = deque()  # trials whose next segment waits for a slot
         self.awaiting: dict[int, None] = {}  # trials whose next segment waits for the upload of its checkpoint
         self._decided: dict[int, int] = {}  # trial -> event_seq of the decision that its next segment carries out
 
     def plan(
-        self, trial: Trial, cause: Cause, decision_seq: int, source: CheckpointInfo | None = None
+        self,
+        trial: Trial,
+        cause: Cause,
+        decision_seq: int,
+        source: CheckpointInfo | None = None,
+        workers: int | None = None,
     ) -> Interrupt | None:
         """Plan the trial's next segment in place of any earlier plan, and end the open one. Return what `leave` returns.
 
@@ -43,6 +53,7 @@ class Segments:
         decision_seq: event_seq of the decision to run the segment.
         source: the checkpoint to start from. If it is None or does not exist any more, the segment starts from the
             checkpoint that is the newest usable one when the segment opens.
+        workers: the number of ranks that the segment should get; None: as many as the trial's newest segment.
         """
         self.drop_plan(trial)
         self._decided[trial.number] = decision_seq
@@ -53,28 +64,44 @@ class Segments:
             source.step if source else 0,
             source,
             space_revision=trial.space_revision,
+            workers=workers or (trial.segments[-1].workers if trial.segments else self._workers),
         )
+        self.planned[trial.number] = None
         self._checkpoints.note_active(trial)
         if trial.state is TrialState.PAUSED or not trial.holds_resources:
             self._await_segment(trial)
         if trial.holds_resources:
-            return self.leave(trial, "exploit")
+            return self.leave(trial, "pause" if cause == "resize" else "exploit")
         self.ready.append(trial.number)
         return None
 
-    @staticmethod
-    def drop_plan(trial: Trial) -> None:
+    def drop_plan(self, trial: Trial) -> None:
         """Drop the trial's planned segment, if it has one."""
         if trial.next is not None:
             trial.next.move(SegmentState.DROPPED)
             trial.next = None
+            del self.planned[trial.number]
 
-    def open_next(self, slots: int, now: float) -> Iterator[RunSegment]:
+    @property
+    def ranks(self) -> int:
+        """Return how many ranks all open segments have together."""
+        return sum(self.holding.values())
+
+    def open_next(self, slots: int, now: float, elastic: tuple[int, int] | None = None) -> Iterator[RunSegment]:
         """Open planned segments in the order in which they became ready, until no slot is free. Yield an action for each.
 
         A trial whose checkpoint is still being uploaded is added to `awaiting` instead, and takes no slot.
+
+        elastic: for elastic trials, how many ranks the cluster holds, and how many the experiment may use now. A segment
+            opens once the smallest number of ranks is free on the cluster. It gets the number that was planned as far as
+            the experiment may use so many, and leaves the smallest number to each segment that waits behind it.
         """
         while self.ready and self.open < slots:
+            room = 0
+            if elastic is not None:
+                if self.open and self.ranks + self._workers > elastic[0]:
+                    return
+                room = elastic[1] - self.ranks - self._workers * (len(self.ready) - 1)
             trial = self._trials[self.ready.popleft()]
             segment = trial.next
             if segment is None:
@@ -83,6 +110,10 @@ class Segments:
                 self.awaiting[trial.number] = None
                 continue
             segment.move(SegmentState.LAUNCHING)
+            if elastic is not None:
+                segment.workers = max(self._workers, min(segment.workers, room))
+            self.holding[trial.number] = segment.workers
+            del self.planned[trial.number]
             segment.opened_at = segment.clock = now
             if segment.source is None or not self._checkpoints.exists(segment.source.id):
                 segment.source = trial.checkpoint
@@ -154,6 +185,7 @@ class Segments:
         self._checkpoints.segment_ended(trial, segment, uploading)
         trial.waiting = ""
         self.open -= 1
+        del self.holding[trial.number]
         if trial.next is not None:
             self._await_segment(trial)
             self.ready.append(trial.number)

@@ -26,6 +26,7 @@ from tuner.driver.core.checkpoints import CheckpointLedger
 from tuner.driver.core.outlook import Outlook
 from tuner.driver.core.progress import Progress
 from tuner.driver.core.segments import Segments
+from tuner.driver.core.sizes import Sizes
 from tuner.driver.core.standing import Standing
 from tuner.driver.core.usage import Usage
 from tuner.schedulers.base import (
@@ -107,7 +108,8 @@ class State:
         self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
         self.outlook = Outlook(spec)
         self.progress = Progress(spec, self.standing, self.checkpoints, self.outlook)
-        self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time)
+        self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time, spec.scaling.num_workers)
+        self.sizes = Sizes(spec.scaling, spec.objective, self.trials, self.segments)
         self.exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
         # Metrics that `stop` uses and that were never reported.
         self.unseen = stopper.metrics() if stopper is not None else frozenset()
@@ -125,6 +127,26 @@ class State:
     def slots(self) -> int:
         """Return how many segments may be open at once: the limit in the spec, or else what the cluster has room for."""
         return self.spec.limits.max_concurrent_trials or self.room or 1
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """Return how many ranks the cluster holds, and how many the experiment may use now. For elastic trials only."""
+        return self.sizes.room(self.slots)
+
+    @property
+    def startable(self) -> int:
+        """Return how many trials may still be started: those of users, and those of the searcher up to `num_samples`."""
+        if self.finishing is not None:
+            return 0
+        total = self.spec.num_samples if self.scheduler.PROPOSES else self.searcher.total()
+        if self.exhausted or total is None:
+            return len(self.queue) if self.exhausted else self.slots
+        return max(0, total + self.asked - len(self.trials))
+
+    def start_t(self, trial: Trial) -> float:
+        """Return the value of time_attr at the start of the trial's newest segment."""
+        begun = trial.segments[-1].start_iteration
+        return float(begun) if self.spec.time_attr == "training_iteration" else trial.times.get(begun, 0.0)
 
     @property
     def counts_time(self) -> bool:
@@ -259,6 +281,9 @@ class State:
                 self._want_room(event)
             case e.SlotsChanged():
                 self.room = event.slots
+            case e.WorkersChanged():
+                self.sizes.granted = event.workers
+                self.sizes.held = max(self.sizes.held or 0, event.workers)
             case e.BudgetSpent():
                 self.finishing = f"the time budget of {event.seconds:g} s is spent"
             case e.Suggested():
@@ -304,12 +329,13 @@ class State:
         segment = trial.segments[-1]
         segment.placement, segment.startup_s, segment.warm = event.placement, event.startup_s, event.warm
         segment.held_s = event.held_s or None  # 0 in the logs of older versions
-        self.usage.begin(trial.number, event.time - event.held_s)
+        self.usage.begin(trial.number, event.time - event.held_s, segment.workers / self.spec.scaling.num_workers)
+        self.sizes.started(event.held_s or event.startup_s)
         facts: list[Fact] = [] if segment.started else self._enter(trial, segment, event.time)
         return [*facts, StartMeasured(trial=trial.number, startup_s=event.startup_s)]
 
     def _enter(self, trial: Trial, segment: Segment, time: float) -> list[Fact]:
-        self.usage.begin(trial.number, time)
+        self.usage.begin(trial.number, time, trial.segments[-1].workers / self.spec.scaling.num_workers)
         if not self.segments.enter(trial, segment, time):
             return []
         if trial.state is _S.PENDING:
@@ -324,6 +350,8 @@ class State:
         if event.outcome == "returned" and not segment.started:
             facts = self._enter(trial, segment, event.time)
         self.warned_ends += bool(event.warning)
+        if self.spec.scaling.elastic:
+            self.sizes.ended(trial)
         self.segments.close(trial, SegmentState(event.outcome), event.time, event.uploading)
         self.usage.end(trial.number, event.time)
         if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
@@ -333,6 +361,7 @@ class State:
     def _apply_takeover(self, event: e.DriverStarted) -> None:
         """Record that a new driver has taken over the experiment, and that the previous driver's segments are lost."""
         self.epoch, self.room = event.epoch, event.slots
+        self.sizes.held, self.sizes.granted = event.workers, None
         if self.state is _X.PENDING:
             self.state = change_experiment(self.state, _X.RUNNING)
         for trial in self.trials:
@@ -514,6 +543,9 @@ class State:
                 trial.space_revision = self._revision(decision)
                 self.checkpoints.inherit(trial, len(trial.segments) + 1, source)
                 self._interrupt(self.segments.plan(trial, "exploit", seq, source))
+            case d.Resize(trial=number):
+                trial = self._go_on(number, decision.reason)
+                self._interrupt(self.segments.plan(trial, "resize", seq, workers=decision.workers))
             case d.Pause():
                 self._pause(decision)
             case d.Finish():
@@ -534,9 +566,9 @@ class State:
         kept = self.checkpoints.find(decision.checkpoint)
         if kept is not None:
             self.checkpoints.inherit(trial, 1, kept.info)
-            self._interrupt(self.segments.plan(trial, "fork", seq, kept.info))
+            self._interrupt(self.segments.plan(trial, "fork", seq, kept.info, decision.workers))
         else:
-            self._interrupt(self.segments.plan(trial, "start", seq))
+            self._interrupt(self.segments.plan(trial, "start", seq, workers=decision.workers))
         if decision.asked:
             self.checkpoints.want(self.queue.popleft().checkpoint, -1)
         return [TrialStarted(trial=trial.number)]
@@ -589,7 +621,8 @@ class State:
 
     def _open_ready(self) -> None:
         if self.state is _X.RUNNING:
-            for action in self.segments.open_next(self.slots, self.now):
+            elastic = self.workers if self.spec.scaling.elastic else None
+            for action in self.segments.open_next(self.slots, self.now, elastic):
                 self._touch(action.segment.trial)
                 self._act(action)
             for number in self.segments.awaiting:

@@ -15,18 +15,23 @@ class Usage:
         self.ended_s = 0.0  # seconds for which groups that have ended held resources
         self.saved_s = 0.0  # seconds that stopped trials would have needed to reach max_t
         self.since: dict[int, float] = {}  # trial -> when its current group got its resources
+        self.sizes: dict[int, float] = {}  # trial -> the size of its group, if it has grown; see `begin`
 
-    def begin(self, trial: int, time: float) -> None:
+    def begin(self, trial: int, time: float, size: float = 1.0) -> None:
         """Record when the group of a trial got its resources. If several times are given for a group, the earliest counts.
 
         The first report may arrive before `SegmentStarted`, which says how long the group has already held resources.
+
+        size: the number of ranks of the group, divided by `scaling.num_workers`. A second of a group of size 2 counts as two.
         """
         self.since[trial] = min(time, self.since.get(trial, time))
+        if size != 1.0:
+            self.sizes[trial] = size
 
     def end(self, trial: int, time: float) -> None:
         """Record that the trial's group has released its resources."""
         if (since := self.since.pop(trial, None)) is not None:
-            self.ended_s += max(0.0, time - since)
+            self.ended_s += max(0.0, time - since) * self.sizes.pop(trial, 1.0)
 
     def stop(self, trained_s: float, t: float, max_t: float | None) -> None:
         """Record that a trial was stopped at `t`, a value of time_attr, after `trained_s` seconds of training.
@@ -38,7 +43,10 @@ class Usage:
 
     def seconds(self, now: float) -> float:
         """Return for how many seconds the groups have held resources until now, all added up."""
-        return self.ended_s + sum(max(0.0, now - since) for since in self.since.values())
+        return self.ended_s + sum(max(0.0, now - since) * self._size(trial) for trial, since in self.since.items())
+
+    def _size(self, trial: int) -> float:
+        return self.sizes.get(trial, 1.0)
 
     def gpu_hours(self, now: float) -> float:
         return self.seconds(now) * self.gpus / 3600
@@ -51,5 +59,5 @@ class Usage:
 
     def left_s(self, gpu_hours: float, now: float) -> float | None:
         """Return in how many seconds the running groups will have used up `gpu_hours`; None if no group has a GPU."""
-        rate = len(self.since) * self.gpus / 3600
+        rate = sum(map(self._size, self.since)) * self.gpus / 3600
         return max(0.0, gpu_hours - self.gpu_hours(now)) / rate if rate else None

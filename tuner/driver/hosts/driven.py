@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tuner.domain.batch import Batch
@@ -17,8 +17,8 @@ from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.core.rules.reports import unusable
 from tuner.driver.hosts.agents.messages import is_within
-from tuner.driver.hosts.judge import Judge
-from tuner.driver.hosts.logs import Owner
+from tuner.driver.hosts.helpers.judge import Judge
+from tuner.driver.hosts.measures.logs import Owner
 from tuner.driver.loop import ExperimentLoop, is_ours
 from tuner.driver.parts import load_parts
 from tuner.errors import SpecError
@@ -300,7 +300,8 @@ class HostGroups:
             code=self._code,
             space=spaces[segment.space_revision],
             space_blob=self._space.blob(),
-            scaling=spec.scaling,
+            scaling=replace(spec.scaling, num_workers=segment.workers),
+            base_workers=spec.scaling.num_workers if spec.scaling.elastic else None,
             limits=self._core.spec.limits,
             checkpoint_policy=spec.checkpoint,
             storage=self.storage,
@@ -344,6 +345,12 @@ class Driven:
         self.inbound = self.groups.inbound = RankInbound(
             self.core, self.loop, host.segments, self.groups.draw, host.executors.of(record.spec).share
         )
+
+        self.granted: int | None = None  # how many workers its elastic trials could have at the last look
+
+    def workers(self, ref: SegmentRef) -> int:
+        """Return the number of ranks of a segment."""
+        return self.core.trials[ref.trial].segments[ref.ordinal - 1].workers
 
     async def close(self) -> None:
         """End the helper process for the user's stop functions, and break the reference cycles between the parts.

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogLimit
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef, Verdict
-from tuner.trials.groups.admission import PREEMPT_AFTER_S, RESERVE_AFTER_S, Standing, ordinary
+from tuner.trials.groups.admission import PREEMPT_AFTER_S, RESERVE_AFTER_S, Quotas, Standing, ordinary
 from tuner.trials.groups.manager import Logs
 from tuner.trials.messages.launch import Inbox, Launch, Resend
 from tuner.trials.messages.profiling import ProfileRequest
@@ -28,7 +28,8 @@ class GroupOptions:
         report_address: the address at which the host listens for reports; None if ranks can reach it only through Ray.
         logs: stores the logs of ranks; None if logs are not stored.
         log_limit: how much of each log the ranks send; None if they send nothing.
-        standing: a function that returns the priority and the weight of an experiment.
+        standing: a function that returns the priority, the weight and the project of an experiment.
+        quotas: how much of each resource the experiments of a project may hold together.
         reserve_after_s: the seconds after which free resources are reserved for a group that waits.
         preempt_after_s: the seconds for which a group may run before it has to make room for another experiment.
     """
@@ -38,6 +39,7 @@ class GroupOptions:
     logs: Logs | None = None
     log_limit: LogLimit | None = None
     standing: Callable[[str], Standing] = ordinary
+    quotas: Quotas = field(default_factory=dict)
     reserve_after_s: float = RESERVE_AFTER_S
     preempt_after_s: float = PREEMPT_AFTER_S
 
@@ -139,6 +141,9 @@ class Executor(Protocol):
 
     def capacity(self, scaling: Scaling) -> int | None:
         """Return how many worker groups of this kind can run at once, at least one; None if they need no resources."""
+
+    def workers(self, scaling: Scaling) -> int | None:
+        """Return how many ranks of elastic trials can run at once; None if that is unknown or trials cannot be elastic."""
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
         """Return the nodes in the form of `ray.nodes`, and the free resources of all nodes together."""

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from tuner import __version__, log_format, tracing
 from tuner.domain.batch import Batch
-from tuner.domain.events import RoomWanted, SlotsChanged
+from tuner.domain.events import RoomWanted, SlotsChanged, WorkersChanged
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
@@ -28,13 +28,13 @@ from tuner.driver.hosts.candidates import Candidates
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.executor import Executor, GroupOptions
 from tuner.driver.hosts.executors import Executors
-from tuner.driver.hosts.figures import Figures
-from tuner.driver.hosts.logs import LogKeeper, Owner
+from tuner.driver.hosts.helpers.proposals import Proposals
+from tuner.driver.hosts.measures.figures import Figures
+from tuner.driver.hosts.measures.logs import LogKeeper, Owner
+from tuner.driver.hosts.measures.usage import Place, UsageKeeper
 from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_name
-from tuner.driver.hosts.proposals import Proposals
 from tuner.driver.hosts.refusals import REFUSALS, refusal
-from tuner.driver.hosts.usage import Place, UsageKeeper
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.usecases import how_to_go_on
 from tuner.settings import Settings
@@ -43,6 +43,7 @@ from tuner.store.records import CommandRecord, ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.groups.admission import Standing
+from tuner.trials.groups.manager import GroupManager
 from tuner.trials.groups.segment_run import LogFile
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.profiling import ProfileRequest
@@ -162,6 +163,7 @@ class Host:
             logs=self.logs,
             log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,
             standing=self._standing,
+            quotas=_quotas(self.settings),
             preempt_after_s=self.settings.preempt_after_s,
         )
 
@@ -179,9 +181,11 @@ class Host:
         return self._attended_at == float("-inf") or time.monotonic() < self._attended_at + REACHED_S
 
     def _standing(self, experiment: str) -> Standing:
-        """Return the current priority and weight of an experiment."""
-        driven = self._named.get(experiment)
-        return Standing(driven.core.spec.priority, driven.core.spec.weight) if driven is not None else Standing()
+        """Return the current priority and weight of an experiment, and its project."""
+        if (driven := self._named.get(experiment)) is None:
+            return Standing()
+        spec = driven.core.spec
+        return Standing(spec.priority, spec.weight, spec.project)
 
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         return await self.executor.on_node(node, function, *args)
@@ -400,10 +404,14 @@ class Host:
         Call this regularly: each call adds the GPU seconds and rank seconds since the previous call to the totals.
         """
         training = self.executors.training()
-        running = [self.segments[name].experiment for name in training if name in self.segments]
-        scalings = [self.driven[one].record.spec.scaling for one in running if one in self.driven]
-        gpus = sum(one.num_workers * one.bundle().get("GPU", 0.0) for one in scalings)
-        self._figures.count_use(gpus, sum(one.num_workers for one in scalings), time.monotonic())
+        running = [self.segments[name] for name in training if name in self.segments]
+        found = [
+            (self.driven[one.experiment].record.spec.scaling, self.driven[one.experiment].workers(one.ref))
+            for one in running
+            if one.experiment in self.driven
+        ]
+        gpus = sum(workers * scaling.bundle().get("GPU", 0.0) for scaling, workers in found)
+        self._figures.count_use(gpus, sum(workers for _, workers in found), time.monotonic())
         return {
             **self._figures.shown(),
             "experiments": len(self.driven),
@@ -484,6 +492,8 @@ class Host:
                     await asyncio.to_thread(self._sweep_checkpoints, driven)
                 await self._find_logs(driven)
             slots = self.executors.of(record.spec).capacity(record.spec.scaling)
+            elastic = record.spec.scaling.elastic
+            workers = self.executors.of(record.spec).workers(record.spec.scaling) if elastic else None
             if len(self.tasks) == 1 and (groups := self.executors.groups_in_use) is not None:
                 groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
             pending = await asyncio.to_thread(store.commands.pending, [record.id])
@@ -491,7 +501,7 @@ class Host:
             self._seen |= {_key(c) for c in pending}
             self._named[record.public_id] = driven
             self.driven[record.id] = driven  # from now on it gets commands, but its loop handles DriverStarted first
-            state = await driven.loop.run(epoch, slots, commands, executor)
+            state = await driven.loop.run(epoch, slots, commands, executor, workers)
             self._crashes.pop(record.public_id, None)
             if state.ended:
                 self.executors.forget(record.public_id)
@@ -615,13 +625,27 @@ class Host:
         while True:
             await asyncio.sleep(ROOM_S)
             groups = self.executors.groups_in_use
-            if groups is None or len(self._named) < 2:
+            if groups is None:
+                continue
+            self._grant_workers(groups)
+            if len(self._named) < 2:
                 continue
             for name, experiment, priority in groups.make_room(self._may_yield):
                 segment = self.segments[name]
                 reason = f"to make room for experiment {experiment} (priority {priority})"
                 trial, ordinal = segment.ref
                 segment.inbound.loop.put(RoomWanted(time=time.time(), trial=trial, segment=ordinal, reason=reason))
+
+    def _grant_workers(self, groups: GroupManager) -> None:
+        """Tell experiments with elastic trials how many workers they may have, if that has changed for two looks."""
+        for name, driven in self._named.items():
+            spec, sizes = driven.record.spec, driven.core.experiment.sizes
+            if not spec.scaling.elastic or spec.executor in ("agents", "local"):
+                continue
+            before, driven.granted = driven.granted, groups.granted(name, spec.scaling.bundle())
+            present = sizes.held if sizes.granted is None else sizes.granted
+            if driven.granted is not None and driven.granted == before != present:
+                driven.loop.put(WorkersChanged(time=time.time(), workers=driven.granted))
 
     def _may_yield(self, name: str) -> bool:
         """Return whether the segment with this id can be paused, so that its trial continues later from a checkpoint."""
@@ -650,6 +674,14 @@ class Host:
             self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
             self._begin(record)
         self._news += [how_to_go_on(record) for record in found.to_offer]
+
+
+def _quotas(settings: Settings) -> dict[str, dict[str, float]]:
+    """Return the quotas of the settings by project and resource."""
+    found: dict[str, dict[str, float]] = {}
+    for quota in settings.quotas:
+        found.setdefault(quota.project, {})[quota.resource] = quota.amount
+    return found
 
 
 def _key(command: CommandRecord) -> CommandKey:

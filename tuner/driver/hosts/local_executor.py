@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.segments import CheckpointInfo
-from tuner.driver.hosts.ahead import cpus_here
 from tuner.driver.hosts.executor import GroupOptions
+from tuner.driver.hosts.scripts.ahead import cpus_here
 from tuner.errors import TunerError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.groups.local_pool import LocalPool
@@ -58,6 +58,10 @@ class LocalExecutor:
         """Return how many trials this machine has CPUs for at once, at least one; None if a trial needs no CPU."""
         each = scaling.bundle().get("CPU", 0.0)
         return max(1, int((self.cpus + 1e-9) // each)) if each else None
+
+    def workers(self, scaling: Scaling) -> int | None:
+        """Return None, because the trials of this executor are not elastic."""
+        return None
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
         """Return the nodes in the form of `ray.nodes`, which is only this machine, and the resources that are free."""

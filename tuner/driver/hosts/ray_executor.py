@@ -10,8 +10,8 @@ import ray
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.segments import CheckpointInfo
-from tuner.driver.hosts.cluster import capacity, living_nodes, remove_orphans
 from tuner.driver.hosts.executor import GroupOptions
+from tuner.driver.hosts.ray.cluster import capacity, living_nodes, remove_orphans, workers
 from tuner.trials.checkpoints import checkpoints, transfer
 from tuner.trials.groups.manager import GroupManager
 from tuner.trials.groups.pool import Pool
@@ -44,6 +44,7 @@ class RayExecutor:
             reserve_after_s=options.reserve_after_s,
             log_limit=options.log_limit,
             standing=options.standing,
+            quotas=options.quotas,
             preempt_after_s=options.preempt_after_s,
         )
         return GroupManager(pool, logs=options.logs)
@@ -55,6 +56,10 @@ class RayExecutor:
     def capacity(self, scaling: Scaling) -> int | None:
         """Return how many worker groups of this kind the cluster holds, at least one; None if they need no resources."""
         return capacity(scaling)
+
+    def workers(self, scaling: Scaling) -> int | None:
+        """Return how many ranks the cluster holds; None if they need no resources."""
+        return workers(scaling)
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
         """Return the nodes of the cluster, and the free resources of all nodes together."""

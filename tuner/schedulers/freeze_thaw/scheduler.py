@@ -267,9 +267,12 @@ class FreezeThawScheduler(Scheduler):
                 if tags.get("scout"):
                     state.scouts += 1
                     state.scouted += self._scout_end
-            case Resume(trial=trial) | Retry(trial=trial):
+            case Resume(trial=trial):
                 state.running[trial] = None
                 state.ordinal += 1
+                state.held = None
+            case Retry(trial=trial):
+                state.running[trial] = None  # without a new ordinal: a failure does not change what is drawn afterwards
                 state.held = None
             case (
                 Pause(trial=trial) | Stop(trial=trial) | Complete(trial=trial) | Fail(trial=trial) | Cancel(trial=trial)

@@ -61,7 +61,6 @@ def kernel(a: Floats, b: Floats, variance: float, length: float, forgetting: flo
 
 def fit(x: Floats, y: Floats) -> list[float]:
     """Return the logarithms of v, l, ε and σ² that make the observations most likely."""
-
     from scipy.linalg import cho_solve, cholesky  # imported here because SciPy takes half a second to load
     from scipy.optimize import minimize
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, select
 
 from tuner.domain import decisions, events
 from tuner.domain.batch import Entry
@@ -15,6 +15,10 @@ from tuner.store.sql.tables import decision, event, experiment, metric_key, metr
 from tuner.store.writing.writer import decode
 
 CHUNK = 5_000
+DECISION = "decision"
+"""The kind of every decision, among the kinds of events."""
+_EVENT = event.c["event_seq", "time", "kind", "trial_number", "segment_id", "report_no", "step", "payload"]
+_DECISION = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
 Row = Any
 
 
@@ -38,20 +42,72 @@ def entries(connection: Connection, experiment_id: int, after: int = 0) -> Itera
 def stream(connection: Connection, experiment_id: int, after: int, limit: int) -> list[StreamItem]:
     """Return at most `limit` log entries after `after`, in order, as plain data."""
     upto = min(after + limit, _last(connection, experiment_id))  # read this first: all entries up to here are committed
+    decided = decision_rows(connection, experiment_id, after, upto)
+    rows = event_rows(connection, experiment_id, after, upto)
+    reported = any(row.kind == events.Reported.KIND for row in rows)
+    metrics = metrics_of(connection, experiment_id, after, upto) if reported else {}
+    return _items(connection, experiment_id, rows, decided, metrics)
+
+
+def newest(
+    connection: Connection,
+    experiment_id: int,
+    kinds: Sequence[str],
+    trial_number: int | None,
+    before: int | None,
+    limit: int,
+) -> list[StreamItem]:
+    """Return at most `limit` log entries before the entry `before`, newest first, as plain data.
+
+    Args:
+        connection: a connection that reads.
+        experiment_id: the internal id.
+        kinds: only entries of these kinds; every decision has the kind "decision". All kinds if empty.
+        trial_number: only entries about the trial with this number.
+        before: only entries whose event_seq is less than this. None: from the newest on.
+        limit: the largest number of entries.
+    """
+    upto = _last(connection, experiment_id)  # read this first: all entries up to here are committed
+    upto = upto if before is None else min(before - 1, upto)
+
+    def of(table: Table) -> Select[Any]:
+        query = select(*(_DECISION if table is decision else _EVENT))
+        query = query.where(table.c.experiment_id == experiment_id, table.c.event_seq <= upto)
+        if trial_number is not None:
+            query = query.where(table.c.trial_number == trial_number)
+        return query.order_by(table.c.event_seq.desc()).limit(limit)
+
+    decided = list(connection.execute(of(decision))) if not kinds or DECISION in kinds else []
+    others = [kind for kind in kinds if kind != DECISION]
+    query = of(event).where(event.c.kind.in_(others)) if kinds else of(event)
+    rows = list(connection.execute(query)) if others or not kinds else []
+    seqs = sorted((row.event_seq for row in (*rows, *decided)), reverse=True)[:limit]
+    oldest = seqs[-1] if seqs else 0
+    rows, decided = ([row for row in found if row.event_seq >= oldest] for found in (rows, decided))
+    reports = [row.event_seq for row in rows if row.kind == events.Reported.KIND]
+    metrics = _metrics_where(connection, experiment_id, event.c.event_seq.in_(reports)) if reports else {}
+    return _items(connection, experiment_id, rows, decided, metrics)[::-1]
+
+
+def _items(
+    connection: Connection,
+    experiment_id: int,
+    rows: Sequence[Row],
+    decided: Sequence[Row],
+    metrics: Mapping[tuple[int, int], dict[str, float]],
+) -> list[StreamItem]:
     items = [
         StreamItem(
             seq=row.event_seq,
-            event="decision",
+            event=DECISION,
             time=row.time,
             trial=row.trial_number,
             data={"kind": row.kind, "reason": row.reason, "state": row.state, "payload": row.payload},
         )
-        for row in decision_rows(connection, experiment_id, after, upto)
+        for row in decided
     ]
-    rows = event_rows(connection, experiment_id, after, upto)
-    reported = any(row.kind == events.Reported.KIND for row in rows)
-    metrics = metrics_of(connection, experiment_id, after, upto) if reported else {}
-    ordinals = _ordinals(connection, experiment_id, {row.segment_id for row in rows}) if reported else {}
+    reported = {row.segment_id for row in rows if row.kind == events.Reported.KIND}
+    ordinals = _ordinals(connection, experiment_id, reported) if reported else {}
     for row in rows:
         if row.kind == events.Reported.KIND:
             data = {
@@ -91,16 +147,14 @@ def _event(row: Row, metrics: dict[tuple[int, int], dict[str, float]], ordinals:
 
 
 def event_rows(connection: Connection, experiment_id: int, after: int, upto: int) -> list[Row]:
-    columns = event.c["event_seq", "time", "kind", "trial_number", "segment_id", "report_no", "step", "payload"]
-    query = select(*columns).where(
+    query = select(*_EVENT).where(
         event.c.experiment_id == experiment_id, event.c.event_seq > after, event.c.event_seq <= upto
     )
     return list(connection.execute(query.order_by(event.c.event_seq)))
 
 
 def decision_rows(connection: Connection, experiment_id: int, after: int, upto: int) -> list[Row]:
-    columns = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
-    query = select(*columns).where(
+    query = select(*_DECISION).where(
         decision.c.experiment_id == experiment_id, decision.c.event_seq > after, decision.c.event_seq <= upto
     )
     return list(connection.execute(query.order_by(decision.c.event_seq)))
@@ -110,6 +164,12 @@ def metrics_of(
     connection: Connection, experiment_id: int, after: int, upto: int
 ) -> dict[tuple[int, int], dict[str, float]]:
     """Return a dict from (segment id, report_no) to metrics, for the reports with event_seq from after + 1 to upto."""
+    return _metrics_where(connection, experiment_id, and_(event.c.event_seq > after, event.c.event_seq <= upto))
+
+
+def _metrics_where(
+    connection: Connection, experiment_id: int, chosen: ColumnElement[bool]
+) -> dict[tuple[int, int], dict[str, float]]:
     keys = select(metric_key.c.id, metric_key.c.name).where(metric_key.c.experiment_id == experiment_id)
     names = {row.id: row.name for row in connection.execute(keys)}
     # With IN instead of a join, every point is one look-up in the primary key.
@@ -119,7 +179,7 @@ def metrics_of(
         select(*metric_point.c["segment_id", "report_no", "key_id", "value", "kind"])
         .select_from(event)
         .join(metric_point, same)
-        .where(event.c.experiment_id == experiment_id, event.c.event_seq > after, event.c.event_seq <= upto)
+        .where(event.c.experiment_id == experiment_id, chosen)
         .where(metric_point.c.key_id.in_(ours))
         .order_by(event.c.event_seq, metric_point.c.key_id)
     )

@@ -43,8 +43,8 @@ INSERT INTO trial ({", ".join((*CHANGING, *IDENTITY))})
 VALUES ({", ".join("?" * (len(CHANGING) + len(IDENTITY)))})
 ON CONFLICT (experiment_id, number) DO UPDATE SET number = excluded.number RETURNING id"""
 _SEGMENT_INSERT = """
-INSERT INTO segment (public_id, trial_id, ordinal, cause, start_step, config, source_checkpoint, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO segment (public_id, trial_id, ordinal, cause, start_step, config, source_checkpoint, created_at, workers)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (trial_id, ordinal) DO UPDATE SET ordinal = excluded.ordinal RETURNING id"""
 _SEGMENT_UPDATE = """
 UPDATE segment SET started_at = ?, ended_at = ?, outcome = ?, warm = ?, startup_s = ?, held_s = ?, placement = ?, config = ?
@@ -285,7 +285,9 @@ class Writer:
             public = segment_id(self.public_id, number, segment.ordinal)
             opened, config = segment.opened_at or time, dumps(segment.params)
             values = (public, trial, segment.ordinal, segment.cause, segment.start_iteration, config, source, opened)
-            row = self._segments[number, segment.ordinal] = int(cursor.value(_SEGMENT_INSERT, values))
+            row = self._segments[number, segment.ordinal] = int(
+                cursor.value(_SEGMENT_INSERT, (*values, segment.workers))
+            )
             self._pyramid.opened(row)
         stage = (segment.started_at, segment.ended_at, segment.outcome)
         shown = self._shown.get(row, _NEW)

@@ -12,6 +12,7 @@ trial. The driver then asks for its end (`outcome`). Saving on a disk is quick, 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -138,6 +139,7 @@ class Saver:
             lies = job.elsewhere or job.staging
             size = job.size = sum(os.path.getsize(os.path.join(lies, file)) for file in walk(lies))
         except BaseException as error:
+            shutil.rmtree(job.staging, ignore_errors=True)  # if the disk is full, this makes room for the next attempt
             self._note(moment, f"{type(error).__name__}: {error}")
             raise
         job.taken_at = time.monotonic()
@@ -244,16 +246,12 @@ class Saver:
         waits = target.local and self._rank != 0
         self._note(job.moment, Shard(files, self.node, job.staging if waits else None))
         if self._rank == 0:
-            others = self._collect(job.moment)
-            merged = self._gather(target, files, others) if target.local else self._agree(target, job, files, others)
-            if self._abandoned:
-                raise CheckpointError(self._abandoned)
-            checkpoints.commit(
-                job.uri,
-                merged,
-                {"segment": self._segment, "iteration": job.iteration, "world_size": self._world_size},
-                self._storage if self._durable else None,
-            )
+            try:
+                merged = self._commit(job, target, files)
+            except BaseException:
+                with contextlib.suppress(Exception):  # the driver deletes later what is left
+                    checkpoints.delete(job.uri)
+                raise
             self._tell(job, self._info(job, sum(length for length, _ in merged.values())))
         if not waits:
             shutil.rmtree(job.staging, ignore_errors=True)
@@ -266,6 +264,16 @@ class Saver:
                 return
             self._telling = True
         self._committed(info)
+
+    def _commit(self, job: _Job, target: Place, own: Files) -> Files:
+        """Add the shards of the other ranks to a checkpoint, and commit it. Return its files."""
+        others = self._collect(job.moment)
+        files = self._gather(target, own, others) if target.local else self._agree(target, job, own, others)
+        if self._abandoned:
+            raise CheckpointError(self._abandoned)
+        about = {"segment": self._segment, "iteration": job.iteration, "world_size": self._world_size}
+        checkpoints.commit(job.uri, files, about, self._storage if self._durable else None)
+        return files
 
     def _info(self, job: _Job, size: int, ready: bool = True) -> CheckpointInfo:
         return CheckpointInfo(

@@ -10,7 +10,7 @@ This module also replaces two methods. A trainer's `fit` then runs the training 
 constructor of the callback that reports from a trainer to Ray Tune then does nothing. Each replacement is made when user
 code has imported the Ray module in question; this module does not import it.
 
-Only this module and `tuner.driver.hosts.ray_start` name private modules of Ray. Each of them has a function `missing`
+Only this module and `tuner.driver.hosts.ray.ray_start` name private modules of Ray. Each of them has a function `missing`
 that checks these names against the installed Ray. The private attributes of Ray's schedulers and stoppers are read only
 in `tuner.schedulers.from_ray` and `tuner.schedulers.stoppers.from_ray`. Tests check all of these names.
 """

@@ -33,10 +33,15 @@ _PENDING_S = 2.0  # seconds after which a group that Ray has not placed counts a
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The priority and the weight of an experiment; see `fair_share`."""
+    """The priority, the weight and the project of an experiment; see `fair_share`."""
 
     priority: int = 0
     weight: float = 1.0
+    project: str = ""
+
+
+Quotas = Mapping[str, Mapping[str, float]]
+"""The amount of each resource that the experiments of a project may hold together, by project. "*" is every other project."""
 
 
 def ordinary(experiment: str) -> Standing:
@@ -111,7 +116,8 @@ class Admission:
         reserve_after_s: seconds that a group waits before free resources are reserved for it.
         preempt_after_s: the minimum time, in seconds, for which a group runs before it has to make room for another
             experiment.
-        standing: a function that returns the priority and the weight of an experiment.
+        standing: a function that returns the priority, the weight and the project of an experiment.
+        quotas: the quotas of projects.
     """
 
     def __init__(
@@ -121,8 +127,10 @@ class Admission:
         reserve_after_s: float = RESERVE_AFTER_S,
         preempt_after_s: float = PREEMPT_AFTER_S,
         standing: Callable[[str], Standing] = ordinary,
+        quotas: Quotas | None = None,
     ) -> None:
         self._autoscaling = autoscaling
+        self._quotas = quotas or {}
         self._reserve_after_s, self._preempt_after_s = reserve_after_s, preempt_after_s
         self._standing = standing
         self._queues: dict[str, deque[Waiter]] = {}  # experiment -> segments that wait for their turn, oldest first
@@ -156,7 +164,7 @@ class Admission:
 
         idle: idle groups, newest first.
         """
-        heads = {queue[0].experiment: queue[0] for queue in self._queues.values()}
+        heads = {head.experiment: head for head in self._heads(now)}
         for waiter in heads.values():
             if self._autoscaling or not self._shares.room.holds(waiter.gang):  # a node that is large enough may join
                 return waiter, ()
@@ -196,6 +204,8 @@ class Admission:
 
     def why(self, waiter: Waiter) -> str:
         """Return what a segment waits for, in words."""
+        if (quota := self._spent_quota(waiter, self._held_by_projects())) is not None:
+            return quota
         if (reserving := self._reserving(waiter)) is not None:
             return f"waits until an earlier request for {demand(reserving.launch)} is placed"
         holders = {holding.experiment for holding in self._shares.holdings.values()}
@@ -204,6 +214,54 @@ class Admission:
         if not others:
             return what
         return f"{what}, which {others} other experiment{'s share' if others > 1 else ' shares'}"
+
+    def _heads(self, now: float) -> list[Waiter]:
+        """Return the first segment in the queue of each experiment, without those that would exceed their project's quota.
+
+        If a segment has waited long for its project's quota, later ones of the project do not go ahead of it.
+        """
+        heads = [queue[0] for queue in self._queues.values()]
+        if not self._quotas:
+            return heads
+        held = self._held_by_projects()
+        over = [head for head in heads if self._spent_quota(head, held) is not None]
+        first: dict[str, float] = {}  # project -> since when it saves its quota for a segment
+        for head in over:
+            project = self._standing(head.experiment).project
+            if now - head.since >= self._reserve_after_s and self._spent_quota(head, {}) is None:
+                first[project] = min(first.get(project, now), head.since)
+        return [
+            head
+            for head in heads
+            if head not in over and head.since <= first.get(self._standing(head.experiment).project, now)
+        ]
+
+    def _held_by_projects(self) -> dict[str, dict[str, float]]:
+        """Return how much of each resource the experiments of each project hold."""
+        found: dict[str, dict[str, float]] = {}
+        for holding in self._shares.holdings.values() if self._quotas else ():
+            held = found.setdefault(self._standing(holding.experiment).project, {})
+            for name, amount in holding.gang.total().items():
+                held[name] = held.get(name, 0.0) + amount
+        return found
+
+    def _spent_quota(self, waiter: Waiter, held: Mapping[str, Mapping[str, float]]) -> str | None:
+        """Return why a segment would exceed the quota of its project, in words; None if it would not.
+
+        held: what the projects hold.
+        """
+        project = self._standing(waiter.experiment).project
+        quota = self._quotas.get(project, self._quotas.get("*", {}))
+        for name, wanted in waiter.gang.total().items():
+            if name not in quota or not wanted:
+                continue
+            used = held.get(project, {}).get(name, 0.0)
+            if used + wanted > quota[name] + 1e-9:
+                what = f"the quota of the project {project!r} is {quota[name]:g} {name}"
+                if wanted > quota[name]:
+                    return f"cannot start: it needs {wanted:g} {name}, and {what}"
+                return f"waits for {demand(waiter.launch)}: {what}, of which {used:g} {'is' if used == 1 else 'are'} in use"
+        return None
 
     def _leave_queue(self, waiter: Waiter) -> None:
         queue = self._queues.get(waiter.experiment)
@@ -228,7 +286,7 @@ class Admission:
         if self._shares.room.place(waiter.gang) is None:
             return None
         now = time.monotonic()
-        heads = [*(queue[0] for queue in self._queues.values()), *(w for w in self.admitted if w.pending(now))]
+        heads = [*self._heads(now), *(w for w in self.admitted if w.pending(now))]
         return next((w for w in heads if w is not waiter and now - w.since >= self._reserve_after_s), None)
 
     # Groups in use
@@ -262,7 +320,7 @@ class Admission:
         equal, the group should be kept only until `SLICE_S` seconds after the experiment first got it, and only if all
         waiting experiments need groups of another kind.
         """
-        heads = [queue[0] for queue in self._queues.values()]
+        heads = self._heads(time.monotonic())
         if not group.experiment or not heads or any(head.experiment == group.experiment for head in heads):
             return False
         own = self._standing(group.experiment).priority
@@ -280,7 +338,7 @@ class Admission:
         may_end: a function that returns whether a segment can end without losing work, and is not ending yet.
         """
         now = time.monotonic()
-        heads = [queue[0] for queue in self._queues.values() if now - queue[0].since >= _PENDING_S]
+        heads = [head for head in self._heads(now) if now - head.since >= _PENDING_S]
         if not heads:
             return []
         running = list(self._could_end(may_end, now))
@@ -334,6 +392,20 @@ class Admission:
     def share(self, experiment: str) -> float:
         """Return the dominant share that the experiment holds."""
         return self._shares.share(experiment)
+
+    def granted(self, experiment: str, bundle: Mapping[str, float]) -> int:
+        """Return how many workers with these resources the elastic trials of an experiment may have together.
+
+        These are the workers that the experiment holds and those that would fit beside them. While a group of another
+        experiment waits, of the same or a higher priority, it is 0: trials give back all workers that they have grown by.
+        """
+        now, own = time.monotonic(), self._standing(experiment).priority
+        for head in (queue[0] for queue in self._queues.values()):
+            other = head.experiment != experiment and now - head.since >= _PENDING_S
+            if other and self._standing(head.experiment).priority >= own and self._shares.room.holds(head.gang):
+                return 0
+        held = (one.gang.workers for one in self._shares.holdings.values() if one.experiment == experiment)
+        return sum(held) + self._shares.room.count(bundle)
 
     # Views for users
 

@@ -22,6 +22,7 @@ The rule is dominant resource fairness with decaying usage:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -109,6 +110,15 @@ class Room:
             if used > _TINY and sum(node.get(name, 0.0) for node in self.free.values()) - used < amount - _TINY:
                 return None
         return _placed(gang, self.free)
+
+    def count(self, bundle: Mapping[str, float]) -> int:
+        """Return how many workers with these resources fit into the free resources, each on any node."""
+        found = sum(
+            min(int((node.get(name, 0.0) + _TINY) // amount) for name, amount in bundle.items())
+            for node in self.free.values()
+        )
+        taken = max((math.ceil(self.elsewhere.get(name, 0.0) / amount - _TINY) for name, amount in bundle.items()))
+        return max(0, found - taken)
 
     def holds(self, gang: Gang) -> bool:
         """Return whether the gang would fit if all resources of the cluster were free."""

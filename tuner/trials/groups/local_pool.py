@@ -320,6 +320,10 @@ class LocalPool:
     def trim(self, scaling: Scaling, count: int | None) -> None:
         """Do nothing: the local pool keeps so few idle processes that none has to be ended early."""
 
+    def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
+        """Return None, because trials of this pool have one worker."""
+        return None
+
     def held(self) -> list[HeldGroup]:
         """Return the groups that hold resources, oldest first."""
         return [
@@ -411,6 +415,8 @@ def unfit(spec: Spec, cpus: float) -> str | None:
 def too_large(scaling: Scaling, cpus: float) -> str | None:
     """Return why the local executor can never run a trial with this scaling; None if it can."""
     bundle: Mapping[str, float] = scaling.bundle()
+    if scaling.elastic:
+        return f"without Ray, a trial is a single process, but max_workers is {scaling.max_workers}"
     if scaling.num_workers > 1:
         return f"without Ray, a trial is a single process, but num_workers is {scaling.num_workers}"
     if others := [name for name in bundle if name != "CPU"]:

@@ -108,6 +108,12 @@ class GroupPool(Protocol):
         may_end: a function that returns whether a segment can end without losing work, and is not ending yet.
         """
 
+    def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
+        """Return how many workers with these resources the elastic trials of an experiment may have together.
+
+        Return None if that is not known.
+        """
+
     def forget(self, experiment: str) -> None:
         """Forget the past usage of an experiment that has ended."""
 
@@ -241,6 +247,10 @@ class GroupManager:
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
         """Return the segments that should end to make room for other experiments; see `GroupPool.make_room`."""
         return self._pool.make_room(may_end)
+
+    def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
+        """Return how many workers the elastic trials of an experiment may have together; see `GroupPool.granted`."""
+        return self._pool.granted(experiment, bundle)
 
     def forget(self, experiment: str) -> None:
         """Forget the past usage of an experiment that has ended."""

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ray
@@ -21,6 +21,7 @@ from tuner.trials.groups.admission import (
     RESERVE_AFTER_S,
     Admission,
     HeldGroup,
+    Quotas,
     Standing,
     Waiter,
     WaitingGroup,
@@ -52,7 +53,8 @@ class Pool:
         report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
         reserve_after_s: seconds that a group waits before free resources are reserved for it.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
-        standing: a function that returns the priority and the weight of an experiment.
+        standing: a function that returns the priority, the weight and the project of an experiment.
+        quotas: how much of each resource the experiments of a project may hold together.
         preempt_after_s: the minimum time, in seconds, for which a group runs before it has to make room for another
             experiment.
     """
@@ -68,6 +70,7 @@ class Pool:
         reserve_after_s: float = RESERVE_AFTER_S,
         log_limit: LogLimit | None = None,
         standing: Callable[[str], Standing] = ordinary,
+        quotas: Quotas | None = None,
         preempt_after_s: float = PREEMPT_AFTER_S,
     ) -> None:
         self._admission = Admission(
@@ -75,6 +78,7 @@ class Pool:
             reserve_after_s=reserve_after_s,
             preempt_after_s=preempt_after_s,
             standing=standing,
+            quotas=quotas,
         )
         self._builder = GroupBuilder(
             driver,
@@ -162,6 +166,10 @@ class Pool:
     def share(self, experiment: str) -> float:
         """Return the dominant share of the experiment, which is the largest fraction of any resource that it holds."""
         return self._admission.share(experiment)
+
+    def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
+        """Return how many workers the elastic trials of an experiment may have; None if the cluster is not known yet."""
+        return self._admission.granted(experiment, bundle) if self._admission.knows_nodes else None
 
     def held(self) -> list[HeldGroup]:
         """Return the groups that are in use, oldest first."""

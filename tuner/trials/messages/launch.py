@@ -42,7 +42,8 @@ class Launch:
     code: CodeRef
     space: Mapping[str, Any] | None = None  # the search space as JSON; if None, slashes in `params` nest the config
     space_blob: bytes | None = None  # the pickled choices of the space that JSON cannot express
-    scaling: Scaling = field(default_factory=Scaling)
+    scaling: Scaling = field(default_factory=Scaling)  # with the number of ranks of this segment
+    base_workers: int | None = None  # of an elastic trial: the number of ranks for which its code is written
     limits: Limits = field(default_factory=Limits)
     checkpoint_policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     storage: str  # path or URI under which this experiment's checkpoints are stored

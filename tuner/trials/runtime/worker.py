@@ -412,6 +412,8 @@ class Rank:
                 trial_number=launch.trial_number,
                 segment_id=launch.segment_id,
                 world_size=assignment.world_size,
+                base_world_size=launch.base_workers,
+                keep_global_batch_size=launch.scaling.keep_global_batch_size,
                 world_rank=assignment.rank,
                 local_rank=assignment.local_rank,
                 local_world_size=assignment.local_world_size,

@@ -32,6 +32,12 @@ from tuner.trials.training.session import LeaveTrial, Session
 PLACEHOLDER = re.compile(r"\{(\{[\w./-]+\})\}|\{([A-Za-z_][\w./-]*)\}")
 """Matches a parameter's name in braces. ``{{name}}``, in double braces, is not replaced by a value, but by ``{name}``."""
 
+NOT_ELASTIC = (
+    "only functions can be elastic trials: a script divides its data among its ranks by itself, so tuner could not keep its "
+    "global batch size"
+)
+"""The reason for which a script may not have a range of ranks."""
+
 TRIAL_DIR = "trial_dir"
 """A name that every script may use in braces in its arguments. It stands for the rank's own directory."""
 

@@ -57,6 +57,8 @@ class Context:
     resources: Mapping[str, float] = field(default_factory=dict)  # the resources of each rank, for example {"CPU": 1.0}
     log_file: str = ""
     trial_dir: str = ""  # this rank's own directory; the same for all segments of the trial on this node
+    base_world_size: int | None = None  # the smallest number of ranks, if the trial is elastic
+    keep_global_batch_size: bool = True  # see `scaling.keep_global_batch_size`
 
     def get_experiment_id(self) -> str:
         return self.experiment_id
@@ -80,6 +82,13 @@ class Context:
 
     def get_world_size(self) -> int:
         return self.world_size
+
+    def get_base_world_size(self) -> int:
+        """Return the smallest number of ranks of an elastic trial, or the number of ranks if the trial is not elastic.
+
+        The global batch size is that of one rank's loader times this number, unless `keep_global_batch_size` is false.
+        """
+        return self.base_world_size or self.world_size
 
     def get_world_rank(self) -> int:
         return self.world_rank

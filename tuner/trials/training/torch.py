@@ -96,6 +96,13 @@ def prepare_data_loader(
     and `set_epoch` is not needed. If `data_loader` has a sampler of your own, its samples are divided among the ranks. A
     loader for an iterable data set is not divided, because only the data set itself could do that.
 
+    In an elastic trial, the batch size of `data_loader` is that of one of the smallest number of ranks (`num_workers`), and the
+    global batch is that times `num_workers`. It stays the same when the trial is resized: each global batch has the same
+    samples in the same order, and is divided among the present ranks. If it cannot be divided evenly, some ranks get one
+    sample more than others. DDP averages over ranks, so the samples of the other ranks then count a little more: choose
+    a batch size that all numbers of ranks divide. With ``keep_global_batch_size=False``, the batch size is that of each
+    rank, so that the global batch grows with the ranks.
+
     Args:
         data_loader: the loader whose data is divided.
         add_dist_sampler: True to divide the data among the ranks.
@@ -103,6 +110,10 @@ def prepare_data_loader(
         auto_transfer: True to copy the next batch to the GPU while the current batch is used.
     """
     sampler: Any = None
+    if add_dist_sampler and _keeps_batches() and not isinstance(data_loader.dataset, IterableDataset):
+        batches = _global_batches(data_loader)
+        data_loader = _rebuilt(data_loader, None, batches)
+        return _Loader(data_loader, batches, get_device() if move_to_device else None, auto_transfer)
     if add_dist_sampler and _world_size() > 1 and not isinstance(data_loader.dataset, IterableDataset):
         sampler = _distributed(data_loader)
         data_loader = _rebuilt(data_loader, sampler)
@@ -148,6 +159,58 @@ class _Loader:
             yield following
 
 
+class _GlobalBatches(Sampler[list[int]]):
+    """Divides each global batch of an elastic trial among the ranks.
+
+    The samples of a global batch depend on the epoch, but not on the number of ranks. A rank gets every n-th of them, where
+    n is the number of ranks. If the last batch has fewer samples than there are ranks, its samples are used again.
+    """
+
+    def __init__(self, sampler: Sampler[int], size: int, drop_last: bool, rank: int, ranks: int) -> None:
+        self._sampler, self._size, self._drop_last = sampler, size, drop_last
+        self._rank, self._ranks = rank, ranks
+
+    def set_epoch(self, epoch: int) -> None:
+        if hasattr(self._sampler, "set_epoch"):
+            self._sampler.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        whole = list(self._sampler)
+        for begin in range(0, len(whole), self._size):
+            batch = whole[begin : begin + self._size]
+            if len(batch) < self._size and self._drop_last:
+                return
+            while len(batch) < self._ranks:
+                batch += batch[: self._ranks - len(batch)]
+            yield batch[self._rank :: self._ranks]
+
+    def __len__(self) -> int:
+        sampler = self._sampler
+        assert isinstance(sampler, Sized)
+        return len(sampler) // self._size if self._drop_last else -(-len(sampler) // self._size)
+
+
+def _keeps_batches() -> bool:
+    """Return whether this is a rank of an elastic trial that keeps its global batch size."""
+    current = session.current()
+    return (
+        current is not None and current.context.base_world_size is not None and current.context.keep_global_batch_size
+    )
+
+
+def _global_batches(loader: DataLoader[Any]) -> _GlobalBatches:
+    current = session.current()
+    assert current is not None
+    sampler: Any = loader.sampler
+    if type(sampler) in (RandomSampler, SequentialSampler) or isinstance(sampler, DistributedSampler):
+        shuffle = sampler.shuffle if isinstance(sampler, DistributedSampler) else isinstance(sampler, RandomSampler)
+        seed = current.context.seed % 2**31
+        sampler = DistributedSampler(loader.dataset, num_replicas=1, rank=0, shuffle=shuffle, seed=seed)
+    size = _batch_size(loader) * current.context.get_base_world_size()
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if _world_size() > 1 else (0, 1)
+    return _GlobalBatches(sampler, size, loader.drop_last, rank, ranks)
+
+
 class _DividedSampler(Sampler[int]):
     """Divides the samples of the user's sampler among the ranks.
 
@@ -185,8 +248,8 @@ def _distributed(loader: DataLoader[Any]) -> Any:
     return _DividedSampler(sampler, dist.get_rank(), dist.get_world_size())
 
 
-def _rebuilt(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
-    """Return a copy of a loader with another sampler.
+def _batch_size(loader: DataLoader[Any]) -> int:
+    """Return the batch size of a loader.
 
     Raise ValueError if the loader has a custom batch sampler, because its batches cannot be divided.
     """
@@ -195,13 +258,17 @@ def _rebuilt(loader: DataLoader[Any], sampler: Any) -> DataLoader[Any]:
             "prepare_data_loader cannot divide a loader with a custom batch_sampler; divide it yourself and pass"
             " add_dist_sampler=False"
         )
+    return int(loader.batch_size)
+
+
+def _rebuilt(loader: DataLoader[Any], sampler: Any, batches: _GlobalBatches | None = None) -> DataLoader[Any]:
+    """Return a copy of a loader with another sampler, or with these batches."""
+    parts = {"batch_size": _batch_size(loader), "sampler": sampler, "drop_last": loader.drop_last}
     options: dict[str, Any] = {
-        "batch_size": loader.batch_size,
-        "sampler": sampler,
+        **(parts if batches is None else {"batch_sampler": batches}),
         "num_workers": loader.num_workers,
         "collate_fn": loader.collate_fn,
         "pin_memory": loader.pin_memory,
-        "drop_last": loader.drop_last,
         "timeout": loader.timeout,
         "worker_init_fn": loader.worker_init_fn,
         "generator": loader.generator,

@@ -13,6 +13,7 @@ import type {
   Decision,
   DecisionKind,
   Experiment,
+  LogEntry,
   Page,
   Problem,
   ProfileAsked,
@@ -94,6 +95,13 @@ export interface DecisionQuery {
   trial?: number;
   kind?: DecisionKind[];
   text?: string;
+  page_size?: number;
+  page_token?: string;
+}
+
+export interface LogQuery {
+  trial?: number;
+  kind?: LogEntry["kind"][];
   page_size?: number;
   page_token?: string;
 }
@@ -223,6 +231,10 @@ export const api = {
     const params = { path: { experiment_id: id }, query };
     return answered(http.GET("/api/v1/experiments/{experiment_id}/decisions", { params, ...aborting(signal) }), signal);
   },
+  log: (id: string, query: LogQuery, signal?: AbortSignal): Promise<Page<LogEntry>> => {
+    const params = { path: { experiment_id: id }, query };
+    return answered(http.GET("/api/v1/experiments/{experiment_id}/log", { params, ...aborting(signal) }), signal);
+  },
   bestSoFar: (id: string, signal?: AbortSignal) =>
     answered(
       http.GET("/api/v1/experiments/{experiment_id}/best-so-far", {
@@ -232,10 +244,10 @@ export const api = {
       signal,
     ),
   /** Check a spec, which may have mistakes; the ApiError then names each of them. */
-  dryRun: (spec: object, configurations: number, signal?: AbortSignal) =>
+  dryRun: (spec: object, configurations: number, seconds: number | null, signal?: AbortSignal) =>
     answered(
       http.POST("/api/v1/experiments/dry-run", {
-        params: { query: { configurations } },
+        params: { query: { configurations, ...(seconds === null ? {} : { seconds_per_iteration: seconds }) } },
         body: spec as never,
         ...aborting(signal),
       }),

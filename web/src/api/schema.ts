@@ -271,6 +271,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/log": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the log of the experiment, newest first: what happened, and what was decided. */
+        get: operations["experiments_log"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/best": {
         parameters: {
             query?: never;
@@ -2009,7 +2026,7 @@ export interface components {
              * @description the cause for which the segment was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Last Iteration
              * @description the iteration of the newest report of this segment, even if that report is left out
@@ -2102,7 +2119,7 @@ export interface components {
              * @description the kind of decision
              * @enum {string}
              */
-            kind: "start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note";
+            kind: "start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "resize" | "retry" | "fail" | "cancel" | "finish" | "note";
             /**
              * Trial Id
              * @description the trial that the decision is about, trl_...; null if it is about the whole experiment
@@ -2955,7 +2972,7 @@ export interface components {
              * @description the cause for which the segment was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Start Iteration
              * @description the training_iteration of the checkpoint that the segment started from; 0 without one
@@ -3053,6 +3070,45 @@ export interface components {
             gpu_percent: number | null;
         };
         /**
+         * LogEntry
+         * @description An entry of an experiment's log: something that happened, or a decision.
+         */
+        LogEntry: {
+            /**
+             * Seq
+             * @description the event_seq, its position in the log
+             */
+            seq: number;
+            /**
+             * Time
+             * @description when it happened
+             */
+            time: string;
+            /**
+             * Kind
+             * @description what happened; every decision has the kind decision
+             * @enum {string}
+             */
+            kind: "reported" | "decision" | "driver_started" | "waiting" | "segment_started" | "segment_ended" | "stop_judged" | "checkpoint_saved" | "checkpoint_deleted" | "suggested" | "drawn" | "noted" | "model_fitted" | "commanded" | "amended" | "enqueued" | "pinned" | "room_wanted" | "budget_spent" | "gpu_hours_spent" | "slots_changed";
+            /**
+             * Trial Number
+             * @description the trial that it is about; null if it is about all of them
+             */
+            trial_number: number | null;
+            /**
+             * Trial Id
+             * @description the same trial, trl_...
+             */
+            trial_id: string | null;
+            /**
+             * Data
+             * @description the fields of its kind, such as the outcome of a segment; a model that was fitted is left out
+             */
+            data: {
+                [key: string]: unknown;
+            };
+        };
+        /**
          * LogItem
          * @description The output of one rank in one segment, or a part of this output.
          */
@@ -3097,6 +3153,19 @@ export interface components {
              * @description true if the rank has ended, and the text includes the end of its log
              */
             complete: boolean;
+        };
+        /** LogPage */
+        LogPage: {
+            /**
+             * Items
+             * @description the items of this page, in the order that the route describes
+             */
+            items: components["schemas"]["LogEntry"][];
+            /**
+             * Next Page Token
+             * @description token of the next page; null on the last page
+             */
+            next_page_token: string | null;
         };
         /** Logs */
         Logs: {
@@ -3303,7 +3372,7 @@ export interface components {
              * @description the cause for which the segment was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Iteration
              * @description the training_iteration: the count of the trial's reports
@@ -3596,10 +3665,28 @@ export interface components {
         Scaling: {
             /**
              * Num Workers
-             * @description ranks of a trial
+             * @description ranks of a trial; {"min": 1, "max": 8} is short for num_workers 1 and max_workers 8
              * @default 1
              */
             num_workers: number;
+            /**
+             * Max Workers
+             * @description elastic trials: a trial starts with num_workers ranks, and may grow up to this number while workers are free; null: every trial has num_workers ranks
+             */
+            max_workers: number | null;
+            /**
+             * Resources Allocation
+             * @description which elastic trials get the workers that are free. even: all trials alike, as Ray Tune's DistributeResources; top: the best trial first, as DistributeResourcesToTopJob
+             * @default even
+             * @enum {string}
+             */
+            resources_allocation: "even" | "top";
+            /**
+             * Keep Global Batch Size
+             * @description in an elastic trial, tuner.torch.prepare_data_loader divides the batches of num_workers ranks among the present ranks; false: the batch size of each rank stays the same
+             * @default true
+             */
+            keep_global_batch_size: boolean;
             /**
              * Use Gpu
              * @description give each rank a GPU
@@ -3681,7 +3768,7 @@ export interface components {
              * @description why it was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Start Iteration
              * @description training_iteration at which the segment started; 0 without a checkpoint to start from
@@ -3747,6 +3834,11 @@ export interface components {
              * @description the part of startup_s after the resources became free, in seconds; the rest was spent waiting for them. null: not known
              */
             held_s: number | null;
+            /**
+             * Workers
+             * @description the number of its ranks, which differs between the segments of an elastic trial. null: scaling.num_workers
+             */
+            workers: number | null;
         };
         /**
          * SegmentItem
@@ -3763,7 +3855,7 @@ export interface components {
              * @description why it was started
              * @enum {string}
              */
-            cause: "start" | "retry" | "resume" | "exploit" | "fork";
+            cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
             /**
              * Start Iteration
              * @description training_iteration at which the segment started; 0 without a checkpoint to start from
@@ -3822,6 +3914,11 @@ export interface components {
              * @description the part of startup_s after the resources became free, in seconds; the rest was spent waiting for them. null: not known
              */
             held_s: number | null;
+            /**
+             * Workers
+             * @description the number of its ranks, which differs between the segments of an elastic trial. null: scaling.num_workers
+             */
+            workers: number | null;
             /**
              * Trial Number
              * @description the number of the trial that the segment belongs to
@@ -4819,10 +4916,29 @@ export interface components {
         ScalingSpec: {
             /**
              * Num Workers
-             * @description ranks of a trial
+             * @description ranks of a trial; {"min": 1, "max": 8} is short for num_workers 1 and max_workers 8
              * @default 1
              */
             num_workers: number;
+            /**
+             * Max Workers
+             * @description elastic trials: a trial starts with num_workers ranks, and may grow up to this number while workers are free; null: every trial has num_workers ranks
+             * @default null
+             */
+            max_workers: number | null;
+            /**
+             * Resources Allocation
+             * @description which elastic trials get the workers that are free. even: all trials alike, as Ray Tune's DistributeResources; top: the best trial first, as DistributeResourcesToTopJob
+             * @default even
+             * @enum {string}
+             */
+            resources_allocation: "even" | "top";
+            /**
+             * Keep Global Batch Size
+             * @description in an elastic trial, tuner.torch.prepare_data_loader divides the batches of num_workers ranks among the present ranks; false: the batch size of each rank stays the same
+             * @default true
+             */
+            keep_global_batch_size: boolean;
             /**
              * Use Gpu
              * @description give each rank a GPU
@@ -6315,6 +6431,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -6409,6 +6534,15 @@ export interface operations {
             };
             /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6581,6 +6715,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -6685,6 +6828,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6803,6 +6955,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -6907,6 +7068,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -7002,6 +7172,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -7085,6 +7264,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7289,7 +7477,7 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description only segments with this cause; may be repeated */
-                cause?: ("start" | "retry" | "resume" | "exploit" | "fork")[] | null;
+                cause?: ("start" | "retry" | "resume" | "exploit" | "fork" | "resize")[] | null;
                 /** @description items on a page */
                 page_size?: number;
                 /** @description next_page_token of the previous page */
@@ -7439,7 +7627,7 @@ export interface operations {
                 /** @description a trial's number */
                 trial?: number | null;
                 /** @description only decisions of this kind; may be repeated */
-                kind?: ("start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "retry" | "fail" | "cancel" | "finish" | "note")[] | null;
+                kind?: ("start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "resize" | "retry" | "fail" | "cancel" | "finish" | "note")[] | null;
                 /** @description only decisions with this text in their reason */
                 text?: string | null;
                 /** @description items on a page */
@@ -7463,6 +7651,81 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DecisionPage"];
+                };
+            };
+            /** @description the client already has this answer: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is required, and this request has no valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description an object that the path names does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    experiments_log: {
+        parameters: {
+            query?: {
+                /** @description a trial's number */
+                trial?: number | null;
+                /** @description only entries of this kind; may be repeated */
+                kind?: ("reported" | "decision" | "driver_started" | "waiting" | "segment_started" | "segment_ended" | "stop_judged" | "checkpoint_saved" | "checkpoint_deleted" | "suggested" | "drawn" | "noted" | "model_fitted" | "commanded" | "amended" | "enqueued" | "pinned" | "room_wanted" | "budget_spent" | "gpu_hours_spent" | "slots_changed")[] | null;
+                /** @description items on a page */
+                page_size?: number;
+                /** @description next_page_token of the previous page */
+                page_token?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogPage"];
                 };
             };
             /** @description the client already has this answer: its ETag was in If-None-Match */
@@ -8061,6 +8324,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -8349,6 +8621,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8963,6 +9244,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9201,6 +9491,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9296,6 +9595,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -9375,6 +9683,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9477,6 +9794,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9572,6 +9898,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9660,6 +9995,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9766,6 +10110,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -9854,6 +10207,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9956,6 +10318,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10044,6 +10415,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10150,6 +10530,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10276,6 +10665,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10395,6 +10793,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10503,6 +10910,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10629,6 +11045,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10741,6 +11166,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10867,6 +11301,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the current state of the object in the path does not allow the request */
             409: {
                 headers: {
@@ -10975,6 +11418,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11149,6 +11601,15 @@ export interface operations {
             };
             /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11351,6 +11812,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -11416,6 +11886,15 @@ export interface operations {
             };
             /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11564,6 +12043,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -11643,6 +12131,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11859,6 +12356,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -12018,6 +12524,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
             413: {
                 headers: {
@@ -12101,6 +12616,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12267,6 +12791,15 @@ export interface operations {
             };
             /** @description an object that the path names does not exist */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };

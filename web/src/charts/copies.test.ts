@@ -1,5 +1,15 @@
 import { describe, expect, it } from "vitest";
-import { asCurl, asPython, curvesCall, trialCurvesCall, trialsCall } from "./copies";
+import {
+  asCurl,
+  asPython,
+  createCall,
+  curvesCall,
+  decisionsCall,
+  experimentsCall,
+  trialCall,
+  trialCurvesCall,
+  trialsCall,
+} from "./copies";
 
 const TIME = { x: "time", x_metric: null } as const;
 const AT = "http://localhost:8000";
@@ -38,5 +48,56 @@ describe("a chart's call", () => {
       "curl --get 'http://localhost:8000/api/v1/trials/trl_1/curves' --data-urlencode 'x=time'",
       "curl --get 'http://localhost:8000/api/v1/trials/trl_2/curves' --data-urlencode 'x=time'",
     ]);
+  });
+});
+
+describe("the call of a view", () => {
+  it("asks for what its filters leave", () => {
+    const decisions = decisionsCall("exp_1", { kind: ["stop", "fail"], text: "iteration 9", trial: 3 });
+    expect(decisions.python).toBe(
+      'list(client.experiment("exp_1").decisions(trial=3, kind=["stop","fail"], text="iteration 9"))',
+    );
+    expect(asCurl(decisions, AT)).toContain("'kind=stop' --data-urlencode 'kind=fail'");
+    expect(decisionsCall("exp_1", { kind: [], text: "", trial: undefined }).python).toContain(".decisions()");
+    const none = { state: "", name: "", tag: "", project: "", archived: false };
+    expect(experimentsCall(none).python).toBe("list(client.experiments())");
+    const some = experimentsCall({ ...none, tag: "team=vision", archived: true });
+    expect(some.python).toBe('list(client.experiments(tags="team=vision", archived="yes"))');
+    expect(asCurl(some, AT)).toContain("'tag=team=vision' --data-urlencode 'archived=yes'");
+    expect(trialsCall("exp_1", [], "-best_value").python).toContain('.trials(sort="-best_value")');
+  });
+
+  it("of a trial is that of its open tab", () => {
+    const trial = { id: "trl_1", experiment_id: "exp_1", number: 4 };
+    const none = { segment: null, rank: null, search: null };
+    expect(trialCall(trial, "overview", none)!.python).toBe('client.trial("trl_1").get()');
+    expect(trialCall(trial, "lineage", none)!.python).toBe('client.trial("trl_1").lineage()');
+    expect(trialCall(trial, "logs", { segment: "2", rank: "0", search: "loss" })!.python).toBe(
+      'client.trial("trl_1").logs(segment=2, rank=0, search="loss")',
+    );
+    expect(asCurl(trialCall(trial, "checkpoints", none)!, AT)).toBe(
+      "curl --get 'http://localhost:8000/api/v1/experiments/exp_1/checkpoints' --data-urlencode 'trial=4'\n",
+    );
+    expect(trialCall(trial, "profile", none)).toBeNull();
+  });
+
+  it("that starts a search has the spec as a literal of Python and as JSON", () => {
+    const spec = { name: "it's", space: { lr: { type: "uniform", q: null } }, on: true, points: [{ a: 1 }] };
+    expect(createCall(spec).python).toBe(
+      [
+        "client.create({",
+        '        "name": "it\'s",',
+        '        "space": {',
+        '            "lr": {',
+        '                "type": "uniform",',
+        '                "q": None,',
+        "            },",
+        "        },",
+        '        "on": True,',
+        '        "points": [{"a": 1}],',
+        "    })",
+      ].join("\n"),
+    );
+    expect(asCurl(createCall(spec), AT)).toContain(`-H 'content-type: application/json' -d '{"name":"it'\\''s"`);
   });
 });

@@ -1,15 +1,15 @@
-/** The call of the service that gives what a chart shows, as Python and as curl, to take elsewhere. */
+/** The call of the service that gives what a view shows, as Python and as curl, to take elsewhere. */
 
 import type { Across } from "../curves/across";
 
-/** What gives the numbers of a chart. */
+/** What gives the numbers of a view. */
 export interface Call {
   /** The name of the result. */
   name: string;
   /** In terms of `client`. */
   python: string;
-  /** Addresses below /api/v1, with their parameters. */
-  reads: readonly { path: string; query: Query }[];
+  /** Addresses below /api/v1, with their parameters; with a body, it is sent with POST. */
+  reads: readonly { path: string; query: Query; body?: unknown }[];
 }
 
 /** Parameters by name; those that are null keep their default. */
@@ -23,26 +23,36 @@ const args = (query: Query) =>
     .map(([name, value]) => `${name}=${JSON.stringify(value)}`)
     .join(", ");
 
+/** A whole number in Python has no quotes. */
+const numbered = (name: string, value: string | null) => (value === null ? [] : [`${name}=${value}`]);
+
+const joined = (...parts: readonly (string | readonly string[])[]) => parts.flat().filter(Boolean).join(", ");
+
+const orNull = <T extends { length: number }>(value: T): T | null => (value.length > 0 ? value : null);
+
+const experimentOf = (id: string) => `client.experiment(${JSON.stringify(id)})`;
+const trialOf = (id: string) => `client.trial(${JSON.stringify(id)})`;
+
 /** The parameters of an axis. */
 const over = ({ x, x_metric }: Across) => ({ x: x === "step" ? null : x, x_metric });
 
 export function curvesCall(experiment: string, metric: string, across: Across): Call {
   const query = { metric, ...over(across) };
-  const python = `client.experiment(${JSON.stringify(experiment)}).curves(${args(query)})`;
+  const python = `${experimentOf(experiment)}.curves(${args(query)})`;
   return { name: "curves", python, reads: [{ path: `experiments/${experiment}/curves`, query }] };
 }
 
-/** `where`: conditions of the service, such as "state=completed". */
-export function trialsCall(experiment: string, where: readonly string[] = []): Call {
-  const query = { where: where.length > 0 ? where : null };
-  const python = `list(client.experiment(${JSON.stringify(experiment)}).trials(${args(query)}))`;
+/** `where`: conditions of the service, such as "state=completed". `sort`: a column, with "-" before it for descending order. */
+export function trialsCall(experiment: string, where: readonly string[] = [], sort: string | null = null): Call {
+  const query = { where: orNull(where), sort };
+  const python = `list(${experimentOf(experiment)}.trials(${args(query)}))`;
   return { name: "trials", python, reads: [{ path: `experiments/${experiment}/trials`, query }] };
 }
 
 /** `first`: the number of the first trial. */
 export function timelineCall(experiment: string, first: number): Call {
-  const python = `client.experiment(${JSON.stringify(experiment)}).timeline(${first === 0 ? "" : `first=${first}`})`;
   const query = { first: first === 0 ? null : String(first) };
+  const python = `${experimentOf(experiment)}.timeline(${joined(numbered("first", query.first))})`;
   return { name: "timeline", python, reads: [{ path: `experiments/${experiment}/timeline`, query }] };
 }
 
@@ -53,13 +63,125 @@ export function trialCurvesCall(trials: readonly string[], across: Across): Call
   return { name: "curves", python, reads: trials.map((trial) => ({ path: `trials/${trial}/curves`, query })) };
 }
 
+export function importanceCall(experiment: string, where: readonly string[]): Call {
+  const query = { where: orNull(where) };
+  const python = `${experimentOf(experiment)}.importance(${args(query)})`;
+  return { name: "importance", python, reads: [{ path: `experiments/${experiment}/importance`, query }] };
+}
+
+export function decisionsCall(
+  experiment: string,
+  { kind, text, trial }: { kind: readonly string[]; text: string; trial: number | undefined },
+): Call {
+  const query = { kind: orNull(kind), text: orNull(text), trial: trial === undefined ? null : String(trial) };
+  const rest = args({ kind: query.kind, text: query.text });
+  const python = `list(${experimentOf(experiment)}.decisions(${joined(numbered("trial", query.trial), rest)}))`;
+  return { name: "decisions", python, reads: [{ path: `experiments/${experiment}/decisions`, query }] };
+}
+
+export function logCall(
+  experiment: string,
+  { kind, trial }: { kind: readonly string[]; trial: number | undefined },
+): Call {
+  const query = { kind: orNull(kind), trial: trial === undefined ? null : String(trial) };
+  const found = joined(numbered("trial", query.trial), args({ kind: query.kind }));
+  const python = `list(${experimentOf(experiment)}.log(${found}))`;
+  return { name: "entries", python, reads: [{ path: `experiments/${experiment}/log`, query }] };
+}
+
+export function experimentCall(experiment: string): Call {
+  const python = `${experimentOf(experiment)}.get()`;
+  return { name: "experiment", python, reads: [{ path: `experiments/${experiment}`, query: {} }] };
+}
+
+export function experimentsCall(filters: {
+  state: string;
+  name: string;
+  tag: string;
+  project: string;
+  archived: boolean;
+}): Call {
+  const { state, name, tag, project, archived } = filters;
+  const shared = { state: orNull(state), name: orNull(name), project: orNull(project) };
+  const hidden = archived ? "yes" : null;
+  const python = `list(client.experiments(${args({ ...shared, tags: orNull(tag), archived: hidden })}))`;
+  const query = { ...shared, tag: orNull(tag), archived: hidden };
+  return { name: "experiments", python, reads: [{ path: "experiments", query }] };
+}
+
+/** What a tab of a trial shows; null for one that shows what is measured only on demand. */
+export function trialCall(
+  trial: { id: string; experiment_id: string; number: number },
+  view: string,
+  { segment, rank, search }: { segment: string | null; rank: string | null; search: string | null },
+): Call | null {
+  const { id } = trial;
+  const one = (name: string, rest: string): Call => ({
+    name,
+    python: `${trialOf(id)}.${rest}()`,
+    reads: [{ path: `trials/${id}/${rest}`, query: {} }],
+  });
+  switch (view) {
+    case "checkpoints": {
+      const query = { trial: String(trial.number) };
+      const path = `experiments/${trial.experiment_id}/checkpoints`;
+      const python = `client.request("GET", "/${path}", params={"trial": ${trial.number}})["items"]`;
+      return { name: "checkpoints", python, reads: [{ path, query }] };
+    }
+    case "decisions":
+      return decisionsCall(trial.experiment_id, { kind: [], text: "", trial: trial.number });
+    case "logs": {
+      const query = { segment, rank, search };
+      const found = joined(numbered("segment", segment), numbered("rank", rank), args({ search }));
+      return { name: "logs", python: `${trialOf(id)}.logs(${found})`, reads: [{ path: `trials/${id}/logs`, query }] };
+    }
+    case "lineage":
+    case "neighbours":
+    case "usage":
+      return one(view, view);
+    case "profile":
+      return null;
+    default:
+      return { name: "trial", python: `${trialOf(id)}.get()`, reads: [{ path: `trials/${id}`, query: {} }] };
+  }
+}
+
+/** The state of the cluster: nodes, what runs on them, and what waits. */
+export const CLUSTER: Call = {
+  name: "cluster",
+  python: 'client.request("GET", "/cluster")',
+  reads: [{ path: "cluster", query: {} }],
+};
+
+/** What starts a search with this spec. */
+export function createCall(spec: Readonly<Record<string, unknown>>): Call {
+  const python = `client.create(${pythonOf(spec, 1)})`;
+  return { name: "experiment", python, reads: [{ path: "experiments", query: {}, body: spec }] };
+}
+
+/** A JSON value as a literal of Python, with a line for each member of an object that is not inside a list. */
+export function pythonOf(value: unknown, depth = 0): string {
+  if (value === null || value === undefined) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value === "number" && !Number.isFinite(value)) return `float("${value}")`;
+  if (Array.isArray(value)) return `[${value.map((one) => pythonOf(one, Infinity)).join(", ")}]`;
+  if (typeof value !== "object") return JSON.stringify(value);
+  const members = Object.entries(value).map(([name, one]) => `${JSON.stringify(name)}: ${pythonOf(one, depth + 1)}`);
+  if (depth === Infinity || members.length === 0) return `{${members.join(", ")}}`;
+  const indent = "    ".repeat(depth);
+  return `{\n${members.map((one) => `${indent}    ${one},\n`).join("")}${indent}}`;
+}
+
 /** `service`: the address of the service, without a slash at its end. */
 export function asCurl(call: Call, service: string): string {
-  const lines = call.reads.map(({ path, query }) => {
+  const lines = call.reads.map(({ path, query, body }) => {
+    const address = quoted(`${service}/api/v1/${path}`);
+    if (body !== undefined)
+      return `curl -X POST ${address} -H 'content-type: application/json' -d ${quoted(JSON.stringify(body))}\n`;
     const parts = given(query).flatMap(([name, value]) =>
       (typeof value === "string" ? [value] : value).map((one) => ` --data-urlencode ${quoted(`${name}=${one}`)}`),
     );
-    return `curl${parts.length > 0 ? " --get" : ""} ${quoted(`${service}/api/v1/${path}`)}${parts.join("")}\n`;
+    return `curl${parts.length > 0 ? " --get" : ""} ${address}${parts.join("")}\n`;
   });
   return lines.join("");
 }

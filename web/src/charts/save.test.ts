@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { after, nothing, story } from "../test/run";
-import { comparedCsv, csv, curvesCsv, trialsCsv } from "./save";
+import { comparedCurvesRows, csv, curvesRows, trialsRows } from "./save";
 
 const VIEWS = after(nothing(), story(10));
 
@@ -13,9 +13,8 @@ describe("numbers as CSV", () => {
 
   it("names the trials that are compared", () => {
     const [one, other] = VIEWS.byStep.series;
-    const lines = comparedCsv(["a, trial 1", "b"], [one!, other!], "accuracy", { x: "time", x_metric: null }).split(
-      "\r\n",
-    );
+    const rows = comparedCurvesRows(["a, trial 1", "b"], [one!, other!], "accuracy", { x: "time", x_metric: null });
+    const lines = csv(rows).split("\r\n");
     expect(lines[0]).toBe("trial,segment,seconds,accuracy");
     expect(lines[1]).toMatch(/^"a, trial 1",1,/);
     expect(lines.some((line) => line.startsWith("b,"))).toBe(true);
@@ -24,7 +23,7 @@ describe("numbers as CSV", () => {
   it("has a row for each point of the curves that are drawn", () => {
     const one = VIEWS.byStep.series[1]!;
     const points = one.segments.reduce((n, segment) => n + segment.x.length, 0);
-    const lines = curvesCsv(VIEWS.byStep, new Set([one.number]))
+    const lines = csv(curvesRows(VIEWS.byStep, new Set([one.number])))
       .trim()
       .split("\r\n");
     expect(lines[0]).toBe("trial,segment,step,accuracy");
@@ -33,7 +32,7 @@ describe("numbers as CSV", () => {
   });
 
   it("has a row for each trial", () => {
-    const lines = trialsCsv(VIEWS.trials, null).trim().split("\r\n");
+    const lines = csv(trialsRows(VIEWS.trials, null)).trim().split("\r\n");
     expect(lines).toHaveLength(VIEWS.trials.length + 1);
     expect(lines[0]).toContain("trial,state,best_value,iteration,lr,width");
   });

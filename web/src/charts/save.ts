@@ -1,50 +1,50 @@
-/** Save what a chart shows: its picture as PNG, its numbers as CSV. */
+/** Save what a chart shows: its picture as PNG, its numbers as CSV or as a table. */
 
 import type { Curves, Series, Trial } from "../api/types";
 import { columnOf, type Across } from "../curves/across";
+
+/** The names of the columns, and then the numbers of a chart. */
+export type Rows = readonly (readonly unknown[])[];
 
 function field(value: unknown): string {
   const text = value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-export function csv(rows: readonly (readonly unknown[])[]): string {
+export function csv(rows: Rows): string {
   return rows.map((row) => row.map(field).join(",")).join("\r\n") + "\r\n";
 }
 
 /** A row for each point of the curves that are drawn. */
-export function curvesCsv(
-  curves: Across & Pick<Curves, "metric" | "series">,
-  only: ReadonlySet<number> | null,
-): string {
+export function curvesRows(curves: Across & Pick<Curves, "metric" | "series">, only: ReadonlySet<number> | null): Rows {
   const rows: unknown[][] = [["trial", "segment", columnOf(curves), curves.metric]];
   for (const { number, segments } of curves.series) {
     if (only && !only.has(number)) continue;
     for (const { ordinal, x, y } of segments) x.forEach((at, i) => rows.push([number, ordinal, at, y[i]]));
   }
-  return csv(rows);
+  return rows;
 }
 
 /** The same of trials that have names, since they may belong to several experiments. */
-export function comparedCsv(
+export function comparedCurvesRows(
   names: readonly string[],
   series: readonly Series[],
   metric: string,
   across: Across,
-): string {
+): Rows {
   const rows: unknown[][] = [["trial", "segment", columnOf(across), metric]];
   series.forEach(({ segments }, i) => {
     for (const one of segments) one.x.forEach((at, k) => rows.push([names[i], one.ordinal, at, one.y[k]]));
   });
-  return csv(rows);
+  return rows;
 }
 
 /** A row for each trial, with a column for each parameter that any of them has and for each metric. */
-export function trialsCsv(trials: readonly Trial[], only: ReadonlySet<number> | null): string {
+export function trialsRows(trials: readonly Trial[], only: ReadonlySet<number> | null): Rows {
   const shown = trials.filter((trial) => only === null || only.has(trial.number));
   const params = [...new Set(shown.flatMap((trial) => Object.keys(trial.params)))];
   const metrics = [...new Set(shown.flatMap((trial) => Object.keys(trial.last)))];
-  return csv([
+  return [
     ["trial", "state", "best_value", "iteration", ...params, ...metrics.map((name) => `last ${name}`)],
     ...shown.map((trial) => [
       trial.number,
@@ -54,7 +54,7 @@ export function trialsCsv(trials: readonly Trial[], only: ReadonlySet<number> | 
       ...params.map((name) => trial.params[name]),
       ...metrics.map((name) => trial.last[name]),
     ]),
-  ]);
+  ];
 }
 
 export function download(name: string, content: Blob): void {
@@ -76,7 +76,7 @@ const STYLES = [
   "font-weight",
 ];
 
-/** The canvases and drawings of an element, over each other as they are on the screen, at twice the resolution. */
+/** What an element shows (canvases, drawings, bars and words) as it is on the screen, at twice the resolution. */
 export async function png(root: HTMLElement): Promise<Blob> {
   const box = root.getBoundingClientRect();
   const scale = 2;
@@ -86,16 +86,61 @@ export async function png(root: HTMLElement): Promise<Blob> {
   context.scale(scale, scale);
   context.fillStyle = getComputedStyle(document.body).backgroundColor;
   context.fillRect(0, 0, box.width, box.height);
-  for (const part of root.querySelectorAll<HTMLCanvasElement | SVGSVGElement>("canvas, svg")) {
-    const own = part.getBoundingClientRect();
-    if (own.width === 0 || own.height === 0 || part.closest("button")) continue;
-    context.globalAlpha = Number(getComputedStyle(part).opacity);
-    const image = part instanceof HTMLCanvasElement ? part : await drawn(part, own);
-    context.drawImage(image, own.left - box.left, own.top - box.top, own.width, own.height);
+  context.translate(-box.left, -box.top);
+  const walk = document.createTreeWalker(root, NodeFilter.SHOW_ELEMENT | NodeFilter.SHOW_TEXT, (node) =>
+    node instanceof Element && node.matches("button, select, input, [role=dialog]")
+      ? NodeFilter.FILTER_REJECT
+      : NodeFilter.FILTER_ACCEPT,
+  );
+  for (let part = walk.nextNode(); part; part = walk.nextNode()) {
+    if (part instanceof Text) drawWords(context, part, root);
+    else if (part instanceof HTMLCanvasElement || part instanceof SVGSVGElement) {
+      const own = part.getBoundingClientRect();
+      if (own.width === 0 || own.height === 0) continue;
+      context.globalAlpha = Number(getComputedStyle(part).opacity);
+      const image = part instanceof HTMLCanvasElement ? part : await drawn(part, own);
+      context.drawImage(image, own.left, own.top, own.width, own.height);
+      context.globalAlpha = 1;
+    } else if (part instanceof HTMLElement) drawBox(context, part);
   }
   return new Promise((done, fail) =>
     canvas.toBlob((blob) => (blob ? done(blob) : fail(new Error("The picture is too large to be saved.")))),
   );
+}
+
+/** The background of an element, such as a bar or the colour of a legend. */
+function drawBox(context: CanvasRenderingContext2D, element: HTMLElement): void {
+  const { backgroundColor } = getComputedStyle(element);
+  const { left, top, width, height } = element.getBoundingClientRect();
+  if (width < 1 || height < 1 || /^rgba\(.*, 0\)$|^transparent$/.test(backgroundColor)) return;
+  context.fillStyle = backgroundColor;
+  context.fillRect(left, top, width, height);
+}
+
+/** The words of a text outside of drawings, each where it stands; not those that are scrolled out of sight. */
+function drawWords(context: CanvasRenderingContext2D, text: Text, root: HTMLElement): void {
+  const parent = text.parentElement!;
+  if (parent.closest("svg") || !parent.checkVisibility({ visibilityProperty: true, opacityProperty: true })) return;
+  const style = getComputedStyle(parent);
+  context.font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+  context.fillStyle = style.color;
+  context.textBaseline = "middle";
+  const range = document.createRange();
+  for (const { index, 0: word } of text.data.matchAll(/\S+/g)) {
+    range.setStart(text, index);
+    range.setEnd(text, index + word.length);
+    const own = range.getBoundingClientRect();
+    if (own.width > 1 && isInSight(own, parent, root)) context.fillText(word, own.left, own.top + own.height / 2);
+  }
+}
+
+function isInSight(own: DOMRect, parent: Element, root: Element): boolean {
+  for (let at: Element | null = parent; at && root.contains(at); at = at.parentElement) {
+    if (getComputedStyle(at).overflowY === "visible") continue;
+    const around = at.getBoundingClientRect();
+    if (own.bottom > around.bottom + 2 || own.top < around.top - 2 || own.left > around.right) return false;
+  }
+  return true;
 }
 
 /** An SVG as an image, with the styles that its classes give it. */

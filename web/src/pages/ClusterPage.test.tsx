@@ -76,7 +76,7 @@ describe("the page of the cluster", () => {
 
   it("says so where nothing waits and there are no GPUs", () => {
     expect(summary({ ...CLUSTER, gpus: 0, nodes: [CLUSTER.nodes[0]!], groups: [], waiting: [] })).toBe(
-      "4 of 16 CPUs are in use on 1 node, 2 of the CPUs not by trials that run. 0 trials run, none waits.",
+      "4 of 16 CPUs are in use on 1 node (2 of the CPUs by something other than trials). No trials run, none waits.",
     );
   });
 });

@@ -4,9 +4,11 @@ import { Link } from "react-router";
 import { api, ApiError } from "../api/client";
 import type { Cluster } from "../api/types";
 import { ago, duration, elapsed, moment, number } from "../format";
+import { CLUSTER } from "../charts/copies";
 import { keys } from "../live/keys";
 import { Panel } from "../parts/Panel";
 import { ProblemBox } from "../parts/Problem";
+import { CopyMenu } from "../parts/SaveMenu";
 import { useNow } from "../parts/useNow";
 import { useTitle } from "../parts/useTitle";
 import { askedWords } from "./room";
@@ -45,7 +47,10 @@ export default function ClusterPage() {
   const silent = query.error instanceof ApiError && query.error.status === 503;
   return (
     <div className={classes.page}>
-      <h1 className={classes.title}>Cluster</h1>
+      <div className={classes.titleRow}>
+        <h1 className={classes.title}>Cluster</h1>
+        <CopyMenu call={CLUSTER} />
+      </div>
       {silent && !found && (
         <Panel>
           <p className={classes.words}>
@@ -82,7 +87,7 @@ export default function ClusterPage() {
           <Panel flush title={`Waiting · ${found.waiting.length}`}>
             <Table
               label="Waiting"
-              heads={["", "Experiment", "Trial", "Waits for", "Asks for", "Waits for", "Priority"]}
+              heads={["", "Experiment", "Trial", "Waits for", "Asks for", "Waited", "Priority"]}
               empty="No trial is waiting."
               long={3}
               rows={found.waiting.map((one) => [
@@ -154,8 +159,9 @@ export function summary({ nodes, cpus, cpus_in_use, gpus, gpus_in_use, groups, w
   ].join(" and ");
   const held = nodes.reduce((sum, node) => sum + node.cpus_in_use, 0);
   const others = cpus_in_use - held;
-  const whose = others > 1e-6 ? `, ${number(Number(others.toFixed(3)))} of the CPUs not by trials that run` : "";
-  const runs = `${groups.length} ${groups.length === 1 ? "trial runs" : "trials run"}`;
+  const whose =
+    others > 1e-6 ? ` (${number(Number(others.toFixed(3)))} of the CPUs by something other than trials)` : "";
+  const runs = `${groups.length || "No"} ${groups.length === 1 ? "trial runs" : "trials run"}`;
   const waits = waiting.length === 0 ? "none waits" : `${waiting.length} ${waiting.length === 1 ? "waits" : "wait"}`;
   return `${use} are in use on ${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}${whose}. ${runs}, ${waits}.`;
 }

@@ -12,7 +12,7 @@ import { duration, metric as written, param, readable } from "../format";
 import { keys } from "../live/keys";
 import { hasEnded } from "../live/states";
 import { trialCurvesCall } from "../charts/copies";
-import { comparedCsv } from "../charts/save";
+import { comparedCurvesRows } from "../charts/save";
 import { Panel } from "../parts/Panel";
 import { SaveMenu } from "../parts/SaveMenu";
 import { ProblemBox } from "../parts/Problem";
@@ -164,7 +164,7 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
             />
             <SaveMenu
               name={`compared ${metric}`}
-              csv={() => comparedCsv(names, series, metric, across)}
+              rows={() => comparedCurvesRows(names, series, metric, across)}
               call={trialCurvesCall(
                 trials.map((trial) => trial.id),
                 across,

@@ -3,13 +3,14 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useNavigate, useParams } from "react-router";
 import { api } from "../api/client";
-import type { Experiment, Trial, TrialState } from "../api/types";
+import type { Experiment, Forecast, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
+import { experimentCall, trialsCall } from "../charts/copies";
 import { chosenWords, conditionsOf, dimensionsOf, matches, type Dimension } from "../charts/dimensions";
 import { frontOf, pointsOf } from "../charts/pareto";
 import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
-import { duration, elapsed, metric, moment, number, readable } from "../format";
+import { duration, elapsed, metric, moment, number, rangeWords, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import type { Sample } from "../live/changes";
 import {
@@ -31,6 +32,7 @@ import { Panel } from "../parts/Panel";
 import { MissingPage, ProblemBox } from "../parts/Problem";
 import { Progress } from "../parts/Progress";
 import { savedOfMany, savedShare, savedTraining } from "../parts/saved";
+import { CopyMenu } from "../parts/SaveMenu";
 import { Setup } from "../parts/Setup";
 import { StateBadge } from "../parts/StateBadge";
 import { columnsOf, serverColumn, sortTrials } from "../parts/trialColumns";
@@ -48,6 +50,7 @@ const Importance = lazy(() => import("../parts/Importance"));
 const ParametersTab = lazy(() => import("../parts/ParametersTab"));
 const ParetoTab = lazy(() => import("../parts/ParetoTab"));
 const DecisionsTab = lazy(() => import("../parts/DecisionsTab"));
+const EventsTab = lazy(() => import("../parts/EventsTab"));
 const TrialDrawer = lazy(() => import("../parts/TrialDrawer"));
 const LineageTab = lazy(() => import("../parts/LineageTab"));
 const TimelineTab = lazy(() => import("../parts/TimelineTab"));
@@ -117,6 +120,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     ...(bred ? [["lineage", "Lineage"]] : []),
     ["timeline", "Timeline"],
     ["decisions", "Decisions"],
+    ["events", "Events"],
     ["setup", "Set-up"],
   ] as const;
   const asked = address.get("tab");
@@ -218,6 +222,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         picked={picked}
         onPick={pick}
         onCompare={compare}
+        call={trialsCall(experiment.id, where, `${sort.descending ? "-" : ""}${column}`)}
         choice={choice}
         onChoice={({ hidden, pinned }) => set({ hide: formatList(hidden), pin: formatList(pinned) })}
       />
@@ -246,15 +251,18 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
               <>
                 <div className={classes.top}>
                   {history ? (
-                    <HistoryPanel
-                      experiment={experiment}
-                      sample={sample}
-                      trials={trials}
-                      where={where}
-                      rank={rank}
-                      onCurves={() => set({ x: "time" })}
-                      {...views}
-                    />
+                    // With boundaries of their own, these panels do not delay the table while their code is loaded.
+                    <Suspense fallback={<Skeleton height={420} />}>
+                      <HistoryPanel
+                        experiment={experiment}
+                        sample={sample}
+                        trials={trials}
+                        where={where}
+                        rank={rank}
+                        onCurves={() => set({ x: "time" })}
+                        {...views}
+                      />
+                    </Suspense>
                   ) : (
                     <CurvesPanel
                       experiment={experiment}
@@ -288,19 +296,17 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                   </div>
                 </div>
                 {history && (
-                  <SlicesPanel
-                    experiment={experiment}
-                    trials={trials}
-                    dimensions={dimensions}
-                    where={where}
-                    rank={rank}
-                    {...views}
-                  />
-                )}
-                {history && (
-                  <Panel title="Importance of parameters">
+                  <Suspense fallback={<Skeleton height={320} />}>
+                    <SlicesPanel
+                      experiment={experiment}
+                      trials={trials}
+                      dimensions={dimensions}
+                      where={where}
+                      rank={rank}
+                      {...views}
+                    />
                     <Importance experiment={experiment} where={where} />
-                  </Panel>
+                  </Suspense>
                 )}
                 {table}
               </>
@@ -343,8 +349,9 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
               <TimelineTab experiment={experiment} address={address} selected={selected} onSelect={select} />
             )}
             {tab === "decisions" && <DecisionsTab experiment={experiment} address={address} onSelect={select} />}
+            {tab === "events" && <EventsTab experiment={experiment} address={address} onSelect={select} />}
             {tab === "setup" && (
-              <Panel title="Set-up">
+              <Panel title="Set-up" aside={<CopyMenu call={experimentCall(experiment.id)} />}>
                 <Setup experiment={experiment} />
               </Panel>
             )}
@@ -407,6 +414,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
     [sample, trials, experiment],
   );
   const firstFailed = useFirstFailed(experiment, sample);
+  const forecast = useForecast(experiment);
   const { objectives } = experiment;
   const front = useMemo(
     () => (objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives).size : 0),
@@ -447,7 +455,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         {experiment.gpu_hours > 0 && (
           <Figure label="GPU hours" value={gpuWords(experiment)} title={gpuTitle(experiment)} />
         )}
-        <ForecastFigures experiment={experiment} />
+        {forecast && <ForecastFigures forecast={forecast} />}
         <Figure label="Method" value={experiment.method} />
       </div>
       <div className={classes.progress}>
@@ -456,6 +464,11 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
       <Group gap={6}>
         <Actions experiment={experiment} />
       </Group>
+      {forecast && (forecast.end ?? forecast.more) && (
+        <p className={classes.notice}>
+          <b>Outlook:</b> {forecast.summary}.
+        </p>
+      )}
       {experiment.how_to_go_on && (
         <p className={classes.notice} role="status">
           {experiment.how_to_go_on}
@@ -473,8 +486,8 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
 
 const FORECAST_MS = 30_000;
 
-/** When the experiment is expected to end and with what, each with its interval; nothing if it is too early to tell. */
-function ForecastFigures({ experiment }: { experiment: Experiment }) {
+/** The forecast of a running experiment, once there is one. */
+function useForecast(experiment: Experiment): Forecast | undefined {
   const { data } = useQuery({
     queryKey: [...keys.experiment(experiment.id), "forecast"],
     queryFn: ({ signal }) => api.forecast(experiment.id, signal),
@@ -482,22 +495,25 @@ function ForecastFigures({ experiment }: { experiment: Experiment }) {
     refetchInterval: FORECAST_MS,
     retry: false,
   });
-  if (experiment.state !== "running" || !data) return null;
-  const { end, best } = data;
+  return experiment.state === "running" ? data : undefined;
+}
+
+/** When the experiment is expected to end and with what, each as an interval; nothing if it is too early to tell. */
+function ForecastFigures({ forecast: { end, best, metric } }: { forecast: Forecast }) {
   return (
     <>
       {end && (
         <Figure
-          label="Ends in about"
-          value={duration(end.seconds.expected)}
-          title={`${duration(end.seconds.low)} to ${duration(end.seconds.high)}with a probability of 80 %. ${data.summary}`}
+          label="Ends in"
+          value={rangeWords(end.seconds)}
+          title={`about ${duration(end.seconds.expected)}; in this interval with a probability of 80 %`}
         />
       )}
       {best && (
         <Figure
-          label={`Best ${data.metric} then`}
+          label={`Best ${metric} then`}
           value={`${number(best.low)} to ${number(best.high)}`}
-          title={`with a probability of 80 %. ${data.summary}`}
+          title={`about ${number(best.expected)}; in this interval with a probability of 80 %`}
         />
       )}
     </>

@@ -1,10 +1,11 @@
-import { Anchor, Button, Select, Skeleton, TextInput } from "@mantine/core";
+import { Anchor, Button, Select, Skeleton, Switch, TextInput } from "@mantine/core";
 import { useDebouncedCallback } from "@mantine/hooks";
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link, useNavigate, useSearchParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
+import { experimentsCall } from "../charts/copies";
 import { ago, config, duration, elapsed, metric, moment, number, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
@@ -13,6 +14,7 @@ import { FirstExperiment } from "../parts/FirstExperiment";
 import { Panel } from "../parts/Panel";
 import { ProblemBox } from "../parts/Problem";
 import { Progress } from "../parts/Progress";
+import { CopyMenu } from "../parts/SaveMenu";
 import { Spark } from "../parts/Spark";
 import { StateBadge } from "../parts/StateBadge";
 import { useNow } from "../parts/useNow";
@@ -30,6 +32,7 @@ export default function ExperimentsPage() {
   const name = search.get("name") ?? "";
   const tag = search.get("tag") ?? "";
   const project = search.get("project") ?? "";
+  const archived = search.get("archived") === "yes";
   const filter = (key: string, value: string) =>
     setSearch(
       (old) => {
@@ -42,9 +45,14 @@ export default function ExperimentsPage() {
     );
   const filterName = useDebouncedCallback((value: string) => filter("name", value.trim()), 250);
 
-  const narrowed = { ...(name ? { name } : {}), ...(tag ? { tag: [tag] } : {}), ...(project ? { project } : {}) };
+  const narrowed = {
+    ...(name ? { name } : {}),
+    ...(tag ? { tag: [tag] } : {}),
+    ...(project ? { project } : {}),
+    ...(archived ? { archived: "yes" as const } : {}),
+  };
   const query = useInfiniteQuery({
-    queryKey: [...keys.experiments, state, name, tag, project],
+    queryKey: [...keys.experiments, state, name, tag, project, archived],
     queryFn: ({ pageParam, signal }) =>
       api.experiments(
         {
@@ -64,12 +72,12 @@ export default function ExperimentsPage() {
   const running = useQuery({
     queryKey: [...keys.experiments, "first", name, tag, project],
     queryFn: ({ signal }) => api.experiments({ state: "running", page_size: 50, ...narrowed }, signal),
-    enabled: !state,
+    enabled: !state && !archived,
     refetchInterval: 2000,
     placeholderData: (old) => old,
   });
   const listed = query.data?.pages.flatMap((page) => page.items) ?? [];
-  const experiments = state ? listed : runningFirst(running.data?.items ?? [], listed);
+  const experiments = state || archived ? listed : runningFirst(running.data?.items ?? [], listed);
   const [ticked, setTicked] = useState<ReadonlySet<string>>(new Set());
   const chosen = experiments.filter((one) => ticked.has(one.id));
   const tick = (id: string, on: boolean) => {
@@ -83,7 +91,7 @@ export default function ExperimentsPage() {
   const now = useNow(experiments.some((one) => !experimentEnded(one.state)));
 
   const empty = query.isSuccess && experiments.length === 0;
-  if (empty && !state && !name && !tag && !project) return <FirstExperiment />;
+  if (empty && !state && !name && !tag && !project && !archived) return <FirstExperiment />;
   return (
     <>
       <div className={classes.titleRow}>
@@ -109,6 +117,14 @@ export default function ExperimentsPage() {
             onChange={(value) => filter("state", value ?? "")}
             w={130}
           />
+          <Switch
+            size="xs"
+            className={classes.switch}
+            label="archived"
+            checked={archived}
+            onChange={(event) => filter("archived", event.currentTarget.checked ? "yes" : "")}
+          />
+          <CopyMenu call={experimentsCall({ state, name, tag, project, archived })} />
           <Button component={Link} to="/new" size="xs">
             New experiment
           </Button>
@@ -120,7 +136,7 @@ export default function ExperimentsPage() {
       {query.isLoading && <Skeleton height={240} />}
       {empty && (
         <Panel>
-          No experiment matches.{" "}
+          {archived && !state && !name && !tag && !project ? "No experiment is archived." : "No experiment matches."}{" "}
           <Anchor component="button" size="sm" onClick={() => setSearch({})}>
             Show all
           </Anchor>
@@ -214,13 +230,14 @@ export function runningFirst(running: readonly Experiment[], listed: readonly Ex
   return [...found.values()];
 }
 
-/** What the running trials of an experiment hold: "4 GPUs", or "2 CPUs" without GPUs; empty if none runs. */
+/** What the running trials of an experiment hold: "4 GPUs", "at least 4 GPUs" if they are elastic, or "2 CPUs" without GPUs; empty if none runs. */
 export function inUse({ counts, scaling }: Pick<Experiment, "counts" | "scaling">): string {
   if (counts.running === 0) return "";
   const each = bundleOf(scaling);
   const unit = each["GPU"] ? "GPU" : "CPU";
   const amount = counts.running * scaling.num_workers * (each[unit] ?? 0);
-  return `${number(amount)} ${unit}${amount === 1 ? "" : "s"}`;
+  const least = (scaling.max_workers ?? 0) > scaling.num_workers ? "at least " : ""; // elastic trials may have grown
+  return `${least}${number(amount)} ${unit}${amount === 1 ? "" : "s"}`;
 }
 
 function Chosen({ what, onClear }: { what: string; onClear: () => void }) {

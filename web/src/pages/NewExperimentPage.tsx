@@ -7,6 +7,7 @@ import { stringify } from "yaml";
 import { api, ApiError } from "../api/client";
 import type { Experiment } from "../api/types";
 import { Crumbs } from "../App";
+import { createCall } from "../charts/copies";
 import { config, param } from "../format";
 import { keys } from "../live/keys";
 import { readMapping } from "../parts/mapping";
@@ -14,9 +15,10 @@ import { Mistakes } from "../parts/Mistakes";
 import { Facts, Panel } from "../parts/Panel";
 import { MissingPage } from "../parts/Problem";
 import { domainWords } from "../parts/Setup";
+import { CopyMenu } from "../parts/SaveMenu";
 import { useTitle } from "../parts/useTitle";
 import classes from "./NewExperimentPage.module.css";
-import { askedWords, bundleOf, roomWords } from "./room";
+import { askedWords, bundleOf, costWords, roomWords, workersOf } from "./room";
 import { EXAMPLE, numberOf, specOf, textOf, withField, type Spec } from "./spec";
 
 const SAMPLES = 8;
@@ -42,15 +44,17 @@ export default function NewExperimentPage() {
 function Editor({ first, source }: { first: Spec; source?: Experiment }) {
   const [text, setText] = useState(() => stringify(first));
   const [spec, problem] = useMemo(() => read(text), [text]);
-  const set = (path: readonly string[], value: unknown) => setText(stringify(withField(spec ?? first, path, value)));
+  const set = (path: readonly string[], value: unknown) => setText(withField(text, path, value));
   const navigate = useNavigate();
   const [key] = useState(() => crypto.randomUUID?.() ?? String(Math.random()));
 
+  const [seconds, setSeconds] = useState<number | null>(null);
   const [settled] = useDebouncedValue(text, 400);
+  const [pace] = useDebouncedValue(seconds, 400);
   const asked = useMemo(() => read(settled)[0], [settled]);
   const check = useQuery({
-    queryKey: ["dry-run", settled],
-    queryFn: ({ signal }) => api.dryRun(asked!, SAMPLES, signal),
+    queryKey: ["dry-run", settled, pace],
+    queryFn: ({ signal }) => api.dryRun(asked!, SAMPLES, pace, signal),
     enabled: asked !== null,
     retry: false,
     placeholderData: (old) => old,
@@ -83,7 +87,12 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
       )}
       <div className={classes.columns}>
         <Panel title="Form">
-          <div className={classes.form}>
+          <fieldset className={classes.form} disabled={spec === null}>
+            <legend className={classes.legend}>
+              {spec === null
+                ? "Mend the YAML first: it cannot be read at the moment."
+                : "Other fields can be set in the YAML."}
+            </legend>
             <TextInput
               label="Name"
               value={textOf(spec, "name")}
@@ -138,9 +147,9 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
               value={numberOf((spec?.["scaling"] ?? null) as Spec | null, "num_workers") || 1}
               onChange={(value) => set(["scaling", "num_workers"], value === "" ? undefined : value)}
             />
-          </div>
+          </fieldset>
         </Panel>
-        <Panel title="The same as YAML">
+        <Panel title="The same as YAML" aside={spec && <CopyMenu call={createCall(spec)} link={false} />}>
           <Textarea
             aria-label="Spec as YAML"
             classNames={{ input: classes.yaml! }}
@@ -166,13 +175,8 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
                       "Longest trial",
                       check.data.max_t === null ? "no limit" : `${check.data.max_t} × ${check.data.time_attr}`,
                     ],
-                    [
-                      "Most training",
-                      check.data.num_samples !== null && check.data.max_t !== null
-                        ? `${(check.data.num_samples * check.data.max_t).toLocaleString("en")} × ${check.data.time_attr}, without early stopping`
-                        : "no limit",
-                    ],
-                    ["A trial asks for", askedWords(check.data.scaling.num_workers, bundleOf(check.data.scaling))],
+                    ["Cost at most", costWords(check.data, pace, cluster.data)],
+                    ["A trial asks for", askedWords(workersOf(check.data.scaling), bundleOf(check.data.scaling))],
                     ...(cluster.data
                       ? [["Room for it", roomWords(check.data.scaling, cluster.data)] as [string, string]]
                       : []),
@@ -188,6 +192,14 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
             {!check.data && !check.isError && <Skeleton height={80} />}
           </div>
           <div className={classes.send}>
+            <NumberInput
+              label="Seconds per iteration"
+              description="if you know them: for the cost; not a part of the spec"
+              size="xs"
+              min={0.001}
+              value={seconds ?? ""}
+              onChange={(value) => setSeconds(typeof value === "number" && value > 0 ? value : null)}
+            />
             <Button disabled={!valid} loading={create.isPending} onClick={() => spec && create.mutate(spec)}>
               Start the search
             </Button>

@@ -53,7 +53,7 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
       />
       <div style={{ display: "flex", justifyContent: "space-between", alignItems: "center", margin: "4px 0 12px" }}>
         <h1 style={{ margin: 0, fontSize: 20 }}>
-          <TrialTitle trial={trial} experiment={experiment} />
+          <TrialTitle trial={trial} experiment={experiment} address={address} />
         </h1>
         <Anchor component={Link} to={`${to}?trial=${trial.number}`} size="sm">
           Among the others

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import type { Cluster, Scaling } from "../api/types";
-import { askedWords, bundleOf, roomWords } from "./room";
+import type { Cluster, DryRun, Scaling } from "../api/types";
+import { askedWords, bundleOf, costWords, roomWords } from "./room";
 
 const scaling = (num_workers: number, resources_per_worker = {}, use_gpu = false) =>
   ({ num_workers, resources_per_worker, use_gpu }) as Scaling;
@@ -25,4 +25,46 @@ describe("the room for a trial", () => {
     expect(roomWords(scaling(3, { CPU: 0.1 }), cluster([0.3, 0]))).toBe("for 1 trial at once, if nothing else runs");
     expect(roomWords(scaling(1, { CPU: 0 }), cluster([1, 0]))).toBe("for any number of trials");
   });
+});
+
+describe("what a search costs", () => {
+  const limits = { max_concurrent_trials: null } as unknown as DryRun["limits"];
+  const asked = (more: object) =>
+    ({
+      num_samples: 16,
+      max_t: 27,
+      time_attr: "training_iteration",
+      scaling: { num_workers: 2, use_gpu: false, resources_per_worker: {} },
+      limits,
+      gpu_hours_at_most: null,
+      scheduler: { type: "asha" },
+      ...more,
+    }) as unknown as Parameters<typeof costWords>[0];
+  const two = { nodes: [{ cpus: 8, gpus: 0 }] } as unknown as Parameters<typeof costWords>[2];
+
+  it.each([
+    [{}, null, undefined, "432 × training_iteration"],
+    [{}, 10, undefined, "432 × training_iteration; at 10 s each, 1 h 12 min of training"],
+    [
+      {},
+      10,
+      two,
+      "432 × training_iteration; at 10 s each, 1 h 12 min of training, in about 18 min with 4 trials at once",
+    ],
+    [
+      { gpu_hours_at_most: 2.4, limits: { max_concurrent_trials: 2 } },
+      10,
+      two,
+      "432 × training_iteration; at 10 s each, 1 h 12 min of training and 2.4 GPU hours, in about 36 min with 2 trials at once",
+    ],
+    [
+      { time_attr: "time_total_s" },
+      null,
+      two,
+      "432 × time_total_s; 7 min 12 s of training, in about 1 min 48 s with 4 trials at once",
+    ],
+    [{ num_samples: null, gpu_hours_at_most: 8 }, null, two, "at most 8 GPU hours"],
+    [{ max_t: null }, 10, two, "no limit"],
+    [{ gpu_hours_at_most: 0, scheduler: { budget: 3.2 } }, null, two, "86 × training_iteration"],
+  ])("%o at %s s: %o", (more, seconds, cluster, words) => expect(costWords(asked(more), seconds, cluster)).toBe(words));
 });

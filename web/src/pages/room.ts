@@ -1,7 +1,7 @@
 /** What a trial asks for, and whether the cluster has room for it. */
 
-import type { Cluster, Scaling } from "../api/types";
-import { number } from "../format";
+import type { Cluster, DryRun, Scaling } from "../api/types";
+import { duration, number } from "../format";
 
 type Resources = Readonly<Record<string, number>>;
 
@@ -12,7 +12,7 @@ export function bundleOf({ resources_per_worker, use_gpu }: Scaling): Resources 
 }
 
 /** "4 × 0.5 CPU", "2 × 1 GPU, 4 CPU": how many workers, and what each holds. */
-export function askedWords(workers: number, resources: Resources): string {
+export function askedWords(workers: number | string, resources: Resources): string {
   const each = Object.entries(resources)
     .filter(([, amount]) => amount > 0)
     .sort(([a], [b]) => Number(b === "GPU") - Number(a === "GPU"))
@@ -20,16 +20,55 @@ export function askedWords(workers: number, resources: Resources): string {
   return `${workers} × ${each.join(", ") || "no CPU"}`;
 }
 
-/** "for 2 trials at once, if nothing else runs", or why there is none. Only CPUs and GPUs count. */
-export function roomWords(scaling: Scaling, { nodes }: Pick<Cluster, "nodes">): string {
+/** The number of ranks of a trial: "2", or "1 to 8" if it is elastic. */
+export function workersOf({ num_workers, max_workers }: Pick<Scaling, "num_workers" | "max_workers">): string {
+  return (max_workers ?? 0) > num_workers ? `${num_workers} to ${max_workers}` : `${num_workers}`;
+}
+
+/** How many workers the empty cluster has room for. Only CPUs and GPUs count. */
+function placesFor(scaling: Scaling, { nodes }: Pick<Cluster, "nodes">): number {
   const bundle = bundleOf(scaling);
   const [cpu, gpu] = [bundle["CPU"] ?? 0, bundle["GPU"] ?? 0];
-  if (cpu <= 0 && gpu <= 0) return "for any number of trials";
-  const places = nodes.reduce((sum, { cpus, gpus }) => {
+  return nodes.reduce((sum, { cpus, gpus }) => {
     const most = Math.min(cpu > 0 ? cpus / cpu : Infinity, gpu > 0 ? gpus / gpu : Infinity);
     return sum + Math.floor(most + 1e-9);
   }, 0);
+}
+
+/** "for 2 trials at once, if nothing else runs", or why there is none. */
+export function roomWords(scaling: Scaling, cluster: Pick<Cluster, "nodes">): string {
+  const places = placesFor(scaling, cluster);
+  if (places === Infinity) return "for any number of trials";
   const trials = Math.floor(places / scaling.num_workers);
   if (trials === 0) return `none: the cluster has room for ${places} of its ${scaling.num_workers} workers`;
   return `for ${trials} ${trials === 1 ? "trial" : "trials"} at once, if nothing else runs`;
+}
+
+type Asked = Pick<
+  DryRun,
+  "num_samples" | "max_t" | "time_attr" | "scaling" | "limits" | "scheduler" | "gpu_hours_at_most"
+>;
+
+/**
+ * What a search costs at most, without early stopping or by its budget: "1,024 × training_iteration; at 30 s each, 8 h 32 min of
+ * training and 17 GPU hours, in about 2 h 8 min with 4 trials at once". `seconds`: how long an iteration takes, if somebody knows.
+ */
+export function costWords(asked: Asked, seconds: number | null, cluster: Pick<Cluster, "nodes"> | undefined): string {
+  const { num_samples, max_t, time_attr, scaling, limits, scheduler, gpu_hours_at_most } = asked;
+  const gpus = !gpu_hours_at_most ? [] : [`${number(gpu_hours_at_most)} GPU hours`];
+  if (num_samples === null || max_t === null) return gpus.length > 0 ? `at most ${gpus[0]}` : "no limit";
+  const budget = limits.budget ?? scheduler["budget"];
+  const units = max_t * (typeof budget === "number" ? Math.min(budget, num_samples) : num_samples);
+  const each = time_attr === "time_total_s" ? 1 : seconds;
+  const whole = `${Math.round(units).toLocaleString("en")} × ${time_attr}`;
+  if (each === null) return [whole, ...gpus].join(", ");
+  const total = units * each;
+  const room = cluster ? Math.floor(placesFor(scaling, cluster) / scaling.num_workers) : Infinity;
+  const most = Math.min(room, limits.max_concurrent_trials ?? Infinity, num_samples);
+  const soon = Number.isFinite(most) && most > 1 && (cluster !== undefined || limits.max_concurrent_trials !== null);
+  return [
+    `${whole}; ${time_attr === "time_total_s" ? "" : `at ${number(each)} s each, `}${duration(total)} of training`,
+    ...(gpus.length > 0 ? [` and ${gpus[0]}`] : []),
+    ...(soon ? [`, in about ${duration(total / most)} with ${most} trials at once`] : []),
+  ].join("");
 }

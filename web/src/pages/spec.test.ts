@@ -1,17 +1,33 @@
 import { describe, expect, it } from "vitest";
-import { EXAMPLE, numberOf, textOf, withField } from "./spec";
+import { parse, stringify } from "yaml";
+import { EXAMPLE, numberOf, textOf, withField, type Spec } from "./spec";
 
 describe("the spec of a new experiment", () => {
+  const text = stringify(EXAMPLE);
+
   it("changes one field and keeps the others", () => {
-    const spec = withField(EXAMPLE, ["scaling", "num_workers"], 4);
-    expect(spec["scaling"]).toEqual({ num_workers: 4 });
-    expect(spec["space"]).toBe(EXAMPLE["space"]);
-    expect(withField(spec, ["limits", "max_failures"], 2)["limits"]).toEqual({ max_failures: 2 });
+    const spec = parse(withField(text, ["scaling", "num_workers"], 4)) as Spec;
+    expect(spec).toEqual({ ...EXAMPLE, scaling: { num_workers: 4 } });
+    expect(parse(withField("name: a\nlimits:\n", ["limits", "max_failures"], 2))).toEqual({
+      name: "a",
+      limits: { max_failures: 2 },
+    });
+    expect(parse(withField("name: a\n", ["scheduler"], { type: "asha" }))).toEqual({
+      name: "a",
+      scheduler: { type: "asha" },
+    });
+  });
+
+  it("keeps comments and the way in which the rest is written", () => {
+    const written = "name: a # the first try\nspace: {lr: {type: uniform, lower: 0, upper: 1}}\n# enough\nmax_t: 3\n";
+    expect(withField(written, ["max_t"], 9)).toBe(
+      "name: a # the first try\nspace: { lr: { type: uniform, lower: 0, upper: 1 } }\n# enough\nmax_t: 9\n",
+    );
   });
 
   it("leaves a field out that is emptied", () => {
-    expect("max_t" in withField(EXAMPLE, ["max_t"], undefined)).toBe(false);
-    expect("name" in withField(EXAMPLE, ["name"], "")).toBe(false);
+    expect(parse(withField(text, ["max_t"], undefined))).not.toHaveProperty("max_t");
+    expect(parse(withField(text, ["name"], ""))).not.toHaveProperty("name");
   });
 
   it("shows in the form what it can", () => {

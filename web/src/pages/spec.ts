@@ -1,5 +1,6 @@
 /** The spec of a new experiment: what the form shows of it, and what it takes over from another one. */
 
+import { isMap, parseDocument } from "yaml";
 import type { Experiment } from "../api/types";
 
 export type Spec = Readonly<Record<string, unknown>>;
@@ -50,19 +51,17 @@ function isEmpty(value: unknown): boolean {
   return typeof value === "object" && value !== null && !Array.isArray(value) && Object.keys(value).length === 0;
 }
 
-/** The spec with one field changed; undefined takes it out. */
-export function withField(spec: Spec, path: readonly string[], value: unknown): Spec {
-  const [name, ...rest] = path as [string, ...string[]];
-  const inner = spec[name];
-  const next =
-    rest.length > 0
-      ? withField(inner !== null && typeof inner === "object" ? (inner as Spec) : {}, rest, value)
-      : value;
-  if (next === undefined || next === "") {
-    const { [name]: _, ...others } = spec;
-    return others;
+/** The text with one field changed; undefined takes it out. Comments and the form of everything else stay. */
+export function withField(text: string, path: readonly string[], value: unknown): string {
+  const document = parseDocument(text);
+  if (value === undefined || value === "") document.deleteIn(path);
+  else {
+    // A section that is empty ("scaling:") is no place for a field.
+    for (let i = 1; i < path.length; i++)
+      if (!isMap(document.getIn(path.slice(0, i)))) document.setIn(path.slice(0, i), document.createNode({}));
+    document.setIn(path, document.createNode(value));
   }
-  return { ...spec, [name]: next };
+  return document.toString();
 }
 
 export function textOf(spec: Spec | null, name: string): string {

@@ -159,7 +159,7 @@ function Item({ name, about, final, onClick }: ItemProps) {
   );
 }
 
-const BULK: readonly Action[] = ["pause", "resume", "cancel", "archive"];
+const BULK: readonly Action[] = ["pause", "resume", "cancel", "archive", "unarchive"];
 
 /** Change several experiments at once, each that its state allows, after a question. What fails is said in words. */
 export function BulkActions({ experiments }: { experiments: readonly Pick<Experiment, "id" | "name" | "actions">[] }) {
@@ -183,7 +183,7 @@ export function BulkActions({ experiments }: { experiments: readonly Pick<Experi
   const count = asked ? able(asked).length : 0;
   return (
     <>
-      {BULK.map((action) => (
+      {BULK.filter((action) => action !== "unarchive" || able(action).length > 0).map((action) => (
         <Button
           key={action}
           size="compact-sm"

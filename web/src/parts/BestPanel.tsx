@@ -1,6 +1,5 @@
 import type { Experiment } from "../api/types";
 import { curvesCall } from "../charts/copies";
-import { csv } from "../charts/save";
 import type { Across } from "../curves/across";
 import { BestChart } from "../curves/BestChart";
 import { elapsed, metric, param, readable } from "../format";
@@ -44,7 +43,7 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
           {soFar && (
             <SaveMenu
               name={`${experiment.name} best ${experiment.metric}`}
-              csv={() => csv([["seconds", experiment.metric], ...soFar.x.map((at, i) => [at, soFar.y[i]])])}
+              rows={() => [["seconds", experiment.metric], ...soFar.x.map((at, i) => [at, soFar.y[i]])]}
               call={curvesCall(experiment.id, experiment.metric, across)}
             />
           )}

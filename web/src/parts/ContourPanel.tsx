@@ -3,7 +3,7 @@ import { useMemo } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { trialsCall } from "../charts/copies";
 import type { Dimension } from "../charts/dimensions";
-import { trialsCsv } from "../charts/save";
+import { trialsRows } from "../charts/save";
 import { dotsOf, heatOf } from "../charts/scatter";
 import { ScatterChart, type Marking } from "../charts/ScatterChart";
 import { rankedOf, shareOfRank } from "../curves/colours";
@@ -68,7 +68,7 @@ export function ContourPanel({ experiment, trials, dimensions, where, address, .
           {choose("py", "Vertical parameter", up.id)}
           <SaveMenu
             name={`${experiment.name} ${across.id} ${up.id}`}
-            csv={() => trialsCsv(trials, only)}
+            rows={() => trialsRows(trials, only)}
             call={trialsCall(experiment.id, where)}
           />
         </div>

@@ -3,7 +3,7 @@ import { useMediaQuery } from "@mantine/hooks";
 import { useCallback, useMemo } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { curvesCall } from "../charts/copies";
-import { curvesCsv } from "../charts/save";
+import { curvesRows } from "../charts/save";
 import { acrossFor, acrossOf, choices, chosenAcross, formatAcross, missingWords, type Across } from "../curves/across";
 import { CurvesChart } from "../curves/CurvesChart";
 import { rungLevels } from "../curves/rungs";
@@ -110,7 +110,7 @@ export function CurvesPanel({
     const best = [...rank].filter(([number, place]) => place <= top && (only === null || only.has(number)));
     return new Set([...best.map(([number]) => number), ...colours.keys()]);
   }, [top, rank, only, colours]);
-  const save = useCallback(() => (curves ? curvesCsv(curves, drawn) : ""), [curves, drawn]);
+  const save = useCallback(() => (curves ? curvesRows(curves, drawn) : []), [curves, drawn]);
   return (
     <Panel
       title={
@@ -181,7 +181,11 @@ export function CurvesPanel({
               }
             />
           </label>
-          <SaveMenu name={`${experiment.name} ${metric}`} csv={save} call={curvesCall(experiment.id, metric, across)} />
+          <SaveMenu
+            name={`${experiment.name} ${metric}`}
+            rows={save}
+            call={curvesCall(experiment.id, metric, across)}
+          />
         </div>
       }
     >

@@ -3,7 +3,9 @@ import { useDebouncedCallback } from "@mantine/hooks";
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../api/client";
-import type { DecisionKind, Experiment } from "../api/types";
+import type { Decision, DecisionKind, Experiment } from "../api/types";
+import { decisionsCall } from "../charts/copies";
+import type { Rows } from "../charts/save";
 import { experimentEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import type { Address } from "../pages/useAddress";
@@ -11,6 +13,7 @@ import { DecisionLog } from "./DecisionLog";
 import { Panel } from "./Panel";
 import classes from "./parts.module.css";
 import { ProblemBox } from "./Problem";
+import { SaveMenu } from "./SaveMenu";
 import { WhatIf } from "./WhatIf";
 
 export const KINDS = [
@@ -20,6 +23,7 @@ export const KINDS = [
   "stop",
   "complete",
   "exploit",
+  "resize",
   "retry",
   "fail",
   "cancel",
@@ -27,6 +31,14 @@ export const KINDS = [
   "finish",
 ] as const satisfies readonly DecisionKind[];
 const REFRESH_MS = 3000;
+
+/** As CSV: those that have been read. */
+function decisionRows(decisions: readonly Decision[]): Rows {
+  return [
+    ["seq", "time", "kind", "trial", "reason", "state"],
+    ...decisions.map((one) => [one.seq, one.time, one.kind, one.trial_number, one.reason, one.state]),
+  ];
+}
 
 export function parseKinds(text: string | null): DecisionKind[] {
   const asked = new Set((text ?? "").split(","));
@@ -113,6 +125,12 @@ export default function DecisionsTab({
                 setTyped(event.currentTarget.value);
                 find(event.currentTarget.value);
               }}
+            />
+            <SaveMenu
+              name={`${experiment.name} decisions`}
+              picture={false}
+              rows={() => decisionRows(decisions)}
+              call={decisionsCall(experiment.id, { kind: kinds, text, trial })}
             />
           </div>
         }

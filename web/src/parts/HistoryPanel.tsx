@@ -2,7 +2,7 @@ import { useMemo } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { trialsCall } from "../charts/copies";
 import { dimensionsOf } from "../charts/dimensions";
-import { trialsCsv } from "../charts/save";
+import { trialsRows } from "../charts/save";
 import { bestByNumber, countAxis, dotsOf } from "../charts/scatter";
 import { ScatterChart, type Marking } from "../charts/ScatterChart";
 import type { Sample } from "../live/changes";
@@ -38,7 +38,7 @@ export default function HistoryPanel({ experiment, trials, sample, where, onCurv
           </button>
           <SaveMenu
             name={`${experiment.name} history`}
-            csv={() => trialsCsv(trials, marking.only)}
+            rows={() => trialsRows(trials, marking.only)}
             call={trialsCall(experiment.id, where)}
           />
         </div>

@@ -3,11 +3,15 @@ import { useDebouncedValue } from "@mantine/hooks";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { api } from "../api/client";
 import type { Experiment, Importances } from "../api/types";
+import { importanceCall } from "../charts/copies";
 import { experimentEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
+import { Panel } from "./Panel";
 import { ProblemBox } from "./Problem";
+import { SaveMenu } from "./SaveMenu";
 import classes from "./parts.module.css";
 
+const TITLE = "Importance of parameters";
 const REFRESH_MS = 20_000;
 /** Milliseconds without a change of the filters before the service is asked again. */
 const SETTLE_MS = 200;
@@ -28,11 +32,28 @@ export default function Importance({ experiment, where }: { experiment: Experime
   });
   if (query.isError && !query.data)
     return <ProblemBox error={query.error} what="importance of parameters" retry={() => void query.refetch()} />;
-  if (!query.data) return <Skeleton height={60} />;
+  if (!query.data)
+    return (
+      <Panel title={TITLE}>
+        <Skeleton height={60} />
+      </Panel>
+    );
+  const { items } = query.data;
   return (
-    <>
+    <Panel
+      title={TITLE}
+      aside={
+        items.length > 0 && (
+          <SaveMenu
+            name={`${experiment.name} importance`}
+            rows={() => [["parameter", "share"], ...items.map(({ parameter, share }) => [parameter, share])]}
+            call={importanceCall(experiment.id, where)}
+          />
+        )
+      }
+    >
       <Shares found={query.data} caution={cautionOf(query.data, experiment)} chosen={chosen.length > 0} />
-    </>
+    </Panel>
   );
 }
 

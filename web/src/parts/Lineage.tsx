@@ -2,6 +2,7 @@ import { Anchor, Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { api } from "../api/client";
 import type { Lineage as Found, LineageSegment, TrialWithSegments } from "../api/types";
+import { download } from "../charts/save";
 import { config, param } from "../format";
 import { Facts } from "./Panel";
 import { ProblemBox } from "./Problem";
@@ -57,7 +58,10 @@ export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number
             ])}
           />
           <p className={classes.dimmed}>
-            <code>tuner schedule {found.trial_id}</code> prints it as JSON.
+            <Anchor component="button" type="button" size="xs" onClick={() => save(found)}>
+              Download it as JSON
+            </Anchor>
+            , or print it with <code>tuner schedule {found.trial_id}</code>.
           </p>
         </>
       )}
@@ -65,10 +69,16 @@ export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number
   );
 }
 
+function save({ trial_number, schedule }: Found): void {
+  const text = `${JSON.stringify(schedule, null, 2)}\n`;
+  download(`schedule_of_trial_${trial_number}.json`, new Blob([text], { type: "application/json" }));
+}
+
 const WORDS: Record<LineageSegment["cause"], (own: number, before: number | undefined) => string> = {
   start: () => "started",
   retry: () => "run again",
   resume: () => "resumed",
+  resize: () => "resized",
   fork: (_, before) => (before === undefined ? "forked" : `forked from trial ${before}`),
   exploit: (own, before) => (before === undefined || before === own ? "exploit" : `exploit of trial ${before}`),
 };

@@ -4,7 +4,7 @@ import type { Experiment } from "../api/types";
 import { LaneChart } from "../charts/LaneChart";
 import { curvesCall } from "../charts/copies";
 import { lanesOf } from "../charts/lanes";
-import { curvesCsv } from "../charts/save";
+import { curvesRows } from "../charts/save";
 import { STEP } from "../curves/across";
 import { useCurves, useSources, type LiveExperiment } from "../live/useExperiment";
 import { Panel } from "./Panel";
@@ -32,7 +32,7 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect 
         curves.data && (
           <SaveMenu
             name={`${experiment.name} lineage`}
-            csv={() => curvesCsv(curves.data, null)}
+            rows={() => curvesRows(curves.data, null)}
             call={curvesCall(experiment.id, experiment.metric, STEP)}
           />
         )

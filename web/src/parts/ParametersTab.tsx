@@ -3,7 +3,7 @@ import { useMemo } from "react";
 import { api } from "../api/client";
 import type { Experiment, Trial } from "../api/types";
 import { trialsCall } from "../charts/copies";
-import { trialsCsv } from "../charts/save";
+import { trialsRows } from "../charts/save";
 import { ParallelChart } from "../charts/ParallelChart";
 import { inOrder, type Dimension } from "../charts/dimensions";
 import { keys } from "../live/useExperiment";
@@ -85,7 +85,7 @@ export default function ParametersTab({
             )}
             <SaveMenu
               name={`${experiment.name} parameters`}
-              csv={() => trialsCsv(trials, rest.only)}
+              rows={() => trialsRows(trials, rest.only)}
               call={trialsCall(experiment.id, where)}
             />
           </>
@@ -108,9 +108,7 @@ export default function ParametersTab({
           </div>
         )}
       </Panel>
-      <Panel title="Importance of parameters">
-        <Importance experiment={experiment} where={where} />
-      </Panel>
+      <Importance experiment={experiment} where={where} />
       <SlicesPanel experiment={experiment} trials={trials} dimensions={byImportance} where={where} {...rest} />
       <ContourPanel
         experiment={experiment}

@@ -3,7 +3,7 @@ import { useMemo } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { trialsCall } from "../charts/copies";
 import { frontOf, hypervolumeOverTime, pointsOf } from "../charts/pareto";
-import { csv, trialsCsv } from "../charts/save";
+import { trialsRows } from "../charts/save";
 import { BestChart } from "../curves/BestChart";
 import { ParetoChart } from "../charts/ParetoChart";
 import { experimentEnded } from "../live/states";
@@ -80,7 +80,7 @@ export default function ParetoTab({ experiment, sample, trials, byNumber, where,
             )}
             <SaveMenu
               name={`${experiment.name} objectives`}
-              csv={() => trialsCsv(trials, rest.only)}
+              rows={() => trialsRows(trials, rest.only)}
               call={trialsCall(experiment.id, where)}
             />
           </div>
@@ -114,7 +114,7 @@ export default function ParetoTab({ experiment, sample, trials, byNumber, where,
           aside={
             <SaveMenu
               name={`${experiment.name} hypervolume`}
-              csv={() => csv([["seconds", "hypervolume"], ...growth])}
+              rows={() => [["seconds", "hypervolume"], ...growth]}
               call={trialsCall(experiment.id, where)}
             />
           }

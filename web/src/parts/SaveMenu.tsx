@@ -1,62 +1,119 @@
 import { Popover } from "@mantine/core";
-import { useRef, useState } from "react";
+import { lazy, Suspense, useRef, useState } from "react";
 import { ROOT } from "../api/root";
 import { asCurl, asPython, copyText, type Call } from "../charts/copies";
-import { download, png } from "../charts/save";
+import { csv, download, png, type Rows } from "../charts/save";
 import classes from "./parts.module.css";
+
+const RowsDialog = lazy(() => import("./RowsDialog"));
 
 interface SaveMenuProps {
   /** What the files are called. */
   name: string;
-  csv: () => string;
+  rows: () => Rows;
   /** The call of the service that gives the same numbers. */
   call: Call;
+  /** False for what is a table already: it has no picture. */
+  picture?: boolean;
 }
 
-/** Saves the chart of the panel or figure that it stands in, and copies what leads to it. */
-export function SaveMenu({ name, csv, call }: SaveMenuProps) {
+/** Saves the chart of the panel or figure that it stands in, shows its numbers as a table, and copies what leads to it. */
+export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
   const root = useRef<HTMLSpanElement>(null);
   const [error, setError] = useState<string | null>(null);
+  const [opened, setOpened] = useState(false);
+  const [shown, setShown] = useState<Rows | null>(null);
   const file = (ending: string) => `${name.replace(/[^\w.-]+/g, "_")}.${ending}`;
-  const attempt = async (action: () => void | Promise<void>) => {
+  const savePicture = async () => {
+    setOpened(false);
     try {
-      await action();
+      const panel = root.current!.closest("section, figure")!;
+      download(file("png"), await png(panel.querySelector<HTMLElement>(":scope > :last-child")!));
       setError(null);
-      return true;
     } catch (problem) {
       setError(problem instanceof Error ? problem.message : String(problem));
-      return false;
     }
   };
-  const savePicture = async () => {
-    const panel = root.current!.closest("section, figure")!;
-    download(file("png"), await png(panel.querySelector<HTMLElement>(":scope > :last-child")!));
+  const saveRows = () => {
+    setOpened(false);
+    download(file("csv"), new Blob([csv(rows())], { type: "text/csv" }));
+  };
+  const show = () => {
+    setOpened(false);
+    setShown(rows());
   };
   return (
-    <span ref={root} className={classes.saves} role="group" aria-label="Save this chart">
-      <button type="button" onClick={() => void attempt(savePicture)}>
-        PNG
-      </button>
-      <button type="button" onClick={() => download(file("csv"), new Blob([csv()], { type: "text/csv" }))}>
-        CSV
-      </button>
-      <CopyMenu call={call} attempt={attempt} />
+    <span
+      ref={root}
+      className={classes.saves}
+      role="group"
+      aria-label={picture ? "Save this chart" : "Save this table"}
+    >
+      {picture ? (
+        <Popover opened={opened} onChange={setOpened} position="bottom-end" trapFocus>
+          <Popover.Target>
+            <button type="button" onClick={() => setOpened(!opened)}>
+              save
+            </button>
+          </Popover.Target>
+          <Popover.Dropdown p={4}>
+            <div className={classes.copies} role="group" aria-label="Ways to save">
+              <button type="button" onClick={() => void savePicture()}>
+                as PNG
+              </button>
+              <button type="button" onClick={saveRows}>
+                as CSV
+              </button>
+              <button type="button" aria-haspopup="dialog" onClick={show}>
+                show as table
+              </button>
+            </div>
+          </Popover.Dropdown>
+        </Popover>
+      ) : (
+        <button type="button" onClick={saveRows}>
+          CSV
+        </button>
+      )}
+      <CopyButton call={call} />
       {error && <span role="alert">{error}</span>}
+      {shown && (
+        <Suspense>
+          <RowsDialog title={name} rows={shown} onClose={() => setShown(null)} />
+        </Suspense>
+      )}
     </span>
   );
 }
 
-function CopyMenu({ call, attempt }: { call: Call; attempt: (action: () => Promise<void>) => Promise<boolean> }) {
+/** A button that copies what leads to a view, where there is nothing to be saved. */
+export function CopyMenu({ call, link = true }: { call: Call; link?: boolean }) {
+  return (
+    <span className={classes.saves} role="group" aria-label="Copy what leads here">
+      <CopyButton call={call} link={link} />
+    </span>
+  );
+}
+
+/** `link`: false if the address does not lead to what is shown. */
+function CopyButton({ call, link = true }: { call: Call; link?: boolean }) {
   const [opened, setOpened] = useState(false);
   const [copied, setCopied] = useState<string | null>(null);
+  const [error, setError] = useState<string | null>(null);
   const service = `${window.location.origin}${ROOT}`.replace(/\/$/, "");
   const forms: [string, () => string][] = [
-    ["link", () => window.location.href],
+    ...(link ? [["link", () => window.location.href] as [string, () => string]] : []),
     ["Python", () => asPython(call, service)],
     ["curl", () => asCurl(call, service)],
   ];
   const copy = async (label: string, text: string) => {
-    if (await attempt(() => copyText(text))) setCopied(label);
+    try {
+      await copyText(text);
+      setCopied(label);
+      setError(null);
+    } catch (problem) {
+      setError(problem instanceof Error ? problem.message : String(problem));
+    }
   };
   return (
     <Popover opened={opened} onChange={setOpened} position="bottom-end" trapFocus>
@@ -78,6 +135,7 @@ function CopyMenu({ call, attempt }: { call: Call; attempt: (action: () => Promi
               {copied === label ? "copied" : `as ${label}`}
             </button>
           ))}
+          {error && <span role="alert">{error}</span>}
         </div>
       </Popover.Dropdown>
     </Popover>

@@ -2,7 +2,7 @@ import { useMemo } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { trialsCall } from "../charts/copies";
 import { objectiveOf, type Dimension } from "../charts/dimensions";
-import { trialsCsv } from "../charts/save";
+import { trialsRows } from "../charts/save";
 import { dotsOf } from "../charts/scatter";
 import { ScatterChart, type Marking } from "../charts/ScatterChart";
 import { Panel } from "./Panel";
@@ -38,7 +38,7 @@ export default function SlicesPanel({ experiment, trials, dimensions, where, ...
       aside={
         <SaveMenu
           name={`${experiment.name} slices`}
-          csv={() => trialsCsv(trials, marking.only)}
+          rows={() => trialsRows(trials, marking.only)}
           call={trialsCall(experiment.id, where)}
         />
       }

@@ -4,7 +4,6 @@ import { useMemo } from "react";
 import { api } from "../api/client";
 import type { Experiment } from "../api/types";
 import { timelineCall } from "../charts/copies";
-import { csv } from "../charts/save";
 import { byDevice, byTrial, PHASES, shares, shareWords, timelineRows } from "../charts/timeline";
 import { TimelineChart } from "../charts/TimelineChart";
 import { duration } from "../format";
@@ -58,7 +57,7 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
           />
           <SaveMenu
             name={`${experiment.name} timeline`}
-            csv={() => csv(timelineRows(lanes))}
+            rows={() => timelineRows(lanes)}
             call={timelineCall(experiment.id, first)}
           />
         </div>

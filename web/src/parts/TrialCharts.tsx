@@ -4,7 +4,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
 import type { Series, TrialCurves, TrialWithSegments } from "../api/types";
 import { trialCurvesCall } from "../charts/copies";
-import { comparedCsv } from "../charts/save";
+import { comparedCurvesRows } from "../charts/save";
 import { acrossFor, formatAcross, labelOf, missingWords, placeWords, STEP, type Across } from "../curves/across";
 import { pointAt } from "../curves/geometry";
 import { CurvesPlot, type Hover } from "../curves/plot";
@@ -149,7 +149,7 @@ function MetricChart({ item, trial, across, rank, of }: MetricChartProps) {
         </button>
         <SaveMenu
           name={`trial ${trial.number} ${item.metric}`}
-          csv={() => comparedCsv([String(trial.number)], [series], item.metric, across)}
+          rows={() => comparedCurvesRows([String(trial.number)], [series], item.metric, across)}
           call={trialCurvesCall([trial.id], across)}
         />
       </figcaption>

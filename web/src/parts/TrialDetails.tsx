@@ -4,6 +4,7 @@ import { lazy, Suspense, type ReactNode } from "react";
 import { Link } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Failure, Segment, Trial, TrialWithSegments } from "../api/types";
+import { trialCall } from "../charts/copies";
 import { chosenAcross, type Across } from "../curves/across";
 import { bytes, config, duration, elapsed, metric, moment, param, readable } from "../format";
 import { hasEnded } from "../live/states";
@@ -16,6 +17,7 @@ import { Logs } from "./Logs";
 import { Neighbours } from "./Neighbours";
 import { Facts } from "./Panel";
 import { ProblemBox } from "./Problem";
+import { CopyMenu } from "./SaveMenu";
 import { StateBadge } from "./StateBadge";
 import { TrialActions } from "./TrialActions";
 import { TrialCharts } from "./TrialCharts";
@@ -224,6 +226,7 @@ const CAUSE: Record<Segment["cause"], string> = {
   resume: "Resumed",
   fork: "Forked",
   exploit: "Took over",
+  resize: "Resized",
 };
 
 /** Each uninterrupted execution of this trial, oldest first. */
@@ -244,6 +247,9 @@ function Segments({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (nu
           <li key={segment.id} data-cause={segment.cause}>
             <p>
               <b>{CAUSE[segment.cause]}</b>
+              {segment.cause === "resize" && segment.workers != null && before?.workers != null
+                ? ` from ${before.workers} to ${segment.workers} ${segment.workers === 1 ? "worker" : "workers"}`
+                : ""}
               {donor !== null && donor !== trial.number && (
                 <>
                   {" "}
@@ -287,9 +293,12 @@ export function places(segment: Pick<Segment, "placement">): string {
 interface TrialTitleProps {
   trial: Trial;
   experiment: Experiment;
+  address: Address;
 }
 
-export function TrialTitle({ trial, experiment }: TrialTitleProps) {
+export function TrialTitle({ trial, experiment, address }: TrialTitleProps) {
+  const logs = { segment: address.get("segment"), rank: address.get("logrank"), search: address.get("logq") };
+  const call = trialCall(trial, address.get("view") ?? "overview", logs);
   return (
     <span className={classes.title}>
       <Anchor component={Link} to={`/trials/${trial.id}`} fw={600} size="md" c="inherit">
@@ -297,6 +306,7 @@ export function TrialTitle({ trial, experiment }: TrialTitleProps) {
       </Anchor>
       <StateBadge state={trial.state} size="lg" />
       <TrialActions key={trial.id} trial={trial} experiment={experiment} />
+      {call && <CopyMenu call={call} />}
     </span>
   );
 }

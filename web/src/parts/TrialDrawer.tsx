@@ -30,7 +30,7 @@ export default function TrialDrawer({ experiment, trial, rank, onSelect, onClose
       classNames={{ inner: classes.drawer! }}
       closeOnClickOutside={false}
       transitionProps={{ duration: 120 }}
-      title={trial && <TrialTitle trial={trial} experiment={experiment} />}
+      title={trial && <TrialTitle trial={trial} experiment={experiment} address={address} />}
       closeButtonProps={{ "aria-label": "Close the trial", ...{ "data-autofocus": true } }}
     >
       {trial && (

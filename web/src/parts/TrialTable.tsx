@@ -11,9 +11,12 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useEffect, useMemo, useRef, useState, type CSSProperties } from "react";
 import { ROOT } from "../api/root";
 import type { Experiment, Trial, TrialState } from "../api/types";
+import type { Call } from "../charts/copies";
+import type { Rows } from "../charts/save";
 import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../curves/colours";
 import { duration, metric, param } from "../format";
 import { Panel } from "./Panel";
+import { SaveMenu } from "./SaveMenu";
 import { StateBadge } from "./StateBadge";
 import { columnsOf, serverColumn, type Column, type Sort } from "./trialColumns";
 import classes from "./TrialTable.module.css";
@@ -53,6 +56,8 @@ interface TrialTableProps {
   picked: readonly number[];
   onPick: (change: (picked: readonly number[]) => readonly number[]) => void;
   onCompare: () => void;
+  /** The call that gives the rows; without it, they cannot be saved. */
+  call?: Call;
   choice: ColumnChoice;
   onChoice: (choice: ColumnChoice) => void;
 }
@@ -66,7 +71,7 @@ const PINNED_WIDTH = 140;
 export function TrialTable(props: TrialTableProps) {
   const { experiment, trials, rows, total, onMore, loading = false, sortedByService = false, rank, theme } = props;
   const { state, onState, sort, onSort, chips, selected, onSelect, onPoint, picked, onPick, onCompare } = props;
-  const { choice, onChoice } = props;
+  const { choice, onChoice, call } = props;
   const scroll = useRef<HTMLDivElement>(null);
 
   const found = useMemo(
@@ -232,6 +237,7 @@ export function TrialTable(props: TrialTableProps) {
             </button>
           ))}
           <ColumnMenu columns={table.getAllLeafColumns()} />
+          {call && <SaveMenu name="trials" picture={false} rows={() => tableRows(rows, layout)} call={call} />}
         </div>
       }
     >
@@ -301,6 +307,15 @@ export function TrialTable(props: TrialTableProps) {
       </div>
     </Panel>
   );
+}
+
+/** The rows that have been read, with the columns that are shown. */
+function tableRows(rows: readonly Trial[], layout: readonly { column: Column }[]): Rows {
+  const value = (trial: Trial, column: Column) => (column.id === "state" ? trial.state : column.value(trial));
+  return [
+    layout.map(({ column }) => column.label),
+    ...rows.map((trial) => layout.map(({ column }) => value(trial, column))),
+  ];
 }
 
 /** Return the picked trials after a click on this one. If there are more than colours, the first one is dropped. */

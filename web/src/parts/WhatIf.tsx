@@ -63,7 +63,7 @@ export function WhatIf({ experiment, onSelect }: WhatIfProps) {
           label="Trials at the same time"
           size="xs"
           placeholder="as it was"
-          w={150}
+          w={170}
           min={1}
           allowDecimal={false}
           value={concurrent}

@@ -91,6 +91,7 @@ export function story(trials: number, seed = 1): Changes[] {
     started_at: null,
     ended_at: null,
     outcome: null,
+    workers: 1,
   });
 
   const running: Running[] = [];

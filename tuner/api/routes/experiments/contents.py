@@ -1,4 +1,4 @@
-"""/experiments/{id}/...: the trials, segments, checkpoints and decisions of an experiment."""
+"""/experiments/{id}/...: the trials, segments, checkpoints, decisions and log of an experiment."""
 
 from __future__ import annotations
 
@@ -165,3 +165,25 @@ def decisions(
     )
     items = [schemas.Decision.of(record.public_id, decision) for decision in page.items]
     return answer(schemas.DecisionPage(items=items, next_page_token=page.next_token))
+
+
+@router.get(
+    "/experiments/{experiment_id}/log",
+    response_model=schemas.LogPage,
+    responses={**NOT_FOUND, **BAD},
+    summary="List the log of the experiment, newest first: what happened, and what was decided.",
+)
+def log(
+    here: Here,
+    experiment_id: ExperimentId,
+    trial: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="a trial's number")] = None,
+    kind: Annotated[
+        list[schemas.LogKind] | None, Query(description="only entries of this kind; may be repeated")
+    ] = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> Response:
+    record = found_experiment(here.store, experiment_id)
+    page = here.store.log.entries(record.id, trial=trial, kinds=kind or (), page_size=page_size, page_token=page_token)
+    items = [schemas.LogEntry.of(record.public_id, item) for item in page.items]
+    return answer(schemas.LogPage(items=items, next_page_token=page.next_token))

@@ -47,6 +47,10 @@ class AgentExecutor:
         """Return 1, the number of trials that run at once until more agents ask for trials."""
         return 1
 
+    def workers(self, scaling: Scaling) -> int | None:
+        """Return None, because the trials of this executor are not elastic."""
+        return None
+
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
         """Return the nodes of the host's own executor."""
         return await self._own.nodes()

@@ -1,0 +1,118 @@
+"""Measure what elastic trials save: the time of a search to a good value, in virtual time, with ASHA on 8 workers.
+
+python -m benchmarks.elastic [--seeds 20] [--trials 16 64] [--serial 0.05] [--startup 30] [--report 60]
+
+A search runs three times with the same configurations: with one worker for each trial, and with 1 to 8 workers, evenly and to the
+top. The problems are the recorded learning curves of `benchmarks/curves`, whose reports take --report seconds on one worker.
+n workers are n / (1 + serial × (n − 1)) times as fast (Amdahl's law; 5.9 times for 8 workers and 0.05). Every start, resume and
+resize takes --startup seconds.
+
+The time to the value is that until the best value so far is as good as the final best value of all three searches that is worst,
+because resizes change the order of reports, and thus a few decisions of ASHA. "Time" is that time divided by the one with
+one worker for each trial; the interval is the 95 % interval of the mean over problems and seeds. "Busy" is the share of the
+worker time, up to the end, in which workers trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+import tuner
+from benchmarks.learning_curves import Problem, recorded
+from benchmarks.quality import interval
+from tuner.domain.decisions import Resize
+from tuner.driver.virtual import Simulation
+
+WORKERS = 8
+METHODS: dict[str, dict[str, Any]] = {
+    "fixed": {"num_workers": 1},
+    "even": {"num_workers": {"min": 1, "max": WORKERS}, "resources_allocation": "even"},
+    "top": {"num_workers": {"min": 1, "max": WORKERS}, "resources_allocation": "top"},
+}
+Row = dict[str, float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--trials", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--serial", type=float, default=0.05, help="share of a step that more workers do not speed up")
+    parser.add_argument("--startup", type=float, default=30.0, help="seconds of a start or resize")
+    parser.add_argument("--report", type=float, default=60.0, help="seconds from report to report on one worker")
+    arguments = parser.parse_args()
+    problems = recorded()
+    for trials in arguments.trials:
+        rows = [compared(p, trials, seed, arguments) for p in problems for seed in range(arguments.seeds)]
+        print(f"{trials} trials, {len(problems)} problems, {arguments.seeds} seeds")
+        for method in METHODS:
+            print(json.dumps({"trials": trials, "method": method, **summary([row[method] for row in rows])}))
+
+
+def summary(rows: list[Row]) -> dict[str, Any]:
+    """Return the means of several searches, and the intervals of the times."""
+    found: dict[str, Any] = {name: round(statistics.fmean(row[name] for row in rows), 3) for name in rows[0]}
+    for name in ("time", "end"):
+        found[f"{name}_interval"] = round(interval([row[name] for row in rows]) or 0.0, 3)
+    return found
+
+
+def compared(problem: Problem, trials: int, seed: int, arguments: argparse.Namespace) -> dict[str, Row]:
+    """Return, for each method, the times of the search in units of those of the search with fixed sizes."""
+    found = {name: searched(problem, trials, seed, options, arguments) for name, options in METHODS.items()}
+    aim = max(problem.regret(result.best_value or 0.0) for result in found.values())
+    at = {name: reached(problem, result, aim) for name, result in found.items()}
+    return {
+        name: {
+            "time": at[name] / at["fixed"],
+            "end": result.seconds / found["fixed"].seconds,
+            "resizes": float(sum(isinstance(one, Resize) for one in result.decisions)),
+            "busy": busy(result),
+        }
+        for name, result in found.items()
+    }
+
+
+def searched(
+    problem: Problem, trials: int, seed: int, options: dict[str, Any], arguments: argparse.Namespace
+) -> Simulation:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[tuner.Step]:
+        values, _ = problem.curve(config)
+        for report in range(checkpoint or 0, problem.max_t):
+            yield tuner.Step({"value": float(values[report])}, arguments.report, report + 1)
+
+    return tuner.simulate(
+        evaluate,
+        problem.space,
+        metric="value",
+        mode=problem.mode,
+        num_samples=trials,
+        max_t=problem.max_t,
+        scheduler="asha",
+        search_alg="random",
+        seed=seed,
+        max_concurrent_trials=WORKERS,
+        cluster_workers=WORKERS,
+        startup_s=arguments.startup,
+        speedup=lambda workers: workers / (1 + arguments.serial * (workers - 1)),
+        **options,
+    )
+
+
+def reached(problem: Problem, result: Simulation, aim: float) -> float:
+    """Return the time at which the regret of the best value so far was at most `aim`."""
+    return next(time for time, _, _, metrics in result.history if problem.regret(metrics["value"]) <= aim)
+
+
+def busy(result: Simulation) -> float:
+    """Return the share of all workers' time in which they trained."""
+    segments = [segment for trial in result.trials for segment in trial.segments if segment.started_at is not None]
+    trained = sum(segment.workers * (segment.clock - (segment.started_at or 0.0)) for segment in segments)
+    return trained / (WORKERS * result.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""Elastic trials grow into free workers, and give them back when a trial waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.driver.bench import Bench, interrupts, launches
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.experiment import Scaling
+from tuner.domain.segments import SegmentRef
+
+
+def bench(workers: int = 4, most: int = 4, **options: Any) -> Bench:
+    """Return a search for elastic trials with 1 to `most` ranks on a cluster that holds `workers` ranks."""
+    scaling = Scaling(num_workers=1, max_workers=most, **options.pop("scaling", {}))
+    limits = options.pop("limits", {})
+    room = {"slots": workers, "workers": workers}
+    return Bench(scaling=scaling, limits=limits, room=room, **{"max_t": 100, "num_samples": 4, **options})
+
+
+def sizes(made: Bench) -> list[int]:
+    return [trial.segments[-1].workers for trial in made.core.trials]
+
+
+def resizes(made: Bench) -> list[d.Resize]:
+    return [entry for _, entry in made.log if isinstance(entry, d.Resize)]
+
+
+def started(made: Bench, count: int = 4) -> Bench:
+    for number in range(count):
+        made.started(number)
+    return made
+
+
+def test_trials_start_with_the_smallest_number_if_others_follow() -> None:
+    made = bench(num_samples=9)
+    assert sizes(made) == [1, 1, 1, 1]
+
+
+def test_trials_start_with_their_share_if_fewer_are_left_than_the_cluster_holds() -> None:
+    made = bench(num_samples=2)
+    assert sizes(made) == [2, 2]
+    (start, _) = [entry for _, entry in made.log if isinstance(entry, d.Start)]
+    assert start.reason.endswith("it starts with 2 workers, because no trial waits")
+
+
+def test_a_survivor_grows_at_a_report_with_a_checkpoint_and_goes_on_from_it() -> None:
+    made = started(bench())
+    for number in (1, 2, 3):
+        made.command("stop", number)
+        made.ended(number)
+    made.reported(0)
+    assert resizes(made) == [], "it saves no checkpoint here"
+    made.reported(0, checkpoint=True)
+    (resize,) = resizes(made)
+    assert resize.workers == 4
+    assert resize.reason.startswith("grows at iteration 2, from 1 to 4 workers: 3 of 4 are free and no trial waits")
+    verdict = made.core.verdict(SegmentRef(0, 1))
+    assert (verdict.action, verdict.save_checkpoint) == ("pause", True)
+    assert launches(made.ended(0)) == [(0, 2)]
+    segment = made.core.trials[0].segments[-1]
+    assert (segment.workers, segment.cause, segment.start_iteration) == (4, "resize", 2)
+    made.started(0)
+    assert str(made.core.trials[0].state) == "running"
+
+
+def test_what_is_freed_is_distributed_evenly_or_goes_to_the_top() -> None:
+    for policy, wanted in (("even", [2, 2]), ("top", [1, 3])):
+        made = started(bench(num_samples=4, scaling={"resources_allocation": policy}))
+        for number in (0, 1):
+            made.reported(number, loss=1.0 - number)
+        for number in (2, 3):
+            made.command("stop", number)
+            made.ended(number)
+        for _ in range(2):
+            for number in (0, 1):
+                if not made.core.trials[number].segments[-1].leaving:
+                    made.reported(number, loss=1.0 - number, checkpoint=True)
+        for number in (0, 1):
+            if made.core.trials[number].segments[-1].leaving:
+                made.ended(number)
+                made.started(number)
+        assert sizes(made)[:2] == wanted, policy
+
+
+def test_a_grown_trial_gives_way_to_one_that_waits() -> None:
+    made = started(bench(num_samples=1), 1)
+    assert sizes(made) == [4]
+    made.reported(0, checkpoint=True)
+    assert resizes(made) == []
+    made.feed(e.Amended(time=made.tick(), changes={"num_samples": 4}))
+    assert [str(trial.state) for trial in made.core.trials] == ["running", "pending"], "it waits for a worker"
+    assert not made.core.trials[1].segments
+    made.reported(0, checkpoint=True)
+    (resize,) = resizes(made)
+    assert resize.workers == 1, "two more trials follow the one that waits"
+    assert resize.reason == "gives way at iteration 2, from 4 to 1 worker: trial 1 waits"
+    assert sorted(launches(made.ended(0))) == [(0, 2), (1, 1), (2, 1), (3, 1)]
+    assert sizes(made) == [1, 1, 1, 1]
+
+
+def test_a_trial_that_ends_soon_does_not_give_way() -> None:
+    made = bench(num_samples=1, max_t=3)
+    made.core.first_milestone(SegmentRef(0, 1))
+    made.feed(e.SegmentStarted(time=made.tick(), trial=0, segment=1, startup_s=10.0))
+    made.feed(e.Amended(time=made.tick(), changes={"num_samples": 4}))
+    made.reported(0, checkpoint=True)
+    assert resizes(made) == []
+
+
+def test_a_trial_does_not_grow_if_a_restart_costs_more_than_it_gains() -> None:
+    made = bench(num_samples=4, max_t=6)
+    for number in range(4):
+        made.core.first_milestone(SegmentRef(number, 1))
+        made.feed(e.SegmentStarted(time=made.tick(), trial=number, segment=1, startup_s=60.0))
+    for number in (1, 2, 3):
+        made.command("stop", number)
+        made.ended(number)
+    for _ in range(4):
+        made.reported(0, checkpoint=True)
+    assert resizes(made) == []
+
+
+def test_a_trial_that_became_no_faster_does_not_grow_again() -> None:
+    made = bench(workers=4, num_samples=2, most=3)
+    trial = made.core.trials[0]
+    assert sizes(made) == [2, 2]
+    made.started(1)
+    made.command("stop", 1)
+    made.ended(1)
+    made.started(0)
+    made.reported(0)
+    for _ in range(3):
+        made.reported(0, checkpoint=True)
+        if trial.segments[-1].leaving:
+            made.ended(0)
+            made.started(0)
+    assert trial.segments[-1].workers == 3
+    for _ in range(4):
+        made.reported(0, checkpoint=True)
+    made.ended(0, "failed")
+    assert made.core.experiment.sizes.exponent == 0.0, "a report takes a second with any number of ranks"
+
+
+def test_other_work_on_the_cluster_takes_workers_back() -> None:
+    made = started(bench(num_samples=1), 1)
+    made.feed(e.WorkersChanged(time=made.tick(), workers=2))
+    made.reported(0, checkpoint=True)
+    (resize,) = resizes(made)
+    assert resize.workers == 2
+    assert resize.reason == "gives way at iteration 1, from 4 to 2 workers: other work on the cluster needs workers"
+
+
+def test_the_next_driver_finds_the_same_sizes() -> None:
+    made = started(bench())
+    for number in (1, 2, 3):
+        made.command("stop", number)
+        made.ended(number)
+    made.reported(0)
+    made.reported(0, checkpoint=True)
+    made.ended(0)
+    other = made.successor()
+    assert other.core.trials[0].segments[-1].workers == 4
+    other.feed(e.DriverStarted(time=made.tick(), epoch=3, slots=4, workers=4))
+    segment = other.core.trials[0].segments[-1]
+    assert (segment.ordinal, segment.workers, segment.cause) == (3, 4, "retry"), "it keeps its size"
+    assert other.core.experiment.segments.ranks == 4
+    other.feed(e.DriverStarted(time=made.tick(), epoch=4, slots=2, workers=2))
+    assert other.core.trials[0].segments[-1].workers == 2, "the cluster has become smaller"
+
+
+def test_usage_counts_every_rank() -> None:
+    made = started(bench(num_samples=1, scaling={"resources_per_worker": {"CPU": 1, "GPU": 1}}), 1)
+    begun = made.now
+    made.ended(0, "returned")
+    assert made.core.experiment.usage.gpu_hours(made.now) == 4 * (made.now - begun) / 3600
+
+
+def test_other_trials_keep_their_number_of_ranks() -> None:
+    made = Bench(scaling=Scaling(num_workers=2), limits={"max_concurrent_trials": 2}, num_samples=2)
+    started(made, 2)
+    made.command("stop", 1)
+    made.ended(1)
+    for _ in range(3):
+        made.reported(0, checkpoint=True)
+    assert sizes(made) == [2, 2]
+    assert resizes(made) == []
+
+
+def test_a_trial_that_has_just_grown_trains_for_a_while_before_it_grows_again() -> None:
+    made = bench(num_samples=3)
+    for number in range(3):
+        made.core.first_milestone(SegmentRef(number, 1))
+        made.feed(e.SegmentStarted(time=made.tick(), trial=number, segment=1, startup_s=2.0))
+    for number in (1, 2):
+        made.command("stop", number)
+        made.ended(number)
+        for _ in range(2):
+            if not made.core.trials[0].segments[-1].leaving:
+                made.reported(0, checkpoint=True)
+        if number == 1:
+            made.ended(0)
+            made.started(0)
+    assert len(resizes(made)) == 1
+    for _ in range(8):
+        made.reported(0, checkpoint=True)
+        if len(resizes(made)) == 2:
+            break
+    assert len(resizes(made)) == 2
+    segment = made.core.trials[0].segments[-1]
+    assert segment.clock - (segment.started_at or 0.0) >= 8, "four times as long as a restart"
+
+
+def test_a_grown_trial_whose_group_does_not_fit_starts_with_fewer() -> None:
+    made = bench(num_samples=1)
+    assert sizes(made) == [4]
+    made.feed(e.Waiting(time=made.tick(), trial=0, segment=1, reason="waits for 4 workers"))
+    out = made.feed(e.WorkersChanged(time=made.tick(), workers=3))
+    (resize,) = resizes(made)
+    assert resize.reason == "starts with 3 workers instead of 4, since other work has the others"
+    assert list(interrupts(out)) == [0]
+    assert launches(made.ended(0)) == [(0, 2)]
+    assert sizes(made) == [3]
+
+
+def test_a_trial_that_became_slower_goes_back_to_its_former_number_of_ranks() -> None:
+    made = bench(num_samples=2, most=4)
+    trial = made.core.trials[0]
+    made.started(1)
+    made.command("stop", 1)
+    made.ended(1)
+    made.started(0)
+    made.reported(0)
+    made.reported(0, checkpoint=True)
+    made.ended(0)
+    made.started(0)
+    assert trial.segments[-1].workers == 4
+    for _ in range(2):
+        made.now += 2  # a report takes three seconds instead of one
+        made.reported(0, checkpoint=True)
+    resize = resizes(made)[-1]
+    assert resize.workers == 2
+    assert resize.reason.startswith("shrinks at iteration 4, from 4 to 2 workers: it has become slower; of the 288 s")
+    made.ended(0)
+    made.started(0)
+    for _ in range(4):
+        made.reported(0, checkpoint=True)
+    assert sizes(made)[0] == 2, "it does not grow again"

@@ -1,0 +1,104 @@
+"""Stop functions of users run in a separate process, in which they may do anything."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.driver import stop_functions
+from tuner.driver.hosts.helpers.judge import Judge
+from tuner.schedulers.functions import NamedFunction, Unloaded, sealed
+
+MODULE = "tests.driver.stop_functions"
+Make = Callable[..., Judge]
+
+
+def named(name: str) -> NamedFunction:
+    return NamedFunction(f"{MODULE}:{name}")
+
+
+@pytest.fixture
+async def judge_of(tmp_path: Path) -> AsyncIterator[Make]:
+    made: list[Judge] = []
+
+    def make(*functions: Unloaded, **options: Any) -> Judge:
+        environ = {"MARKER": str(tmp_path / "marker")}
+        made.append(Judge(functions, sys_path=[os.getcwd()], environ=environ, **options))
+        return made[-1]
+
+    yield make
+    for judge in made:
+        await judge.close()
+
+
+async def ask(judge: Judge, number: int = 0, iteration: float = 1.0, **metrics: float) -> Any:
+    return await asyncio.wait_for(judge.ask(number, {"training_iteration": iteration, **metrics}), 60)
+
+
+async def test_all_functions_are_asked_and_what_they_print_does_not_come_between(judge_of: Make) -> None:
+    limit = 3
+    by_value = sealed(lambda number, metrics: metrics["training_iteration"] >= limit)
+    judge = judge_of(named("at_two"), by_value)
+    answers = [await ask(judge, iteration=float(count)) for count in (1, 2, 3)]
+    assert [[answer["stop"] for answer in both] for both in answers] == [[False, False], [True, False], [True, True]]
+
+
+async def test_values_that_json_does_not_have_arrive(judge_of: Make) -> None:
+    judge = judge_of(sealed(lambda number, metrics: metrics["a"] == float("-inf") and metrics["b"] != metrics["b"]))
+    assert await ask(judge, a=-math.inf, b=math.nan) == [{"stop": True}]
+
+
+async def test_the_process_stays_warm_and_is_not_this_one(judge_of: Make, tmp_path: Path) -> None:
+    judge = judge_of(named("where"))
+    pids = set()
+    for count in (1.0, 2.0, 3.0):
+        await ask(judge, iteration=count)
+        pids.add(int((tmp_path / "marker").read_text()))
+    assert len(pids) == 1
+    assert os.getpid() not in pids
+    await judge.close()
+    assert not Path(f"/proc/{pids.pop()}").exists()
+
+
+async def test_an_exception_is_told_with_its_traceback(judge_of: Make) -> None:
+    judge = judge_of(named("misspelt"))
+    [answer] = await ask(judge, loss=1.0)
+    assert (answer["error"], answer["args"]) == ("KeyError", ["los"])
+    assert "stop_functions.py" in answer["traceback"]
+    [again] = await ask(judge, los=2.0)
+    assert again == {"stop": True}
+
+
+async def test_one_that_hangs_is_given_up_and_the_others_are_answered(judge_of: Make) -> None:
+    judge = judge_of(named("hangs_for_the_first"), call_s=0.5)
+    answers = await asyncio.gather(*(ask(judge, number) for number in range(4)))
+    assert [answer.get("stop") for [answer] in answers] == [None, True, True, True]
+    assert answers[0][0]["error"] == "TimeoutError"
+    assert answers[0][0]["text"] == "the function took longer than 0.5 s"
+
+
+async def test_one_that_ends_its_process_once_is_asked_again(judge_of: Make) -> None:
+    assert await ask(judge_of(named("ends_once"))) == [{"stop": True}]
+
+
+async def test_one_that_always_ends_its_process_is_an_error(judge_of: Make) -> None:
+    [answer] = await ask(judge_of(named("ends_its_process")))
+    assert answer["text"] == "the function ended its process, with exit code 3"
+
+
+async def test_one_that_cannot_be_imported_is_an_error(judge_of: Make) -> None:
+    [answer] = await ask(judge_of(NamedFunction("tests.driver.no_such_module:f")))
+    assert "No module named 'tests.driver.no_such_module'" in answer["text"]
+
+
+async def test_nothing_is_imported_here() -> None:
+    assert stop_functions.__name__ in sys.modules
+    function = NamedFunction("tests.driver.not_imported:f")
+    assert sealed(function) is function

@@ -1,0 +1,92 @@
+"""The disk with the checkpoints becomes full in the middle of a search: a real file system of half a megabyte."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tuner
+from tests import invariants
+from tuner.domain.events import SegmentEnded
+from tuner.settings import Settings
+from tuner.store import Store
+from tuner.trials.checkpoints import checkpoints
+
+WEIGHTS = 50_000
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+    if os.getuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("needs the right to mount a file system")
+    try:
+        yield folder
+    finally:
+        tuner.shutdown()
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def train(config: dict[str, Any]) -> None:
+    """Train for six iterations. After the third one, another program fills the disk; before the next attempt, it makes room."""
+    filler = Path(config["disk"], "filler")
+    filler.unlink(missing_ok=True)
+    start = 0
+    if (checkpoint := tuner.get_checkpoint()) is not None:
+        with checkpoint.as_directory() as folder:
+            start = len(Path(folder, "weights").read_bytes()) - WEIGHTS
+
+    for step in range(start, 6):
+        if step == 3 and start == 0:
+            with contextlib.suppress(OSError), filler.open("wb") as file:
+                while True:
+                    os.write(file.fileno(), bytes(4096))
+
+        def save(folder: str, step: int = step) -> None:
+            Path(folder, "weights").write_bytes(bytes(WEIGHTS + step + 1))
+
+        tuner.report({"loss": 1.0 / (step + 1)}, checkpoint=save)
+
+
+def test_a_full_disk_fails_a_trial_in_words_and_it_goes_on_when_there_is_room(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    result = tuner.run(
+        train,
+        {"disk": str(small_disk)},
+        metric="loss",
+        mode="min",
+        max_t=6,
+        num_samples=2,
+        scheduler="fifo",
+        max_concurrent_trials=1,
+        max_failures=1,
+        checkpoint={"frequency": 1},
+        storage=str(small_disk / "storage"),
+        executor="local",
+        verbose=0,
+    )
+    assert result.state == "completed", result.error
+    assert [trial.iterations for trial in result.trials] == [6, 6]
+    with Store.open(Settings.from_env().database_url) as store:
+        record = store.experiments.get(result.experiment_id)
+        ends = [entry for _, entry in store.drivers.load(record.id) if isinstance(entry, SegmentEnded)]
+        for trial, segments in store.trials.segments(record.id).items():
+            [failure] = [end.failure for end in ends if end.trial == trial and end.failure is not None]
+            assert "No space left on device" in failure.message
+            begin, again = [segment.start_iteration for segment in segments]
+            assert begin == 0 < again < 6, "it continued from its newest checkpoint that was whole"
+        kept = {row.uri for row in store.trials.checkpoints(record.id) if row.state == "ready"}
+        assert list(invariants.broken(store, record)) == []
+    assert all(checkpoints.is_committed(uri) for uri in kept)
+    there = {str(path) for path in small_disk.glob("storage/*/trial_*/*") if path.is_dir()}
+    assert there == kept, "nothing is left of the checkpoint that could not be saved"

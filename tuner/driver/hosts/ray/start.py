@@ -1,0 +1,36 @@
+"""Start driver hosts as actors of Ray."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tuner.driver.hosts.actor import HostActor
+from tuner.driver.hosts.ray.cluster import NAMESPACE
+from tuner.driver.hosts.ray.shared import base_name, shared_name
+from tuner.settings import Settings
+
+
+def start_host(settings: Settings, *, shared: bool = False) -> Any:
+    """Start a driver host as a Ray actor and return the actor's handle. If `shared`, use a shared host that already runs.
+
+    A shared host outlives its creator. Its name contains a hash of the database's URL and the version of tuner, so that a
+    service never uses a host of another version.
+    """
+    name = shared_name(settings) if shared else f"{base_name(settings)}-{secrets.token_hex(6)}"
+    options: dict[str, Any] = {
+        "num_cpus": 0,
+        "max_concurrency": 10_000,
+        "namespace": NAMESPACE,
+        "name": name,
+        "enable_task_events": False,  # otherwise the Ray head keeps a record of each report
+    }
+    if settings.database_url.startswith("sqlite"):  # the file is on this machine, so the host stays here
+        here = ray.get_runtime_context().get_node_id()
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
+    if shared:
+        options |= {"lifetime": "detached", "get_if_exists": True}
+    return ray.remote(HostActor).options(**options).remote(settings, name)

@@ -1,0 +1,77 @@
+"""Start processes for trials early, while a script still checks its arguments, loads modules and opens the database.
+
+This module imports few others, so that the processes start as early as possible.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from tuner.driver.hosts.scripts.needs import of_workers
+from tuner.trials.groups.local_ranks import RankServer
+
+# the server, the needs for which it was started, and the pid of its parent
+_ahead: tuple[RankServer, tuple[Any, ...], int] | None = None
+_lock = threading.Lock()
+
+
+def cpus_here() -> int:
+    """Return how many CPUs this process may use, given its affinity and the quota of its container."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        count = os.cpu_count() or 1
+    return max(1, min(count, _quota()))
+
+
+def _quota() -> int:
+    """Return the number of CPUs that this container's cgroup may use, rounded down; a large number if there is no limit."""
+    with contextlib.suppress(OSError, ValueError):  # version 2
+        quota, period = (CGROUP / "cpu.max").read_text().split()
+        return max(1, int(quota) // int(period))
+    with contextlib.suppress(OSError, ValueError):  # version 1
+        quota_us = int((CGROUP / "cpu" / "cpu.cfs_quota_us").read_text())
+        if quota_us > 0:
+            return max(1, quota_us // int((CGROUP / "cpu" / "cpu.cfs_period_us").read_text()))
+    return sys.maxsize
+
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def start(count: int) -> None:
+    """Start a server with up to `count` processes for trials, unless a server that was started earlier is still unused."""
+    global _ahead
+    with _lock:
+        if _ahead is None:
+            _ahead = RankServer(min(count, cpus_here())), of_workers(), os.getpid()
+
+
+def take() -> RankServer:
+    """Return the server that was started ahead if it can be used, otherwise a new one without processes."""
+    global _ahead
+    with _lock:
+        found, _ahead = _ahead, None
+    if found is not None and found[2] == os.getpid():
+        if found[1] == of_workers() and not found[0].over:
+            return found[0]
+        found[0].kill()
+    return RankServer()
+
+
+def drop() -> None:
+    """End the server that was started ahead, unless `take` has returned it."""
+    global _ahead
+    with _lock:
+        found, _ahead = _ahead, None
+    if found is not None and found[2] == os.getpid():
+        found[0].kill()
+
+
+atexit.register(drop)

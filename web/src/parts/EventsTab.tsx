@@ -1,0 +1,164 @@
+import { Anchor, Button, Skeleton, TextInput } from "@mantine/core";
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { api } from "../api/client";
+import type { Experiment, LogEntry } from "../api/types";
+import { logCall } from "../charts/copies";
+import type { Rows } from "../charts/save";
+import { clock, moment } from "../format";
+import { keys } from "../live/keys";
+import { experimentEnded } from "../live/states";
+import type { Address } from "../pages/useAddress";
+import classes from "./EventsTab.module.css";
+import { eventWords, GROUPS, kindsOf } from "./eventWords";
+import { Panel } from "./Panel";
+import parts from "./parts.module.css";
+import { ProblemBox } from "./Problem";
+import { SaveMenu } from "./SaveMenu";
+
+const REFRESH_MS = 3000;
+
+interface EventsTabProps {
+  experiment: Experiment;
+  address: Address;
+  onSelect: (number: number) => void;
+}
+
+/** Everything that happened, newest first, filtered by the service. */
+export default function EventsTab({ experiment, address, onSelect }: EventsTabProps) {
+  const chosen = (address.get("event") ?? "").split(",").filter((label) => GROUPS.some((one) => one.label === label));
+  const of = address.get("of");
+  const trial = of !== null && /^\d{1,9}$/.test(of) ? Number(of) : undefined;
+  const kind = kindsOf(chosen);
+  const query = useInfiniteQuery({
+    queryKey: [...keys.experiment(experiment.id), "log", kind.join(), trial ?? null],
+    queryFn: ({ pageParam, signal }) =>
+      api.log(
+        experiment.id,
+        {
+          page_size: 200,
+          kind,
+          ...(trial !== undefined && { trial }),
+          ...(pageParam && { page_token: pageParam }),
+        },
+        signal,
+      ),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_page_token ?? undefined,
+    refetchInterval: experimentEnded(experiment.state) ? false : REFRESH_MS,
+    placeholderData: (old) => old,
+  });
+  const entries = query.data?.pages.flatMap((page) => page.items) ?? [];
+  const toggle = (label: string) => {
+    const next = chosen.includes(label) ? chosen.filter((one) => one !== label) : [...chosen, label];
+    address.set({ event: next.join(",") });
+  };
+  return (
+    <Panel
+      flush
+      title="Events"
+      aside={
+        <div className={parts.filterRow}>
+          <div className={parts.chips} role="group" aria-label="Filter by kind">
+            {GROUPS.map(({ label }) => (
+              <button type="button" key={label} aria-pressed={chosen.includes(label)} onClick={() => toggle(label)}>
+                {label}
+              </button>
+            ))}
+          </div>
+          <TextInput
+            size="xs"
+            w={92}
+            inputMode="numeric"
+            placeholder="Trial"
+            aria-label="Filter by trial"
+            value={trial ?? ""}
+            onChange={(event) => address.set({ of: event.currentTarget.value.replace(/\D/g, "").slice(0, 9) })}
+          />
+          <SaveMenu
+            name={`${experiment.name} events`}
+            picture={false}
+            rows={() => entryRows(entries)}
+            call={logCall(experiment.id, { kind, trial })}
+          />
+        </div>
+      }
+    >
+      {query.isError && !query.data && (
+        <ProblemBox error={query.error} what="list of events" retry={() => void query.refetch()} />
+      )}
+      {query.isLoading && <Skeleton height={240} />}
+      {chosen.length === 0 && (
+        <p className={classes.hint}>Without reports and decisions, unless you choose them above.</p>
+      )}
+      {query.data && entries.length === 0 && (
+        <p className={parts.none}>
+          {chosen.length > 0 || trial !== undefined ? "No event matches." : "Nothing has happened yet."}{" "}
+          {(chosen.length > 0 || trial !== undefined) && (
+            <Button size="compact-xs" variant="default" onClick={() => address.set({ event: null, of: null })}>
+              Show all
+            </Button>
+          )}
+        </p>
+      )}
+      {entries.length > 0 && (
+        <ol className={classes.list} aria-label="Events, newest first">
+          {entries.map((entry) => (
+            <Entry key={entry.seq} entry={entry} onSelect={onSelect} />
+          ))}
+        </ol>
+      )}
+      {query.hasNextPage && (
+        <Button
+          m="xs"
+          size="compact-xs"
+          variant="default"
+          loading={query.isFetchingNextPage}
+          onClick={() => void query.fetchNextPage()}
+        >
+          Older events
+        </Button>
+      )}
+    </Panel>
+  );
+}
+
+function Entry({ entry, onSelect }: { entry: LogEntry; onSelect: (number: number) => void }) {
+  const [open, setOpen] = useState(false);
+  const { text, more } = eventWords(entry);
+  const failed = entry.kind === "segment_ended" && entry.data["outcome"] === "failed";
+  return (
+    <li>
+      <time dateTime={entry.time} title={moment(entry.time)}>
+        {clock(entry.time)}
+      </time>
+      <span className={classes.trial}>
+        {entry.trial_number !== null && (
+          <Anchor component="button" type="button" size="xs" onClick={() => onSelect(entry.trial_number!)}>
+            trial {entry.trial_number}
+          </Anchor>
+        )}
+      </span>
+      <span className={classes.words} data-tone={failed ? "bad" : undefined}>
+        {text}
+        {more && (
+          <button type="button" className={classes.more} aria-expanded={open} onClick={() => setOpen(!open)}>
+            {open ? "less" : "details"}
+          </button>
+        )}
+        {open && (
+          <pre className={parts.code} tabIndex={0}>
+            {more}
+          </pre>
+        )}
+      </span>
+    </li>
+  );
+}
+
+function entryRows(entries: readonly LogEntry[]): Rows {
+  return [
+    ["seq", "time", "kind", "trial", "words", "data"],
+    ...entries.map((one) => [one.seq, one.time, one.kind, one.trial_number, eventWords(one).text, one.data]),
+  ];
+}
