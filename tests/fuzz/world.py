@@ -250,9 +250,11 @@ class World:
             self.feed(e.Amended(time=self.tick(), changes={"num_samples": more}))
         elif dice < 0.8:
             self.enqueue(rng)
-        self.feed(e.Commanded(time=self.tick(), command="continue"))
-        while self.core.ended and self.core.experiment.finishing is None:  # the driver was killed before the commit
+        known = len(self.log)
+        for _ in range(10):  # if the driver is killed before the commit, the next one gets the command again
             self.feed(e.Commanded(time=self.tick(), command="continue"))
+            if any(isinstance(entry, e.Commanded) for _, entry in self.log[known:]):
+                break
 
     def begin(self) -> None:
         """Let a driver take the experiment over."""
