@@ -104,7 +104,7 @@ class Segments:
                 room = elastic[1] - self.ranks - self._workers * (len(self.ready) - 1)
             trial = self._trials[self.ready.popleft()]
             segment = trial.next
-            if segment is None:
+            if segment is None or trial.holds_resources:  # planned anew after it had become ready
                 continue
             if self._awaits(trial) is not None:
                 self.awaiting[trial.number] = None

@@ -12,6 +12,7 @@ reserved for a pending group only after it has waited for a long time.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -396,16 +397,32 @@ class Admission:
     def granted(self, experiment: str, bundle: Mapping[str, float]) -> int:
         """Return how many workers with these resources the elastic trials of an experiment may have together.
 
-        These are the workers that the experiment holds and those that would fit beside them. While a group of another
-        experiment waits, of the same or a higher priority, it is 0: trials give back all workers that they have grown by.
+        These are the workers that the experiment holds and those that would fit beside them, as far as the quota of its
+        project allows. While a group of another experiment waits that may start, of the same or a higher priority, it is 0:
+        trials give back all workers that they have grown by.
         """
         now, own = time.monotonic(), self._standing(experiment).priority
-        for head in (queue[0] for queue in self._queues.values()):
+        for head in self._heads(now):
             other = head.experiment != experiment and now - head.since >= _PENDING_S
             if other and self._standing(head.experiment).priority >= own and self._shares.room.holds(head.gang):
                 return 0
-        held = (one.gang.workers for one in self._shares.holdings.values() if one.experiment == experiment)
-        return sum(held) + self._shares.room.count(bundle)
+        held = sum(one.gang.workers for one in self._shares.holdings.values() if one.experiment == experiment)
+        return min(held + self._shares.room.count(bundle), self._allowed(experiment, bundle))
+
+    def _allowed(self, experiment: str, bundle: Mapping[str, float]) -> int:
+        """Return how many workers with these resources the quota of the experiment's project leaves to the experiment."""
+        project = self._standing(experiment).project
+        quota = self._quotas.get(project, self._quotas.get("*", {}))
+        allowed = sys.maxsize
+        for name, amount in bundle.items():
+            if name in quota and amount:
+                others = sum(
+                    one.gang.total().get(name, 0.0)
+                    for one in self._shares.holdings.values()
+                    if one.experiment != experiment and self._standing(one.experiment).project == project
+                )
+                allowed = min(allowed, max(0, int((quota[name] - others + 1e-9) // amount)))
+        return allowed
 
     # Views for users
 

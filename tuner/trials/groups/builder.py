@@ -43,6 +43,7 @@ class GroupBuilder:
         report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         idle: a function that returns an idle group that may be ended to make room for a new group, or None.
+        uploading: a function that returns whether groups without a trial hold resources because their uploads go on.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class GroupBuilder:
         report_address: Address | None,
         log_limit: LogLimit | None,
         idle: Callable[[], Group | None],
+        uploading: Callable[[], bool],
     ) -> None:
         self._driver, self._name, self._autoscaling = driver, name, autoscaling
         self._report_address, self._log_limit = report_address, log_limit
-        self._take_idle = idle
+        self._take_idle, self._uploading = idle, uploading
         self._numbers = itertools.count(1)
         # With task events, Ray's head node keeps a record of each call: a megabyte for every forty trials.
         # Each upload that outlives its segment is asked for by a call that lasts until the upload has ended.
@@ -69,6 +71,8 @@ class GroupBuilder:
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
         self.ending = 0
         """The number of groups that are being ended, whose resources Ray may still count as used."""
+        self.uploading: set[Group] = set()
+        """The groups that will be ended once their uploads have ended."""
 
     async def build(self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event) -> Group:
         """Build a new group. If that fails or is cancelled, end everything that was started.
@@ -192,14 +196,17 @@ class GroupBuilder:
         """Wait until the placement group is ready, and end idle groups to make room for it.
 
         Raise NoRoom if it is not ready within the launch's `placement_timeout_s`, or PlacementError if the cluster has
-        become too small for it.
+        become too small for it. The time during which idle groups still upload checkpoints does not count.
         """
         limit = launch.limits.placement_timeout_s
         begun = time.monotonic()
         deadline = begun + limit
         pause, told = 0.05, False
         while not hellos.done():
+            looked_at = time.monotonic()
             await asyncio.wait({hellos}, timeout=pause)
+            if self._uploading():
+                deadline += time.monotonic() - looked_at
             if hellos.done() or await self.blocking(group.placement.wait, 0):
                 return
             if (idle := self._take_idle()) is not None:
@@ -225,7 +232,11 @@ class GroupBuilder:
 
         The uploads of the group that go on after their segments end first; `Uploads` limits how long that takes.
         """
-        await group.uploaded()
+        self.uploading.add(group)
+        try:
+            await group.uploaded()
+        finally:
+            self.uploading.discard(group)
         self.ending += 1
         try:
             for actor in group.actors:

@@ -87,6 +87,7 @@ class Pool:
             report_address=report_address,
             log_limit=log_limit,
             idle=self._take_idle,
+            uploading=lambda: bool(self._builder.uploading) or any(group.uploads for group in self._warm.idle),
         )
         self._warm = WarmGroups(idle_timeout_s, self._builder.end_soon)
         self._spares: dict[
@@ -144,8 +145,10 @@ class Pool:
         self._admission.finish(group)
         if not reusable or self._closed:
             ended = self._builder.end_soon(group)
-            self._admission.free(group)
-            self._dispatch()
+            if group.uploads:  # until they have ended, nobody else can have the group's resources
+                ended.add_done_callback(lambda _: self._free(group))
+            else:
+                self._free(group)
             return ended
         if group.runs:
             for actor in group.actors:
@@ -154,6 +157,10 @@ class Pool:
             self._warm.keep(group, self._end_turn)
             return None
         return self._hand_on(group)
+
+    def _free(self, group: Group) -> None:
+        self._admission.free(group)
+        self._dispatch()
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
         """Return the segments that should end to make room for other experiments; see `Admission.make_room`."""
@@ -366,8 +373,9 @@ class Pool:
         self._admission.set_nodes(nodes, elsewhere)
 
     def _keys_with_room(self) -> Iterator[Key]:
-        """Yield the keys of this pool's groups that hold resources: those in use, idle, briefly kept, or starting."""
-        yield from (group.key for group in (*self._admission.launches, *self._warm.idle, *self._warm.kept))
+        """Yield the keys of this pool's groups that hold resources: in use, idle, briefly kept, uploading, or starting."""
+        idle = (*self._warm.idle, *self._warm.kept, *self._builder.uploading)
+        yield from (group.key for group in (*self._admission.launches, *idle))
         yield from (waiter.key for waiter in self._admission.admitted if waiter.placed.is_set())
         yield from (key for key, placed in self._spares.values() if placed.is_set())
 

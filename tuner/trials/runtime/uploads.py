@@ -15,6 +15,7 @@ MOST = 4
 """The largest number of checkpoints that a process still uploads when a segment ends. If there are more, the segment waits."""
 FREE = 0.1
 """The share of the disk with the waiting files that must be free, or else the segment waits for its uploads."""
+_KNOWN = 20_000  # segments of which it is known that they have begun; no upload lasts for so many
 _REMEMBERED = 64  # savers without uploads that are kept, since rank 0 may still ask for the parts of other ranks
 
 
@@ -24,12 +25,14 @@ class Uploads:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._savers: OrderedDict[str, Saver] = OrderedDict()
-        self._begun: set[str] = set()
+        self._begun: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, segment_id: str, saver: Saver) -> None:
         """Add the saver of a segment that begins. Forget those of segments of long ago."""
         with self._lock:
-            self._begun.add(segment_id)
+            self._begun[segment_id] = None
+            while len(self._begun) > _KNOWN:
+                self._begun.popitem(last=False)
             self._savers[segment_id] = saver
             done = [name for name, old in self._savers.items() if not old.unsaved]
             for name in done[: max(0, len(done) - _REMEMBERED)]:
