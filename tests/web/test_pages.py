@@ -143,11 +143,11 @@ def test_an_experiment_that_has_ended_is_edited_continued_forked_and_deleted(
     space = page.get_by_label("Search space")
     before = space.input_value()
     space.fill(before + "more: {type: uniform, lower: 2, upper: 1}\n")
-    page.get_by_role("button", name="Save").click()
+    page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_role("dialog")).to_contain_text("more")
     space.fill(before + "more: {type: uniform, lower: 1, upper: 2}\n")
     page.get_by_label("Values of new parameters").fill("more: 1.5")
-    page.get_by_role("button", name="Save").click()
+    page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_role("heading", name="renamed")).to_be_visible()
     spec = store.experiments.get(ended.public_id).spec
     assert (dict(spec.tags), spec.space["more"]["upper"]) == ({"team": "vision"}, 2)

@@ -143,9 +143,12 @@ class CheckpointLedger:
         return newest.info
 
     def upload_failed(self, checkpoint: str) -> None:
-        """Record that a late upload has failed."""
+        """Record that a late upload has failed, and decide to delete what it has left behind."""
         if (found := self.late.pop(checkpoint, None)) is not None:
-            self._trials[found[0]].checkpoints.pop(checkpoint, None)
+            number, _, info = found
+            self._trials[number].checkpoints.pop(checkpoint, None)
+            self.deleting[checkpoint] = number, info
+            self._decided.append((number, info))
 
     def lose_uploads(self) -> list[tuple[int, int, CheckpointInfo]]:
         """Record that all late uploads have failed, because their driver has ended. Return them."""
