@@ -97,6 +97,27 @@ def test_impossible_values_are_named_together() -> None:
     assert "'http'" in str(caught.value)
 
 
+def test_a_quota_may_be_one_of_a_resource_with_colons() -> None:
+    settings = Settings.from_env({"TUNER_QUOTAS": "vision=accelerator_type:A100:2,*=node:1.2.3.4:0.5,*=GPU:1"})
+    assert settings.quotas == (
+        Quota("vision", "accelerator_type:A100", 2.0),
+        Quota("*", "node:1.2.3.4", 0.5),
+        Quota("*", "GPU", 1.0),
+    )
+
+
+@pytest.mark.parametrize("text", ["vision=:4", "vision=GPU:", "vision=GPU:4:", "vision=accelerator_type:A100"])
+def test_a_quota_without_a_resource_or_an_amount_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="expected"):
+        Settings.from_env({"TUNER_QUOTAS": text})
+
+
+def test_a_resource_has_only_one_quota_per_project() -> None:
+    with pytest.raises(SpecError, match="got two for vision=GPU"):
+        Settings.from_env({"TUNER_QUOTAS": "vision=GPU:4,*=GPU:2,vision=GPU:8"})
+    assert len(Settings.from_env({"TUNER_QUOTAS": "vision=GPU:4,*=GPU:2,vision=CPU:8"}).quotas) == 3
+
+
 def test_the_documents_list_each_setting() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     listed = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}

@@ -329,13 +329,17 @@ def _rules(text: str) -> tuple[OidcRule, ...]:
 
 
 def _quotas(text: str) -> tuple[Quota, ...]:
-    found = []
+    found: dict[tuple[str, str], Quota] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
-        given = re.fullmatch(rf"(\*|{PROJECT.strip('^$')})=([^:=\s]+):(\S+)", part)
+        # Names of resources may contain colons, as in accelerator_type:A100. The amount follows the last colon.
+        given = re.fullmatch(rf"(\*|{PROJECT.strip('^$')})=([^:=\s][^=\s]*):([^:\s]+)", part)
         if given is None or _number(given[3]) < 0:
             raise ValueError(f"expected PROJECT=RESOURCE:AMOUNT, such as vision=GPU:4, got {part!r}")
-        found.append(Quota(given[1], given[2], _number(given[3])))
-    return tuple(found)
+        project, resource, amount = given.groups()
+        if (project, resource) in found:
+            raise ValueError(f"expected one quota per project and resource, got two for {project}={resource}")
+        found[project, resource] = Quota(project, resource, _number(amount))
+    return tuple(found.values())
 
 
 def _http(text: str) -> str:

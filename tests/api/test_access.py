@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk
 from tuner.settings import Settings
 from tuner.store import Store, StoreUnavailable
-from tuner.store.access import Role, TokenRecord
+from tuner.store.access import AuditRecord, Role, TokenRecord
 
 EXPERIMENTS = "/api/v1/experiments"
 ME = "/api/v1/session"
@@ -426,3 +427,60 @@ async def test_two_services_over_one_database_share_sessions(
             assert (await second.delete(ME)).status_code == 204
             first.cookies.clear()
             assert (await first.get(EXPERIMENTS, headers=stolen)).status_code == 401
+
+
+def a_call(path: str) -> AuditRecord:
+    return AuditRecord(
+        time=T0, actor="ci", token_id=None, method="POST", path=path, status=201, address="10.0.0.1", project=None
+    )
+
+
+async def test_a_failed_write_of_the_audit_trail_keeps_no_request_waiting(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authenticator = auth.Authenticator(Settings(home=tmp_path), sqlite_store)
+    began, may_fail, paths = threading.Event(), threading.Event(), []
+
+    def note(*records: AuditRecord) -> None:
+        paths.append([record.path for record in records])
+        if len(paths) == 1:
+            began.set()
+            may_fail.wait(10)
+            raise RuntimeError("broken")
+
+    monkeypatch.setattr(sqlite_store.access, "note", note)
+    first = asyncio.create_task(authenticator.note(a_call("/first")))
+    await asyncio.to_thread(began.wait, 10)
+    later = [asyncio.create_task(authenticator.note(a_call(path))) for path in ("/second", "/third")]
+    await asyncio.sleep(0)
+    may_fail.set()
+    async with asyncio.timeout(10):
+        answers = await asyncio.gather(first, *later, return_exceptions=True)
+    assert [repr(answer) for answer in answers] == ["RuntimeError('broken')", "None", "None"]
+    assert paths == [["/first"], ["/second", "/third"]]
+
+
+async def test_a_cancelled_write_of_the_audit_trail_keeps_no_request_waiting(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authenticator = auth.Authenticator(Settings(home=tmp_path), sqlite_store)
+    began, may_end = threading.Event(), threading.Event()
+
+    def note(*_: AuditRecord) -> None:
+        began.set()
+        may_end.wait(10)
+
+    monkeypatch.setattr(sqlite_store.access, "note", note)
+    waiting = [asyncio.create_task(authenticator.note(a_call("/first")))]
+    await asyncio.to_thread(began.wait, 10)
+    waiting.append(asyncio.create_task(authenticator.note(a_call("/second"))))
+    await asyncio.sleep(0)
+    assert authenticator._notes is not None
+    authenticator._notes.cancel()
+    try:
+        async with asyncio.timeout(5):
+            answers = await asyncio.gather(*waiting, return_exceptions=True)
+    finally:
+        may_end.set()
+    assert [type(answer) for answer in answers] == [asyncio.CancelledError] * 2
+    await authenticator.note(a_call("/third"))

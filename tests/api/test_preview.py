@@ -101,6 +101,18 @@ async def test_there_are_no_more_configurations_than_trials(client: httpx.AsyncC
     assert (await dry(client, spec, configurations=0))["configurations"] == []
 
 
+async def test_the_bound_of_gpu_hours_of_elastic_trials_counts_their_most_workers(
+    client: httpx.AsyncClient, spec: dict[str, Any]
+) -> None:
+    scaling = {"num_workers": {"min": 2, "max": 8}, "use_gpu": True}
+    trained = {**spec, "scaling": scaling, "max_t": 36, "num_samples": 10, "scheduler": {"type": "fifo"}, "limits": {}}
+    assert (await dry(client, trained, seconds_per_iteration=100))["gpu_hours_at_most"] == 80
+    timed = {**trained, "limits": {"time_budget_s": 1800, "max_concurrent_trials": 3}}
+    assert (await dry(client, timed))["gpu_hours_at_most"] == 12
+    fixed = {**trained, "scaling": {**scaling, "num_workers": 2}}
+    assert (await dry(client, fixed, seconds_per_iteration=100))["gpu_hours_at_most"] == 20
+
+
 async def test_its_errors_are_those_of_creating(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
     for wrong in (
         {**spec, "max_T": 3, "scaling": {"resources_per_worker": {"CPUs": 1}}},

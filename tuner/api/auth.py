@@ -194,7 +194,8 @@ class Authenticator:
     async def note(self, record: AuditRecord) -> None:
         """Write an entry into the audit trail. If the database does not answer, write it to the log instead.
 
-        Entries that are noted while others are being written are written together.
+        Entries that are noted while others are being written are written together. If such a write fails in another way,
+        raise its error for each of its entries.
         """
         written = asyncio.get_running_loop().create_future()
         self._unwritten.append((record, written))
@@ -203,9 +204,12 @@ class Authenticator:
         await written
 
     async def _write_notes(self) -> None:
+        """Write all entries that wait, and answer each request that waits for one, also if a write fails."""
+        notes: list[tuple[AuditRecord, asyncio.Future[None]]] = []
         try:
             while self._unwritten:
                 notes, self._unwritten = self._unwritten, []
+                failure: Exception | None = None
                 try:
                     await asyncio.to_thread(self._store.access.note, *(record for record, _ in notes))
                 except StoreError as error:
@@ -215,11 +219,20 @@ class Authenticator:
                             record,
                             error,
                         )
-                finally:
-                    for _, written in notes:
-                        if not written.done():
-                            written.set_result(None)
+                except Exception as error:
+                    failure = error
+                for _, written in notes:
+                    if written.done():
+                        continue
+                    if failure is None:
+                        written.set_result(None)
+                    else:
+                        written.set_exception(failure)
         finally:
+            # Requests still wait only if this task was cancelled.
+            for _, written in (*notes, *self._unwritten):
+                written.cancel()
+            self._unwritten = []
             self._notes = None
 
     def forget(self, token_id: str) -> None:

@@ -66,9 +66,12 @@ def preview(spec: Spec, configurations: int, seconds_per_iteration: float | None
 
 
 def _gpu_hours_at_most(spec: Spec, trials: int | None, seconds: float | None) -> float | None:
-    """Return the lowest known bound on the GPU hours: from full trainings, the budget, the time limit, or `gpu_hours`."""
+    """Return the lowest known bound on the GPU hours: from full trainings, the budget, the time limit, or `gpu_hours`.
+
+    Elastic trials are assumed to have their largest number of workers all the time.
+    """
     scaling, limits = spec.scaling, spec.limits
-    gpus = scaling.bundle().get("GPU", 0.0) * scaling.num_workers
+    gpus = scaling.bundle().get("GPU", 0.0) * scaling.most_workers
     bounds = [] if limits.gpu_hours is None else [limits.gpu_hours]
     per_trial = spec.max_t * seconds * gpus / 3600 if spec.max_t is not None and seconds is not None else None
     if spec.time_attr == "time_total_s" and spec.max_t is not None:

@@ -119,6 +119,7 @@ LogKind = Literal[
     "stop_judged",
     "checkpoint_saved",
     "checkpoint_deleted",
+    "upload_failed",
     "suggested",
     "drawn",
     "noted",
@@ -131,6 +132,7 @@ LogKind = Literal[
     "budget_spent",
     "gpu_hours_spent",
     "slots_changed",
+    "workers_changed",
 ]
 """The kinds of log entries; a test compares them with `tuner.domain.events`."""
 

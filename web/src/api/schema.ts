@@ -3089,7 +3089,7 @@ export interface components {
              * @description what happened; every decision has the kind decision
              * @enum {string}
              */
-            kind: "reported" | "decision" | "driver_started" | "waiting" | "segment_started" | "segment_ended" | "stop_judged" | "checkpoint_saved" | "checkpoint_deleted" | "suggested" | "drawn" | "noted" | "model_fitted" | "commanded" | "amended" | "enqueued" | "pinned" | "room_wanted" | "budget_spent" | "gpu_hours_spent" | "slots_changed";
+            kind: "reported" | "decision" | "driver_started" | "waiting" | "segment_started" | "segment_ended" | "stop_judged" | "checkpoint_saved" | "checkpoint_deleted" | "upload_failed" | "suggested" | "drawn" | "noted" | "model_fitted" | "commanded" | "amended" | "enqueued" | "pinned" | "room_wanted" | "budget_spent" | "gpu_hours_spent" | "slots_changed" | "workers_changed";
             /**
              * Trial Number
              * @description the trial that it is about; null if it is about all of them
@@ -7704,7 +7704,7 @@ export interface operations {
                 /** @description a trial's number */
                 trial?: number | null;
                 /** @description only entries of this kind; may be repeated */
-                kind?: ("reported" | "decision" | "driver_started" | "waiting" | "segment_started" | "segment_ended" | "stop_judged" | "checkpoint_saved" | "checkpoint_deleted" | "suggested" | "drawn" | "noted" | "model_fitted" | "commanded" | "amended" | "enqueued" | "pinned" | "room_wanted" | "budget_spent" | "gpu_hours_spent" | "slots_changed")[] | null;
+                kind?: ("reported" | "decision" | "driver_started" | "waiting" | "segment_started" | "segment_ended" | "stop_judged" | "checkpoint_saved" | "checkpoint_deleted" | "upload_failed" | "suggested" | "drawn" | "noted" | "model_fitted" | "commanded" | "amended" | "enqueued" | "pinned" | "room_wanted" | "budget_spent" | "gpu_hours_spent" | "slots_changed" | "workers_changed")[] | null;
                 /** @description items on a page */
                 page_size?: number;
                 /** @description next_page_token of the previous page */

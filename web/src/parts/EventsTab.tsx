@@ -30,10 +30,12 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
   const of = address.get("of");
   const trial = of !== null && /^\d{1,9}$/.test(of) ? Number(of) : undefined;
   const kind = kindsOf(chosen);
+  // A refetch reads all loaded pages again, so it happens only if the log has grown since the last one began.
+  const upto = experiment.last_event_seq;
   const query = useInfiniteQuery({
     queryKey: [...keys.experiment(experiment.id), "log", kind.join(), trial ?? null],
-    queryFn: ({ pageParam, signal }) =>
-      api.log(
+    queryFn: async ({ pageParam, signal }) => {
+      const page = await api.log(
         experiment.id,
         {
           page_size: 200,
@@ -42,10 +44,13 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
           ...(pageParam && { page_token: pageParam }),
         },
         signal,
-      ),
+      );
+      return { ...page, upto };
+    },
     initialPageParam: "",
     getNextPageParam: (page) => page.next_page_token ?? undefined,
-    refetchInterval: experimentEnded(experiment.state) ? false : REFRESH_MS,
+    refetchInterval: ({ state }) =>
+      !experimentEnded(experiment.state) && state.data?.pages[0]?.upto !== upto ? REFRESH_MS : false,
     placeholderData: (old) => old,
   });
   const entries = query.data?.pages.flatMap((page) => page.items) ?? [];

@@ -5,22 +5,25 @@ import { bytes, config, duration, metric, number, param } from "../format";
 
 type Data = Readonly<Record<string, unknown>>;
 
-/** Kinds in groups, so that a list of twenty kinds need not be read. */
+/** The kinds in groups, so that one need not read through a long list of them. */
 export const GROUPS: readonly { label: string; kinds: readonly LogEntry["kind"][] }[] = [
   { label: "starts", kinds: ["waiting", "segment_started"] },
   { label: "ends", kinds: ["segment_ended", "stop_judged"] },
   { label: "reports", kinds: ["reported"] },
-  { label: "checkpoints", kinds: ["checkpoint_saved", "checkpoint_deleted", "pinned"] },
+  { label: "checkpoints", kinds: ["checkpoint_saved", "checkpoint_deleted", "upload_failed", "pinned"] },
   { label: "users", kinds: ["commanded", "amended", "enqueued"] },
   { label: "search", kinds: ["suggested", "drawn", "noted", "model_fitted"] },
   {
     label: "driver and limits",
-    kinds: ["driver_started", "slots_changed", "room_wanted", "budget_spent", "gpu_hours_spent"],
+    kinds: ["driver_started", "slots_changed", "workers_changed", "room_wanted", "budget_spent", "gpu_hours_spent"],
   },
   { label: "decisions", kinds: ["decision"] },
 ];
 
-/** Return the kinds of the chosen groups. If none is chosen: all but the two that other tabs show, and that would hide the rest. */
+/**
+ * Return the kinds of the chosen groups. If none is chosen: all but reports and decisions, which other tabs show and which would hide
+ * the rest.
+ */
 export function kindsOf(chosen: readonly string[]): LogEntry["kind"][] {
   const groups = GROUPS.filter(({ label }) =>
     chosen.length > 0 ? chosen.includes(label) : label !== "reports" && label !== "decisions",
@@ -86,6 +89,10 @@ export function eventWords(entry: Pick<LogEntry, "kind" | "data">): { text: stri
     }
     case "checkpoint_deleted":
       return { text: `Checkpoint ${param(data["checkpoint"])} was deleted` };
+    case "upload_failed": {
+      const lost = data["checkpoint"] as { step?: number } | null | undefined;
+      return { text: `The upload of the checkpoint of iteration ${param(lost?.step)} failed${because(data)}` };
+    }
     case "pinned":
       return { text: `Checkpoint ${param(data["checkpoint"])} was ${data["pinned"] ? "pinned" : "unpinned"}` };
     case "suggested":
@@ -123,6 +130,10 @@ export function eventWords(entry: Pick<LogEntry, "kind" | "data">): { text: stri
       return { text: `The budget of ${number(data["gpu_hours"] as number)} GPU hours is used up` };
     case "slots_changed":
       return { text: `The cluster now has room for ${param(data["slots"])} trials at once` };
+    case "workers_changed": {
+      const workers = data["workers"] === 1 ? "1 worker" : `${param(data["workers"])} workers`;
+      return { text: `Elastic trials may now have ${workers} together` };
+    }
   }
 }
 
