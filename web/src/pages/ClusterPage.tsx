@@ -8,7 +8,7 @@ import { CLUSTER } from "../charts/copies";
 import { keys } from "../live/keys";
 import { Panel } from "../parts/Panel";
 import { ProblemBox } from "../parts/Problem";
-import { CopyMenu } from "../parts/SaveMenu";
+import { CopyMenu } from "../parts/CopyMenu";
 import { useNow } from "../parts/useNow";
 import { useTitle } from "../parts/useTitle";
 import { askedWords } from "./room";

@@ -32,7 +32,7 @@ import { Panel } from "../parts/Panel";
 import { MissingPage, ProblemBox } from "../parts/Problem";
 import { Progress } from "../parts/Progress";
 import { savedOfMany, savedShare, savedTraining } from "../parts/saved";
-import { CopyMenu } from "../parts/SaveMenu";
+import { CopyMenu } from "../parts/CopyMenu";
 import { Setup } from "../parts/Setup";
 import { StateBadge } from "../parts/StateBadge";
 import { columnsOf, serverColumn, sortTrials } from "../parts/trialColumns";

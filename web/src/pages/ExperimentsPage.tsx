@@ -1,4 +1,4 @@
-import { Anchor, Button, Select, Skeleton, Switch, TextInput } from "@mantine/core";
+import { Anchor, Button, Select, Skeleton, TextInput } from "@mantine/core";
 import { useDebouncedCallback } from "@mantine/hooks";
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -14,7 +14,7 @@ import { FirstExperiment } from "../parts/FirstExperiment";
 import { Panel } from "../parts/Panel";
 import { ProblemBox } from "../parts/Problem";
 import { Progress } from "../parts/Progress";
-import { CopyMenu } from "../parts/SaveMenu";
+import { CopyMenu } from "../parts/CopyMenu";
 import { Spark } from "../parts/Spark";
 import { StateBadge } from "../parts/StateBadge";
 import { useNow } from "../parts/useNow";
@@ -117,13 +117,14 @@ export default function ExperimentsPage() {
             onChange={(value) => filter("state", value ?? "")}
             w={130}
           />
-          <Switch
-            size="xs"
-            className={classes.switch}
-            label="archived"
-            checked={archived}
-            onChange={(event) => filter("archived", event.currentTarget.checked ? "yes" : "")}
-          />
+          <label className={classes.check}>
+            <input
+              type="checkbox"
+              checked={archived}
+              onChange={(event) => filter("archived", event.currentTarget.checked ? "yes" : "")}
+            />
+            archived
+          </label>
           <CopyMenu call={experimentsCall({ state, name, tag, project, archived })} />
           <Button component={Link} to="/new" size="xs">
             New experiment

@@ -15,7 +15,7 @@ import { Mistakes } from "../parts/Mistakes";
 import { Facts, Panel } from "../parts/Panel";
 import { MissingPage } from "../parts/Problem";
 import { domainWords } from "../parts/Setup";
-import { CopyMenu } from "../parts/SaveMenu";
+import { CopyMenu } from "../parts/CopyMenu";
 import { useTitle } from "../parts/useTitle";
 import classes from "./NewExperimentPage.module.css";
 import { askedWords, bundleOf, costWords, roomWords, workersOf } from "./room";

@@ -3,7 +3,8 @@ import { fireEvent, render, screen, within } from "@testing-library/react";
 import { describe, expect, it } from "vitest";
 import { curvesCall } from "../charts/copies";
 import { STEP } from "../curves/across";
-import { CopyMenu, SaveMenu } from "./SaveMenu";
+import { CopyMenu } from "./CopyMenu";
+import { SaveMenu } from "./SaveMenu";
 
 const CALL = curvesCall("exp_1", "loss", STEP);
 

@@ -17,7 +17,7 @@ import { Logs } from "./Logs";
 import { Neighbours } from "./Neighbours";
 import { Facts } from "./Panel";
 import { ProblemBox } from "./Problem";
-import { CopyMenu } from "./SaveMenu";
+import { CopyMenu } from "./CopyMenu";
 import { StateBadge } from "./StateBadge";
 import { TrialActions } from "./TrialActions";
 import { TrialCharts } from "./TrialCharts";
