@@ -92,11 +92,11 @@ def check_number(
     raise SpecError(f"expected {bound}, got {value:g}", f"/{name}")
 
 
-def check_integer(name: str, value: Any, *, at_least: int = 0) -> None:
-    """Raise SpecError unless `value` is an integer that is not below `at_least`."""
+def check_integer(name: str, value: Any, *, at_least: int = 0, at_most: int | None = None) -> None:
+    """Raise SpecError unless `value` is an integer within the bounds."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise SpecError(f"expected an integer, got {show(value)}", f"/{name}")
-    check_number(name, value, at_least=at_least)
+    check_number(name, value, at_least=at_least, at_most=at_most)
 
 
 def check_boolean(name: str, value: Any) -> None:

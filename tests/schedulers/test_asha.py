@@ -227,8 +227,9 @@ def test_a_bracket_begins_later() -> None:
         ({"max_t": 3, "grace_period": 5}, "/max_t", "at least grace_period (5)"),
         ({"reduction_factor": 1}, "/reduction_factor", "at least 1.1"),
         ({"grace_period": 0}, "/grace_period", "above 0"),
-        ({"brackets": 0}, "/brackets", "at least 1"),
+        ({"brackets": 0}, "/brackets", "from 1 to 100"),
         ({"brackets": 1.5}, "/brackets", "an integer"),
+        ({"brackets": 133_229_602, "reduction_factor": 5e151}, "/brackets", "from 1 to 100"),
         ({"max_t": "many"}, "/max_t", "a number"),
     ],
 )

@@ -15,6 +15,9 @@ from tuner.schedulers.base import Fact, Scheduler, SchedulerContext, TrialReport
 from tuner.schedulers.shared.rungs import Levels, check_max_t, reduction
 from tuner.schedulers.shared.wording import reached_max_t
 
+MOST_BRACKETS = 100
+"""With the smallest reduction factor, 1.1, the last of so many brackets begins at about 12,500 times the grace period."""
+
 
 class SuccessiveHalving(Scheduler):
     """Base class of ASHA, ASHA with promotion, and MOASHA.
@@ -49,7 +52,7 @@ class SuccessiveHalving(Scheduler):
     ) -> None:
         check_number("grace_period", grace_period, above=0)
         check_max_t(max_t, grace_period)
-        check_integer("brackets", brackets, at_least=1)
+        check_integer("brackets", brackets, at_least=1, at_most=MOST_BRACKETS)
         self.max_t = max_t
         self.grace_period = grace_period
         self.reduction_factor = reduction_factor
