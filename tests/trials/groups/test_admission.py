@@ -184,6 +184,41 @@ def test_a_project_holds_no_more_than_its_quota(tmp_path: Path, loop: asyncio.Ab
     assert found.next(time.monotonic(), []) == (third, ("here",))
 
 
+def test_a_group_that_ray_has_not_placed_yet_counts_towards_the_quota(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    found = Admission(standing=lambda name: Standing(project="vision"), quotas={"vision": {"CPU": 1.0}})
+    found.set_nodes({"here": {"CPU": 8.0}}, {})
+    launch = asking_for(1, tmp_path)
+    pending = enqueue(found, of_project(launch, "a"), loop)
+    found.admit(pending, ("here",), time.monotonic())
+    found.ask_ray(pending, time.monotonic())
+    second = enqueue(found, of_project(launch, "b"), loop)
+    later = time.monotonic() + 60.0
+    for _ in range(3):
+        assert found.next(later, []) is None
+    assert found.why(second).endswith("the quota of the project 'vision' is 1 CPU, of which 1 is in use")
+    assert found.granted("b", {"CPU": 1.0}) == 0
+    found.remove(pending)
+    assert found.next(later, []) == (second, ("here",))
+
+
+def test_elastic_trials_are_granted_no_more_than_the_quota_leaves(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    projects = {"a": "vision", "b": "vision", "c": "other"}
+    found = Admission(standing=lambda name: Standing(project=projects[name]), quotas={"vision": {"CPU": 4.0}})
+    found.set_nodes({"here": {"CPU": 16.0}}, {})
+    assert found.granted("a", {"CPU": 1.0}) == 4
+    waiter = enqueue(found, of_project(asking_for(1, tmp_path), "b", workers=3), loop)
+    found.admit(waiter, ("here",) * 3, time.monotonic())
+    found.ask_ray(waiter, time.monotonic())
+    waiter.placed.set()
+    assert found.granted("a", {"CPU": 1.0}) == 1
+    enqueue(found, of_project(asking_for(1, tmp_path), "b", workers=2), loop, waited_s=60.0)
+    assert found.granted("c", {"CPU": 1.0}) == 13, "what waits only for its quota takes nothing from others"
+
+
 def test_a_large_group_gets_its_turn_within_the_quota(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     found = Admission(
         standing=lambda name: Standing(project="other" if name == "z" else "vision"),

@@ -238,13 +238,18 @@ class Admission:
         ]
 
     def _held_by_projects(self) -> dict[str, dict[str, float]]:
-        """Return how much of each resource the experiments of each project hold."""
+        """Return how much of each resource each project holds, or will hold once Ray has placed its groups."""
         found: dict[str, dict[str, float]] = {}
-        for holding in self._shares.holdings.values() if self._quotas else ():
-            held = found.setdefault(self._standing(holding.experiment).project, {})
-            for name, amount in holding.gang.total().items():
+        for experiment, gang in self._gangs() if self._quotas else ():
+            held = found.setdefault(self._standing(experiment).project, {})
+            for name, amount in gang.total().items():
                 held[name] = held.get(name, 0.0) + amount
         return found
+
+    def _gangs(self) -> Iterator[tuple[str, Gang]]:
+        """Yield (experiment, gang) for each group that holds resources, and for each that Ray may still place."""
+        yield from ((one.experiment, one.gang) for one in self._shares.holdings.values())
+        yield from ((one.experiment, one.gang) for one in self.admitted if one not in self._shares.holdings)
 
     def _spent_quota(self, waiter: Waiter, held: Mapping[str, Mapping[str, float]]) -> str | None:
         """Return why a segment would exceed the quota of its project, in words; None if it would not.
@@ -417,9 +422,9 @@ class Admission:
         for name, amount in bundle.items():
             if name in quota and amount:
                 others = sum(
-                    one.gang.total().get(name, 0.0)
-                    for one in self._shares.holdings.values()
-                    if one.experiment != experiment and self._standing(one.experiment).project == project
+                    gang.total().get(name, 0.0)
+                    for other, gang in self._gangs()
+                    if other != experiment and self._standing(other).project == project
                 )
                 allowed = min(allowed, max(0, int((quota[name] - others + 1e-9) // amount)))
         return allowed
