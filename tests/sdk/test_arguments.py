@@ -36,6 +36,7 @@ def run(
     num_samples: int | None = None,
     scheduler: Any = None,
     search_alg: Any = None,
+    max_workers: int | None = None,
     num_workers: int = 1,
     use_gpu: bool = False,
     resources_per_worker: Mapping[str, float] | None = None,
