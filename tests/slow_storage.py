@@ -23,7 +23,7 @@ class SlowStorage:
         install()
 
     def hold(self, name: str = "") -> None:
-        """From now on, let uploads wait whose path contains this name."""
+        """Let uploads wait if their path contains this name, until `let_go` is called."""
         (self.folder / _HOLD).write_text(name)
 
     def let_go(self) -> None:
@@ -31,11 +31,11 @@ class SlowStorage:
         (self.folder / _HOLD).unlink(missing_ok=True)
 
     def delay(self, seconds: float) -> None:
-        """From now on, let each upload take this many seconds."""
+        """Delay each later upload by this many seconds."""
         (self.folder / _DELAY).write_text(str(seconds))
 
     def fail(self) -> None:
-        """Let uploads fail that wait now or begin later."""
+        """Let every upload fail, those that wait now included."""
         (self.folder / _BREAK).touch()
         self.let_go()
 

@@ -12,7 +12,7 @@ from tuner.domain import events as e
 from tuner.domain.events import CheckpointInfo, Event
 from tuner.domain.segments import SegmentRef
 from tuner.driver.core import Effects
-from tuner.driver.core.actions import Interrupt
+from tuner.driver.core.actions import DeleteCheckpoint, Interrupt
 
 
 def late(number: int, step: int, segment: int = 1) -> CheckpointInfo:
@@ -47,6 +47,26 @@ def fails(bench: Bench, info: CheckpointInfo, number: int = 0, segment: int = 1)
 
 def notes(out: Effects) -> list[str]:
     return [entry.reason for _, entry in out.log if isinstance(entry, d.Note) and entry.warning]
+
+
+def deletions(out: Effects) -> list[str]:
+    return [action.info.id for action in out.actions if isinstance(action, DeleteCheckpoint)]
+
+
+def test_what_a_failed_upload_has_left_behind_is_deleted_once_and_again_by_the_next_driver() -> None:
+    bench = paused()
+    assert deletions(fails(bench, late(0, 2))) == [late(0, 2).id]
+    after = bench.successor()
+    assert deletions(after.feed(e.DriverStarted(time=after.tick(), epoch=2))) == [late(0, 2).id]
+    confirmed = e.CheckpointDeleted(time=after.tick(), trial=0, checkpoint=late(0, 2).id)
+    assert deletions(after.feed(confirmed)) == []
+    last = after.successor()
+    assert deletions(last.feed(e.DriverStarted(time=last.tick(), epoch=3))) == []
+
+
+def test_what_the_uploads_of_a_dead_driver_have_left_behind_is_deleted_once() -> None:
+    after = paused().successor()
+    assert deletions(after.feed(e.DriverStarted(time=after.tick(), epoch=2))) == [late(0, 2).id]
 
 
 def test_a_trial_that_is_resumed_waits_for_its_upload_and_others_use_its_slot() -> None:

@@ -25,7 +25,8 @@ class CheckpointLedger:
     has saved one, the trial starts from the donor's checkpoint that the exploit named.
 
     An upload may go on after its segment has ended. While such a *late* upload may still give the trial a newer checkpoint to
-    start from, `awaits` returns True, and neither the trial nor an exploit of it starts.
+    start from, `awaits` returns that checkpoint. Until the upload has ended, the trial does not start, and no other trial
+    starts from it.
 
     A checkpoint is removed from `Trial.checkpoints` as soon as its deletion is decided; `take_decided` returns the
     deletions to carry out. A deletion stays decided, even after a restart, until `deleted` confirms it.
@@ -51,6 +52,10 @@ class CheckpointLedger:
         """Return the deletions of checkpoints that were decided since the last call of this method."""
         decided, self._decided = self._decided, []
         return decided
+
+    def decide_again(self) -> None:
+        """Decide all deletions again that are not confirmed, because the previous driver may not have carried them out."""
+        self._decided = list(self.deleting.values())
 
     def exists(self, checkpoint: str) -> bool:
         """Return whether this checkpoint is ready and neither lost nor being deleted."""

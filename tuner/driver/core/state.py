@@ -369,8 +369,7 @@ class State:
                 self.segments.close(self._touch(trial.number), SegmentState.LOST, event.time)
                 self.usage.end(trial.number, self.before)  # the trial's ranks died with their driver
         self.lost_uploads = self.checkpoints.lose_uploads()
-        for number, info in self.checkpoints.deleting.values():  # the previous driver may not have deleted the files
-            self._act(DeleteCheckpoint(number, info))
+        self.checkpoints.decide_again()
 
     def _apply_command(self, event: e.Commanded) -> None:
         """Record a user's command in the state. The decisions that it leads to are made afterwards, by `after_command`."""
