@@ -10,6 +10,7 @@ import { experimentEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import type { Address } from "../pages/useAddress";
 import { DecisionLog } from "./DecisionLog";
+import { chosenTrial, KindChips, TrialFilter } from "./LogFilters";
 import { Panel } from "./Panel";
 import classes from "./parts.module.css";
 import { ProblemBox } from "./Problem";
@@ -57,8 +58,7 @@ export default function DecisionsTab({
 }) {
   const kinds = parseKinds(address.get("kind"));
   const text = address.get("q") ?? "";
-  const of = address.get("of");
-  const trial = of !== null && /^\d{1,9}$/.test(of) ? Number(of) : undefined;
+  const trial = chosenTrial(address);
   const [typed, setTyped] = useState(text);
   const find = useDebouncedCallback((value: string) => address.set({ q: value.trim() }), 250);
   const query = useInfiniteQuery({
@@ -82,10 +82,6 @@ export default function DecisionsTab({
   });
   const decisions = query.data?.pages.flatMap((page) => page.items) ?? [];
   const filtered = kinds.length > 0 || text !== "" || trial !== undefined;
-  const toggle = (kind: DecisionKind) => {
-    const next = kinds.includes(kind) ? kinds.filter((one) => one !== kind) : [...kinds, kind];
-    address.set({ kind: next.join(",") });
-  };
   const showAll = () => {
     setTyped("");
     address.set({ kind: null, q: null, of: null });
@@ -98,22 +94,8 @@ export default function DecisionsTab({
         title="Decisions"
         aside={
           <div className={classes.filterRow}>
-            <div className={classes.chips} role="group" aria-label="Filter by kind">
-              {KINDS.map((kind) => (
-                <button type="button" key={kind} aria-pressed={kinds.includes(kind)} onClick={() => toggle(kind)}>
-                  {kind}
-                </button>
-              ))}
-            </div>
-            <TextInput
-              size="xs"
-              w={92}
-              inputMode="numeric"
-              placeholder="Trial"
-              aria-label="Filter by trial"
-              value={trial ?? ""}
-              onChange={(event) => address.set({ of: event.currentTarget.value.replace(/\D/g, "").slice(0, 9) })}
-            />
+            <KindChips kinds={KINDS} chosen={kinds} onChange={(next) => address.set({ kind: next.join(",") })} />
+            <TrialFilter address={address} />
             <TextInput
               size="xs"
               w={190}

@@ -1,4 +1,4 @@
-import { Anchor, Button, Skeleton, TextInput } from "@mantine/core";
+import { Anchor, Button, Skeleton } from "@mantine/core";
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../api/client";
@@ -11,6 +11,7 @@ import { experimentEnded } from "../live/states";
 import type { Address } from "../pages/useAddress";
 import classes from "./EventsTab.module.css";
 import { eventWords, GROUPS, kindsOf } from "./eventWords";
+import { chosenTrial, KindChips, TrialFilter } from "./LogFilters";
 import { Panel } from "./Panel";
 import parts from "./parts.module.css";
 import { ProblemBox } from "./Problem";
@@ -27,8 +28,7 @@ interface EventsTabProps {
 /** Everything that happened, newest first, filtered by the service. */
 export default function EventsTab({ experiment, address, onSelect }: EventsTabProps) {
   const chosen = (address.get("event") ?? "").split(",").filter((label) => GROUPS.some((one) => one.label === label));
-  const of = address.get("of");
-  const trial = of !== null && /^\d{1,9}$/.test(of) ? Number(of) : undefined;
+  const trial = chosenTrial(address);
   const kind = kindsOf(chosen);
   // A refetch reads all loaded pages again, so it happens only if the log has grown since the last one began.
   const upto = experiment.last_event_seq;
@@ -54,32 +54,18 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
     placeholderData: (old) => old,
   });
   const entries = query.data?.pages.flatMap((page) => page.items) ?? [];
-  const toggle = (label: string) => {
-    const next = chosen.includes(label) ? chosen.filter((one) => one !== label) : [...chosen, label];
-    address.set({ event: next.join(",") });
-  };
   return (
     <Panel
       flush
       title="Events"
       aside={
         <div className={parts.filterRow}>
-          <div className={parts.chips} role="group" aria-label="Filter by kind">
-            {GROUPS.map(({ label }) => (
-              <button type="button" key={label} aria-pressed={chosen.includes(label)} onClick={() => toggle(label)}>
-                {label}
-              </button>
-            ))}
-          </div>
-          <TextInput
-            size="xs"
-            w={92}
-            inputMode="numeric"
-            placeholder="Trial"
-            aria-label="Filter by trial"
-            value={trial ?? ""}
-            onChange={(event) => address.set({ of: event.currentTarget.value.replace(/\D/g, "").slice(0, 9) })}
+          <KindChips
+            kinds={GROUPS.map((group) => group.label)}
+            chosen={chosen}
+            onChange={(next) => address.set({ event: next.join(",") })}
           />
+          <TrialFilter address={address} />
           <SaveMenu
             name={`${experiment.name} events`}
             picture={false}
