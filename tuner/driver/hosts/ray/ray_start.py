@@ -14,12 +14,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tuner.driver.hosts.ray.fork_server import ForkServer
 
 NODE = "ray._private.node"
 SERVICES = "ray._private.services"
@@ -30,6 +33,12 @@ STARTERS = ("start_monitor", "start_log_monitor", "start_api_server")
 
 _AGENT_OPTION = "--dashboard_agent_command="
 _AGENT = str(Path(__file__).with_name("no_dashboard_agent.py"))
+_ENV_AGENT_OPTION = "--runtime_env_agent_command="
+_ENV_AGENT = str(Path(__file__).with_name("late_agent.py"))
+_SOCKET_OPTION = "--raylet_socket_name="
+_WORKER_OPTION = "--python_worker_command="
+_WORKER = "default_worker.py"
+_CLIENT = str(Path(__file__).with_name("fork_client.py"))
 
 
 def missing() -> list[str]:
@@ -43,8 +52,11 @@ def missing() -> list[str]:
 
 
 @contextlib.contextmanager
-def without_helpers() -> Iterator[None]:
-    """Let this process start Ray without the needless helper processes, within a `with` block."""
+def without_helpers(server: ForkServer | None = None) -> Iterator[None]:
+    """Let this process start Ray without the needless helper processes, within a `with` block.
+
+    server: the fork server of which the raylet shall get its workers; None if the raylet starts them itself.
+    """
     if missing():
         yield
         return
@@ -56,7 +68,7 @@ def without_helpers() -> Iterator[None]:
             setattr(node, name, _start_nothing)
         start = services.start_ray_process
         stack.callback(setattr, services, "start_ray_process", start)
-        services.start_ray_process = functools.partial(_start_process, start)
+        services.start_ray_process = functools.partial(_start_process, start, server)
         yield
 
 
@@ -64,24 +76,50 @@ def _start_nothing(node: Any, **options: Any) -> None:
     """Do nothing, in place of a method of Ray's `Node` that starts a helper process."""
 
 
-def _start_process(start: Callable[..., Any], command: Sequence[str], *args: Any, **options: Any) -> Any:
-    """Call Ray's `start_ray_process`. In the command line of a raylet, replace the command of the dashboard's agent."""
-    return start([_without_agent(argument) for argument in command], *args, **options)
+def _start_process(
+    start: Callable[..., Any], server: ForkServer | None, command: Sequence[str], *args: Any, **options: Any
+) -> Any:
+    """Call Ray's `start_ray_process`. In the command line of a raylet, replace the commands of its agent and its workers."""
+    sockets = [text.removeprefix(_SOCKET_OPTION) for text in command if text.startswith(_SOCKET_OPTION)]
+    if server is None or not sockets:
+        return start([_without_agent(argument) for argument in command], *args, **options)
+    path = f"{sockets[0]}-forks"
+    server.listen(path)
+    started = start([_forking(_without_agent(argument), path) for argument in command], *args, **options)
+    server.attend(started.process.pid, {**os.environ, **(options.get("env_updates") or {})})
+    return started
 
 
 def _without_agent(argument: str) -> str:
-    if not argument.startswith(_AGENT_OPTION):
+    """Replace a raylet's commands for its agents."""
+    if argument.startswith(_AGENT_OPTION):
+        theirs = shlex.split(argument.removeprefix(_AGENT_OPTION))
+        options = [option for option in theirs if option.startswith("--")]
+        return _AGENT_OPTION + subprocess.list2cmdline([sys.executable, "-S", "-E", _AGENT, *options])
+    if argument.startswith(_ENV_AGENT_OPTION):
+        theirs = shlex.split(argument.removeprefix(_ENV_AGENT_OPTION))
+        return _ENV_AGENT_OPTION + subprocess.list2cmdline([sys.executable, "-S", "-E", _ENV_AGENT, *theirs])
+    return argument
+
+
+def _forking(argument: str, path: str) -> str:
+    """Replace a raylet's command for workers, so that they are forked by the server at this path."""
+    if not argument.startswith(_WORKER_OPTION):
         return argument
-    theirs = shlex.split(argument.removeprefix(_AGENT_OPTION))
-    ours = [sys.executable, "-S", "-E", _AGENT, *(option for option in theirs if option.startswith("--"))]
-    return _AGENT_OPTION + subprocess.list2cmdline(ours)
+    theirs = shlex.split(argument.removeprefix(_WORKER_OPTION))
+    at = next((i for i, part in enumerate(theirs) if os.path.basename(part) == _WORKER), None)
+    if at is None:
+        return argument
+    # The raylet removes the second part of the command if a worker needs no `runtime_env`.
+    return _WORKER_OPTION + subprocess.list2cmdline([*theirs[:at], "-S", "-E", _CLIENT, path, *theirs[at:]])
 
 
 def main() -> None:
     """Run Ray's command-line interface, with the arguments of this process and without the needless helper processes."""
     from ray.scripts.scripts import main as ray
 
-    with without_helpers():
+    server = ForkServer()
+    with without_helpers(server):
         ray()
 
 

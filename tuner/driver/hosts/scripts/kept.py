@@ -18,7 +18,9 @@ from typing import Any
 import ray
 
 from tuner.driver.hosts.ray.cluster import DEAD, connect
+from tuner.driver.hosts.ray.fork_server import ForkServer
 from tuner.driver.hosts.ray.start import start_host
+from tuner.driver.hosts.scripts import ahead
 from tuner.driver.hosts.scripts.needs import of_database, of_workers
 from tuner.settings import Settings
 
@@ -39,6 +41,7 @@ class _Private:
 
     connection: str
     needs: tuple[Any, ...]
+    forks: ForkServer  # forks its workers
 
 
 _kept: _Kept | None = None
@@ -89,6 +92,12 @@ def on_own_ray() -> bool:
     return _private is not None and _private.connection == _connection()
 
 
+def import_torch() -> None:
+    """Let the workers that the private Ray instance starts from now on have PyTorch imported, if it is installed."""
+    if _private is not None and os.getpid() == _pid:
+        _private.forks.import_torch()
+
+
 def _take(settings: Settings, address: str | None, start: Callable[[Any], None]) -> _Kept:
     global _kept, _users
     with _lock:
@@ -110,8 +119,15 @@ def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]
         _end(old)
     if _private is not None and _private.needs != _of_ray(address):
         _end_ray()
-    if connect(address):
-        _private = _Private(_connection(), _of_ray(address))  # after connecting, because Ray sets variables of its own
+    forks: list[ForkServer] = []
+    try:
+        if connect(address, fork_server=lambda: _taken(forks)):
+            # after connecting, because Ray sets variables of its own
+            _private = _Private(_connection(), _of_ray(address), forks[0])
+    except BaseException:
+        for server in forks:
+            server.end()
+        raise
     kept = _Kept(start_host(settings), (), _connection())
     try:
         start(kept.host)
@@ -121,6 +137,12 @@ def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]
         raise
     kept.needs = _needs(settings, address)
     return kept
+
+
+def _taken(forks: list[ForkServer]) -> ForkServer:
+    """Add the server that was started ahead, or a new one, to the list, and return it."""
+    forks.append(ahead.take_forks())
+    return forks[0]
 
 
 def _give_back(kept: _Kept, keep: bool) -> None:
@@ -199,6 +221,7 @@ def _end_ray() -> None:
         private, _private = _private, None
         if private.connection == _connection():
             ray.shutdown()
+        private.forks.end()
 
 
 atexit.register(shutdown)
