@@ -106,13 +106,10 @@ def start_forks(given: Mapping[str, Any]) -> None:
     """Start the server that forks Ray's workers, so that it imports what they need while Ray is being started."""
     from tuner.driver.hosts.scripts import ahead
 
-    several = given["num_workers"] != 1 or given["max_workers"] is not None
-    torch = given["backend"] != "none" and (several or bool(given["use_gpu"]))
-    ray, kept = (sys.modules.get(name) for name in ("ray", "tuner.driver.hosts.scripts.kept"))
+    ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
-        ahead.start_forks(torch)
-    elif torch and kept is not None:
-        kept.import_torch()
+        several = given["num_workers"] != 1 or given["max_workers"] is not None
+        ahead.start_forks(torch=given["backend"] != "none" and (several or bool(given["use_gpu"])))
 
 
 def drop_ahead(local: bool) -> None:

@@ -14,7 +14,7 @@ from ray import PlacementGroupID
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from tuner.domain.experiment import Scaling
-from tuner.driver.hosts.ray.fork_server import ForkServer
+from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer
 from tuner.driver.hosts.ray.ray_start import without_helpers
 from tuner.errors import ClusterUnreachable
 from tuner.names import RAY_CLIENT, no_ray_client
@@ -53,7 +53,7 @@ def connect(
         logging.getLogger("ray._private.authentication").setLevel(
             logging.ERROR
         )  # Ray logs advice about authentication, which a private instance does not need
-        with without_helpers(fork_server() if fork_server is not None else None):
+        with without_helpers(fork_server() if fork_server is not None and FORKS else None):
             ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
         return True
     except Exception as error:  # Ray raises a bare Exception when one of its processes does not come up in time

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import sys
 
@@ -21,7 +22,13 @@ def main() -> None:
 
 def _forked(path: str, command: list[str]) -> bool:
     """Return whether the fork server has forked a process for this command."""
-    wanted = {"command": command, "environment": dict(os.environ), "directory": os.getcwd()}
+    wanted = {
+        "command": command,
+        "environment": dict(os.environ),
+        "directory": os.getcwd(),
+        "niceness": os.nice(0),
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+    }
     try:
         with socket.socket(socket.AF_UNIX) as server:
             server.connect(path)

@@ -2,9 +2,10 @@
 
 Besides the GCS server and the raylet, Ray starts five Python processes on a head node, and each of them imports Ray: the
 autoscaler, the log monitor, the dashboard's server (even if there is no dashboard), the dashboard's agent, and the agent for
-runtime environments. The raylet accepts no work before both agents are up. This project needs only the agent for runtime
-environments, so `without_helpers` leaves out the other four. A small process replaces the dashboard's agent. It tells the
-raylet that the agent is not in use, as Ray's own agent does if the dashboard is not installed.
+runtime environments. The raylet accepts no work before both agents are up. `without_helpers` leaves out the first four. A
+small process replaces the dashboard's agent (`no_dashboard_agent`). It tells the raylet that the agent is not in use, as Ray's
+own agent does if the dashboard is not installed. The agent for runtime environments is started when it is first needed
+(`late_agent`). Workers are forked by a server that has imported what they need (`fork_server`).
 
 `python -m tuner.driver.hosts.ray.ray_start start --head ...` does the same as `ray start --head ...`, without these helpers.
 """
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuner.driver.hosts.ray.fork_server import ForkServer
+from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer
 
 NODE = "ray._private.node"
 SERVICES = "ray._private.services"
@@ -35,6 +36,7 @@ _AGENT_OPTION = "--dashboard_agent_command="
 _AGENT = str(Path(__file__).with_name("no_dashboard_agent.py"))
 _ENV_AGENT_OPTION = "--runtime_env_agent_command="
 _ENV_AGENT = str(Path(__file__).with_name("late_agent.py"))
+_ISOLATED = "--enable-resource-isolation"
 _SOCKET_OPTION = "--raylet_socket_name="
 _WORKER_OPTION = "--python_worker_command="
 _WORKER = "default_worker.py"
@@ -55,7 +57,7 @@ def missing() -> list[str]:
 def without_helpers(server: ForkServer | None = None) -> Iterator[None]:
     """Let this process start Ray without the needless helper processes, within a `with` block.
 
-    server: the fork server of which the raylet shall get its workers; None if the raylet starts them itself.
+    server: the server that forks the workers; None if the raylet starts them itself.
     """
     if missing():
         yield
@@ -81,16 +83,16 @@ def _start_process(
 ) -> Any:
     """Call Ray's `start_ray_process`. In the command line of a raylet, replace the commands of its agent and its workers."""
     sockets = [text.removeprefix(_SOCKET_OPTION) for text in command if text.startswith(_SOCKET_OPTION)]
-    if server is None or not sockets:
-        return start([_without_agent(argument) for argument in command], *args, **options)
+    if server is None or not sockets or _ISOLATED in command:
+        return start([_with_our_agents(argument) for argument in command], *args, **options)
     path = f"{sockets[0]}-forks"
     server.listen(path)
-    started = start([_forking(_without_agent(argument), path) for argument in command], *args, **options)
+    started = start([_forking(_with_our_agents(argument), path) for argument in command], *args, **options)
     server.attend(started.process.pid, {**os.environ, **(options.get("env_updates") or {})})
     return started
 
 
-def _without_agent(argument: str) -> str:
+def _with_our_agents(argument: str) -> str:
     """Replace a raylet's commands for its agents."""
     if argument.startswith(_AGENT_OPTION):
         theirs = shlex.split(argument.removeprefix(_AGENT_OPTION))
@@ -118,8 +120,7 @@ def main() -> None:
     """Run Ray's command-line interface, with the arguments of this process and without the needless helper processes."""
     from ray.scripts.scripts import main as ray
 
-    server = ForkServer()
-    with without_helpers(server):
+    with without_helpers(ForkServer() if "start" in sys.argv and FORKS else None):
         ray()
 
 

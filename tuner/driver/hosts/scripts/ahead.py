@@ -13,8 +13,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tuner.driver.hosts.ray.fork_server import ForkServer
-from tuner.driver.hosts.scripts.needs import of_workers
+from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer
+from tuner.driver.hosts.scripts.needs import OF_LIBRARIES, of_workers
 from tuner.trials.groups.local_ranks import RankServer
 
 # the server, the needs for which it was started, and the pid of its parent
@@ -86,8 +86,8 @@ def start_forks(torch: bool) -> None:
     """
     global _forks
     with _lock:
-        if _forks is None:
-            _forks = ForkServer(torch), os.getpid()
+        if FORKS and _forks is None:
+            _forks = ForkServer(torch, OF_LIBRARIES), os.getpid()
 
 
 def take_forks() -> ForkServer:
@@ -95,7 +95,7 @@ def take_forks() -> ForkServer:
     global _forks
     with _lock:
         found, _forks = _forks, None
-    return found[0] if found is not None and found[1] == os.getpid() else ForkServer()
+    return found[0] if found is not None and found[1] == os.getpid() else ForkServer(ignored=OF_LIBRARIES)
 
 
 def drop_forks() -> None:

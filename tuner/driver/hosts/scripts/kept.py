@@ -41,7 +41,7 @@ class _Private:
 
     connection: str
     needs: tuple[Any, ...]
-    forks: ForkServer  # forks its workers
+    forks: ForkServer | None  # forks its workers
 
 
 _kept: _Kept | None = None
@@ -92,12 +92,6 @@ def on_own_ray() -> bool:
     return _private is not None and _private.connection == _connection()
 
 
-def import_torch() -> None:
-    """Let the workers that the private Ray instance starts from now on have PyTorch imported, if it is installed."""
-    if _private is not None and os.getpid() == _pid:
-        _private.forks.import_torch()
-
-
 def _take(settings: Settings, address: str | None, start: Callable[[Any], None]) -> _Kept:
     global _kept, _users
     with _lock:
@@ -119,15 +113,22 @@ def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]
         _end(old)
     if _private is not None and _private.needs != _of_ray(address):
         _end_ray()
-    forks: list[ForkServer] = []
+    forks: ForkServer | None = None
+
+    def take() -> ForkServer:
+        nonlocal forks
+        forks = ahead.take_forks()
+        return forks
+
     try:
-        if connect(address, fork_server=lambda: _taken(forks)):
-            # after connecting, because Ray sets variables of its own
-            _private = _Private(_connection(), _of_ray(address), forks[0])
+        started = connect(address, fork_server=take)
     except BaseException:
-        for server in forks:
-            server.end()
+        if forks is not None:
+            forks.end()
         raise
+    if started:
+        # after connecting, because Ray sets variables of its own
+        _private = _Private(_connection(), _of_ray(address), forks)
     kept = _Kept(start_host(settings), (), _connection())
     try:
         start(kept.host)
@@ -137,12 +138,6 @@ def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]
         raise
     kept.needs = _needs(settings, address)
     return kept
-
-
-def _taken(forks: list[ForkServer]) -> ForkServer:
-    """Add the server that was started ahead, or a new one, to the list, and return it."""
-    forks.append(ahead.take_forks())
-    return forks[0]
 
 
 def _give_back(kept: _Kept, keep: bool) -> None:
@@ -221,7 +216,8 @@ def _end_ray() -> None:
         private, _private = _private, None
         if private.connection == _connection():
             ray.shutdown()
-        private.forks.end()
+        if private.forks is not None:
+            private.forks.end()
 
 
 atexit.register(shutdown)
