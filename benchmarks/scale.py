@@ -15,8 +15,9 @@ population never ends, so that all trials run all the time.
 
 `cpu_us` is the CPU time of the driver's process for each report (all its threads; /proc/PID/stat), `cores` the same in cores, and
 `rss_mb` its resident memory. `verdict_p99_ms` is measured in the process of the ranks, from sending the report at a milestone
-until its verdict has arrived. The database's size is that of the tables and indexes, without the write-ahead log. Each figure is
-the median of `--rounds` windows of `--seconds`.
+until its verdict has arrived. `waited` is for how many seconds per second the driver's threads were ready to run but had no core:
+on a busy machine, it explains slow verdicts. The database's size is that of the tables and indexes, without the write-ahead log.
+Each figure is the median of `--rounds` windows of `--seconds`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from sqlalchemy import text
 
 from benchmarks.page_data import SPACE, Service
 from benchmarks.stub_ranks import Process, Work, many_files, quantile, run_driver, run_farm
-from tuner.domain.experiment import Limits, Objective, Scaling, Spec
+from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
 from tuner.store import ExperimentRecord, Store
 
 DEADLINE_S = 180.0
@@ -57,6 +58,11 @@ class Driver:
 
     def cpu_s(self) -> float:
         return float(sum(self.ps.cpu_times()[:2]))
+
+    def waited_s(self) -> float:
+        """Return for how long the threads of this process were ready to run and waited for a core of the machine."""
+        tasks = Path(f"/proc/{self.ps.pid}/task")
+        return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks.iterdir()) / 1e9
 
     def rss_mb(self) -> float:
         return float(self.ps.memory_info().rss) / 2**20
@@ -133,6 +139,7 @@ def spec(name: str, trials: int, ranks: int, at_once: int, scheduler: dict[str, 
         search={"type": "random"},
         scaling=Scaling(num_workers=ranks, use_gpu=True),
         limits=Limits(max_concurrent_trials=at_once),
+        checkpoint=CheckpointPolicy(interval_s=None, keep_best=0),  # milestones are for the scheduler alone
     )
 
 
@@ -227,9 +234,13 @@ def window(
         client.figures()
     ranks.ask("begin")
     begun, cpu, size = time.monotonic(), [driver.cpu_s() for driver in drivers], database_bytes(store)
+    waited = sum(driver.waited_s() for driver in drivers)
     time.sleep(options.seconds)
     farmed = ranks.ask("take")
-    took, used = time.monotonic() - begun, [driver.cpu_s() - before for driver, before in zip(drivers, cpu, strict=True)]
+    took, used = (
+        time.monotonic() - begun,
+        [driver.cpu_s() - before for driver, before in zip(drivers, cpu, strict=True)],
+    )
     reports = farmed["reports"]
     return {
         "reports_per_s": reports / took,
@@ -238,6 +249,8 @@ def window(
         "verdicts": len(farmed["verdicts"]),
         "verdict_p50_ms": 1e3 * quantile(farmed["verdicts"], 0.5),
         "verdict_p99_ms": 1e3 * quantile(farmed["verdicts"], 0.99),
+        "verdict_max_ms": 1e3 * quantile(farmed["verdicts"], 1.0),
+        "waited": (sum(driver.waited_s() for driver in drivers) - waited) / took,
         "rss_mb": max(driver.rss_mb() for driver in drivers),
         "bytes_per_report": (database_bytes(store) - size) / reports,
         **(client.figures() if client is not None else {}),
@@ -252,7 +265,7 @@ def finished(url: str, folder: str, options: argparse.Namespace) -> None:
         store = stack.enter_context(Store.open(url))
         ranks, path = stack.enter_context(farm(folder, Work(reports=10, pace_s=options.finished_pace)))
         record = store.experiments.create(
-            spec(f"finished {time.time()}", options.finished + at_once, options.ranks, at_once, scheduler)
+            spec(f"finished {time.time()}", options.finished + 100 * at_once, options.ranks, at_once, scheduler)
         )
         driver = Driver(url, folder, record, path, options.nodes)
         stack.callback(driver.process.close)

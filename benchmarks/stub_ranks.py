@@ -472,4 +472,3 @@ class Process:
 def quantile(ordered: Sequence[float], share: float) -> float:
     """Return a quantile of values that are sorted; NaN if there are none."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
-
