@@ -31,7 +31,7 @@ import threading
 import time
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +179,7 @@ def database_bytes(store: Store) -> int:
     return value(store, "SELECT pg_database_size(current_database())")
 
 
-def steady(url: str, folder: str, options: argparse.Namespace, hosts: int, case: str) -> None:
+def steady(url: str, folder: str, options: argparse.Namespace, hosts: int, case: str) -> dict[str, Any]:
     """Measure driver hosts whose trials all report at an even pace, `options.rate` times a second together."""
     each = options.trials // hosts
     work = Work(reports=10**6, pace_s=options.trials / options.rate)
@@ -219,11 +219,12 @@ def steady(url: str, folder: str, options: argparse.Namespace, hosts: int, case:
         if client is not None:
             shown["api_rss_mb"] = service.process.memory_info().rss / 2**20
         size = {"hosts": hosts, "trials": each * hosts, "ranks": each * hosts * options.ranks, "rounds": options.rounds}
-        show(case, **size, **row, **shown)
+        measured = show(case, **size, **row, **shown)
         if options.profile == "run":
             drivers[0].process.ask("profile")
             time.sleep(options.seconds)
             print(json.dumps(drivers[0].process.ask("stop"), indent=1))
+        return measured
 
 
 def window(
@@ -257,7 +258,7 @@ def window(
     }
 
 
-def finished(url: str, folder: str, options: argparse.Namespace) -> None:
+def finished(url: str, folder: str, options: argparse.Namespace) -> dict[str, Any]:
     """Run short trials until many have ended, and measure each quarter of them."""
     scheduler = {"type": "asha", "max_t": 10, "grace_period": 1, "reduction_factor": 3}
     at_once = 64
@@ -291,7 +292,7 @@ def finished(url: str, folder: str, options: argparse.Namespace) -> None:
                     )
                 before = now
         first, last = quarters[0], quarters[-1]
-        show(
+        row = show(
             "finished",
             quarters=[{name: round(found, 1) for name, found in quarter.items()} for quarter in quarters],
             cpu_growth=last["cpu_us"] / quarters[1]["cpu_us"],
@@ -301,11 +302,14 @@ def finished(url: str, folder: str, options: argparse.Namespace) -> None:
             driver.process.ask("profile")
             time.sleep(options.seconds)
             print(json.dumps(driver.process.ask("stop"), indent=1))
+        return row
 
 
-def show(case: str, **row: Any) -> None:
+def show(case: str, **row: Any) -> dict[str, Any]:
+    """Print a row, and return it."""
     shown = {name: round(found, 2) if isinstance(found, float) else found for name, found in row.items()}
     print(json.dumps({"benchmark": "scale", "case": case, **shown}), flush=True)
+    return shown
 
 
 @contextlib.contextmanager
@@ -333,7 +337,7 @@ def sqlite(folder: str) -> Iterator[str]:
     yield url
 
 
-def main() -> None:
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", default="sqlite,postgres,hosts,finished")
     parser.add_argument("--nodes", type=int, default=1000)
@@ -347,7 +351,11 @@ def main() -> None:
     parser.add_argument("--finished-pace", type=float, default=0.1, help="seconds between two reports of a short trial")
     parser.add_argument("--no-api", action="store_true")
     parser.add_argument("--profile", choices=["start", "run"], help="print where the first driver spends its CPU time")
-    options = parser.parse_args()
+    return parser.parse_args(given)
+
+
+def main() -> None:
+    options = arguments()
     many_files()
     for case in options.cases.split(","):
         with tempfile.TemporaryDirectory(prefix="tuner-scale-") as folder, contextlib.ExitStack() as stack:
@@ -361,7 +369,7 @@ def main() -> None:
             elif case == "finished":
                 finished(stack.enter_context(sqlite(folder)), folder, options)
             else:
-                parser.error(f"no such case: {case}")
+                raise SystemExit(f"no such case: {case}")
 
 
 if __name__ == "__main__":
