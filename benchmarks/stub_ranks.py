@@ -48,7 +48,7 @@ METRICS = ("loss", "accuracy", "lr", "norm", "epoch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What each trial does: `reports` reports, one every `pace_s` seconds."""
+    """The work of each trial: it makes `reports` reports, one every `pace_s` seconds."""
 
     reports: int
     pace_s: float
