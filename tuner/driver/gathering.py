@@ -13,8 +13,10 @@ MANY = 500
 """Events a second from which on they are gathered."""
 
 FEW = 3
-"""If fewer events come during a pause, there are no more pauses until the rate has been measured again: a single trial that
-waits for each of its reports would only become slower.
+"""The smallest number of events that must come during a pause.
+
+If fewer come, there are no more pauses until the rate has been measured again. For example, a single trial that waits for the
+commit of each of its reports would only become slower.
 """
 
 _WINDOW_S = 0.5  # the rate is measured over windows of this many seconds
