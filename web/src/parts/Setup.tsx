@@ -11,7 +11,7 @@ const Notes = lazy(() => import("./Notes"));
 
 /** Show what was requested and what it means: the space and every section of the spec. */
 export function Setup({ experiment }: { experiment: Experiment }) {
-  const { resolved } = experiment;
+  const { objectives, resolved } = experiment;
   const scheduler = resolved?.scheduler ?? experiment.scheduler;
   const search = resolved ? (resolved.search ?? { type: "the scheduler proposes configurations" }) : experiment.search;
   const longest = experiment.max_t ?? scheduler["max_t"] ?? null;
@@ -27,7 +27,10 @@ export function Setup({ experiment }: { experiment: Experiment }) {
         <h3>Experiment</h3>
         <Facts
           items={[
-            ["Objective", `${experiment.mode} ${experiment.metric}`],
+            [
+              objectives.length > 1 ? "Objectives" : "Objective",
+              objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", "),
+            ],
             ["Entrypoint", experiment.entrypoint ?? "a function, by value"],
             ["Samples", experiment.num_samples ?? "as many as the time budget allows"],
             ["Longest trial", longest === null ? "no limit" : `${param(longest)} × ${experiment.time_attr}`],
