@@ -163,7 +163,7 @@ export default function ExperimentsPage() {
       )}
       {experiments.length > 0 && (
         <Panel flush>
-          <div className={classes.scroll}>
+          <div className={`${classes.scroll} sideways`}>
             <table className={`${classes.table} ${classes.cards}`}>
               <thead>
                 <tr>
@@ -314,11 +314,8 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
         {held && <span className={classes.use}>{held} in use</span>}
       </td>
       <td>
-        <b>{metric(best?.value)}</b>{" "}
-        <span className={classes.dimmed} title={objectives.map((one) => `${one.mode} ${one.metric}`).join(", ")}>
-          {experiment.mode} {experiment.metric}
-          {objectives.length > 1 && ` and ${objectives.length - 1} more`}
-        </span>
+        <b>{metric(best?.value)}</b>
+        <span className={classes.use}>{objectives.map((one) => `${one.mode} ${one.metric}`).join(", ")}</span>
       </td>
       <td className={classes.wide}>
         <Spark id={experiment.id} metric={experiment.metric} value={best?.value ?? null} />
@@ -327,7 +324,7 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
         className={`${classes.wide} ${classes.clip}`}
         title={best ? config(readable(best.params, experiment.labels)) : undefined}
       >
-        {best ? config(readable(best.params, experiment.labels)) : "–"}
+        <span>{best ? config(readable(best.params, experiment.labels)) : "–"}</span>
       </td>
       <td className={classes.wide}>{experiment.method}</td>
       <td className={classes.right} title={moment(experiment.started_at ?? experiment.created_at)}>
