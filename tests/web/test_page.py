@@ -387,7 +387,7 @@ def test_a_failed_trial_says_where_and_why(visit: Open, finished: Search, tmp_pa
     expect(page).to_have_url(re.compile(r"/trials/trl_\w+$"))
     expect(page.get_by_role("heading", level=1)).to_contain_text(f"Trial {failed.number}")
     expect(page).to_have_title(f"Trial {failed.number} · failed · Tuner")
-    page.get_by_role("link", name="Among the others").click()
+    page.get_by_role("link", name="Show in the experiment").click()
     expect(page.get_by_role("dialog")).to_contain_text(SHAPES)
 
 

@@ -97,7 +97,7 @@ def test_pages_api_and_stream_work_under_a_path_prefix(visit: Open, service: Ser
     expect(link).to_have_attribute("href", re.compile(rf"^{PREFIX}/trials/trl_\w+$"))
     page.goto(f"{proxy.url}{link.get_attribute('href')}")  # type: ignore[attr-defined]
     expect(page.get_by_role("heading", level=1)).to_contain_text("Trial")
-    page.get_by_role("link", name="Among the others").click()
+    page.get_by_role("link", name="Show in the experiment").click()
     expect(page).to_have_url(re.compile(rf"^{root}experiments/{search.public_id}\?trial=\d+$"))
     page.goto(f"{root}nowhere/at/all")
     expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()

@@ -51,12 +51,21 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
           { label: `trial ${trial.number}` },
         ]}
       />
-      <div style={{ display: "flex", justifyContent: "space-between", alignItems: "center", margin: "4px 0 12px" }}>
+      <div
+        style={{
+          display: "flex",
+          flexWrap: "wrap",
+          justifyContent: "space-between",
+          alignItems: "center",
+          gap: "4px 16px",
+          margin: "4px 0 12px",
+        }}
+      >
         <h1 style={{ margin: 0, fontSize: 20 }}>
           <TrialTitle trial={trial} experiment={experiment} address={address} />
         </h1>
         <Anchor component={Link} to={`${to}?trial=${trial.number}`} size="sm">
-          Among the others
+          Show in the experiment
         </Anchor>
       </div>
       <Panel>
