@@ -222,7 +222,7 @@ interface TableProps {
 function Table({ label, heads, rows, empty, long }: TableProps) {
   if (rows.length === 0) return <p className={classes.none}>{empty}</p>;
   return (
-    <div className={classes.scroll} tabIndex={0} role="region" aria-label={label}>
+    <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label={label}>
       <table className={classes.table}>
         <thead>
           <tr>

@@ -200,7 +200,7 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
           />
         }
       >
-        <div className={classes.scroll} tabIndex={0} role="region" aria-label="Comparison">
+        <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Comparison">
           <table className={classes.table}>
             <thead>
               <tr>

@@ -1,4 +1,4 @@
-import { Group, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
+import { Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useNavigate, useParams } from "react-router";
@@ -461,9 +461,9 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
       <div className={classes.progress}>
         <Progress experiment={experiment} words />
       </div>
-      <Group gap={6}>
+      <div className={classes.actions}>
         <Actions experiment={experiment} />
-      </Group>
+      </div>
       {forecast && (forecast.end ?? forecast.more) && (
         <p className={classes.notice}>
           <b>Outlook:</b> {forecast.summary}.

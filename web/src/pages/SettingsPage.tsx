@@ -52,7 +52,7 @@ export default function SettingsPage() {
             {tokens.data.items.length === 0 ? (
               <p className={classes.none}>No tokens yet. Create one for each person and each script.</p>
             ) : (
-              <div className={classes.scroll} tabIndex={0} role="region" aria-label="Tokens">
+              <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Tokens">
                 <table className={classes.table}>
                   <thead>
                     <tr>
@@ -129,6 +129,7 @@ function Create() {
       >
         <TextInput
           label="Name"
+          w={300}
           placeholder="the person or program that uses it"
           required
           value={name}
@@ -137,19 +138,21 @@ function Create() {
         <Select
           label="Role"
           allowDeselect={false}
-          w={340}
+          w={370}
           data={ROLES}
           value={role}
           onChange={(value) => setRole((value ?? "editor") as NewToken["role"])}
         />
         <TextInput
           label="Project"
+          w={150}
           placeholder="all"
           value={project}
           onChange={(event) => setProject(event.currentTarget.value)}
         />
         <NumberInput
           label="Expires after, in days"
+          w={180}
           placeholder="never"
           min={1}
           value={days}
@@ -210,7 +213,7 @@ function Audit() {
       {audit.data.items.length === 0 ? (
         <p className={classes.none}>No changes yet.</p>
       ) : (
-        <div className={classes.scroll} tabIndex={0} role="region" aria-label="Latest changes">
+        <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Latest changes">
           <table className={classes.table}>
             <thead>
               <tr>

@@ -40,7 +40,7 @@ export function Webhooks() {
             No webhooks yet. A webhook sends a message to a URL, or to Slack, when an experiment ends or fails.
           </p>
         ) : (
-          <div className={classes.scroll} tabIndex={0} role="region" aria-label="Webhooks">
+          <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Webhooks">
             <table className={classes.table}>
               <thead>
                 <tr>

@@ -81,7 +81,7 @@ function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | 
   const finished = experiment.best?.finished;
   if (finished) {
     return (
-      <p className={classes.dimmed}>
+      <p className={classes.finished}>
         Best finished: <b>{metric(finished.value)}</b> by{" "}
         <button type="button" className={classes.link} onClick={() => onSelect(finished.trial_number)}>
           trial {finished.trial_number}
@@ -91,5 +91,5 @@ function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | 
     );
   }
   if (!experimentEnded(experiment.state) || experiment.counts.completed > 0) return null;
-  return <p className={classes.dimmed}>No trial was trained to its end, so the best value may not last.</p>;
+  return <p className={classes.finished}>No trial was trained to its end, so the best value may not last.</p>;
 }

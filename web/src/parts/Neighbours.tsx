@@ -32,7 +32,7 @@ export function Neighbours({ trial, experiment, onSelect }: NeighboursProps) {
   return (
     <>
       <p className={classes.dimmed}>{summary(trial, items, experiment)}</p>
-      <div className={classes.scroll} tabIndex={0} role="region" aria-label="Neighbours">
+      <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Neighbours">
         <table className={classes.table}>
           <thead>
             <tr>

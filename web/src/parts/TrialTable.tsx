@@ -187,6 +187,7 @@ export function TrialTable(props: TrialTableProps) {
         scope="col"
         data-numeric={column.numeric}
         data-pinned={left !== null}
+        data-column={column.id.startsWith("param:") ? "param" : column.id}
         style={pinStyle(left, column.id)}
         aria-sort={active ? (sort.descending ? "descending" : "ascending") : "none"}
       >
@@ -259,7 +260,7 @@ export function TrialTable(props: TrialTableProps) {
       )}
       <div
         ref={scroll}
-        className={classes.scroll}
+        className={`${classes.scroll} sideways`}
         onMouseLeave={() => onPoint(null)}
         tabIndex={0}
         role="region"
