@@ -1,5 +1,18 @@
 import { describe, expect, it } from "vitest";
-import { ago, apart, bytes, config, duration, elapsed, metric, number, param, rangeWords, readable } from "./format";
+import {
+  ago,
+  apart,
+  bytes,
+  config,
+  duration,
+  elapsed,
+  metric,
+  metricInColumn,
+  number,
+  param,
+  rangeWords,
+  readable,
+} from "./format";
 import type { Experiment, Params } from "./api/types";
 
 describe("numbers", () => {
@@ -97,6 +110,14 @@ describe("reported values", () => {
     [1234567.8, "1.23457e6"],
     [1e20, "1e20"],
   ])("%s is written %s, as reasons write it", (value, text) => expect(metric(value)).toBe(text));
+
+  it.each([
+    [0.5, "0.500000"],
+    [0.123456789, "0.123457"],
+    [12, "12"],
+    [null, "–"],
+    [0.00001234567, "1.23457e-5"],
+  ])("%s is written %s in a column", (value, text) => expect(metricInColumn(value)).toBe(text));
 });
 
 describe("an interval of time", () => {

@@ -28,6 +28,12 @@ export function metric(value: number | null | undefined): string {
   return String(Number(value.toPrecision(6)));
 }
 
+/** A reported value in a column: zeros at its end keep the decimal points in line. */
+export function metricInColumn(value: number | null | undefined): string {
+  const text = metric(value);
+  return text.includes(".") && !text.includes("e") ? value!.toPrecision(6) : text;
+}
+
 export function param(value: unknown): string {
   if (value === undefined) return "";
   if (typeof value === "number") return number(value);

@@ -89,6 +89,23 @@ export function ParetoChart(props: ParetoChartProps) {
       context.setLineDash([]);
     }
     for (const one of shown) if (front.has(one.number)) dot(one, 5, strong);
+    // The numbers of the front's trials lead to their rows in the table. A number that would cover another one is left out.
+    const taken: [number, number][] = [];
+    context.font = `11px ${getComputedStyle(canvas.current).fontFamily || "sans-serif"}`;
+    context.fillStyle = theme === "dark" ? "#d5d9e0" : "#3b4252";
+    context.strokeStyle = theme === "dark" ? "#1a1c21" : "#ffffff";
+    context.lineWidth = 3;
+    context.lineJoin = "round";
+    for (const one of shown) {
+      if (!front.has(one.number)) continue;
+      const [x, y] = at(one.values[axes[0]]!, one.values[axes[1]]!);
+      const size = context.measureText(String(one.number)).width;
+      const place: [number, number] = [x + 8 + size > right ? x - 8 - size : x + 8, y < TOP + 16 ? y + 15 : y - 7];
+      if (taken.some(([left, top]) => Math.abs(left - place[0]) < 16 && Math.abs(top - place[1]) < 12)) continue;
+      taken.push(place);
+      context.strokeText(String(one.number), ...place);
+      context.fillText(String(one.number), ...place);
+    }
     for (const one of points) {
       const colour = colours.get(one.number);
       if (colour) dot(one, 6, colour);

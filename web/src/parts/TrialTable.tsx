@@ -12,13 +12,14 @@ import { memo, useEffect, useMemo, useRef, useState, type CSSProperties } from "
 import { ROOT } from "../api/root";
 import type { Experiment, Trial, TrialState } from "../api/types";
 import type { Call } from "../charts/copies";
+import { frontOf, pointsOf } from "../charts/pareto";
 import type { Rows } from "../charts/save";
 import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../curves/colours";
-import { duration, metric, param } from "../format";
+import { duration, metricInColumn, param } from "../format";
 import { Panel } from "./Panel";
 import { SaveMenu } from "./SaveMenu";
 import { StateBadge } from "./StateBadge";
-import { columnsOf, serverColumn, type Column, type Sort } from "./trialColumns";
+import { columnsOf, FRONT, serverColumn, type Column, type Sort } from "./trialColumns";
 import classes from "./TrialTable.module.css";
 import { useKeys } from "./useKeys";
 import { useSame } from "./useSame";
@@ -81,7 +82,13 @@ export function TrialTable(props: TrialTableProps) {
   // Keep the same object while the columns are the same, or every row would be drawn again with every report.
   const columns = useSame(
     found,
-    [experiment.metric, ...found.map((column) => `${column.id}\0${column.numeric}`)].join("\0"),
+    [
+      experiment.metric,
+      ...found.map((column) => `${column.id}\0${column.numeric}`),
+      ...(found.some((column) => column.id === FRONT)
+        ? frontOf(pointsOf(trials, experiment.objectives), experiment.objectives)
+        : []),
+    ].join("\0"),
   );
   const definitions = useMemo(
     () =>
@@ -459,13 +466,15 @@ function Cell({ trial, column, colour, onSelect }: CellProps) {
       return (
         <>
           <i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />
-          {metric(trial.best_value)}
+          {metricInColumn(trial.best_value)}
         </>
       );
+    case FRONT:
+      return column.value(trial) ? <span className={classes.front}>front</span> : null;
     case "feasible":
       return param(column.value(trial) ?? "–");
     case "last":
-      return metric(trial.last_value);
+      return metricInColumn(trial.last_value);
     case "iteration":
       return trial.iteration;
     case "running_s":
@@ -476,7 +485,7 @@ function Cell({ trial, column, colour, onSelect }: CellProps) {
     }
     default:
       return column.id.startsWith("metric:")
-        ? metric(column.value(trial) as number | null | undefined)
+        ? metricInColumn(column.value(trial) as number | null | undefined)
         : param(column.value(trial));
   }
 }

@@ -25,6 +25,22 @@ describe("the columns of the trial table", () => {
     expect(judged.map(column.value)).toEqual(["yes", "no", null]);
   });
 
+  it("says which trials are on the front of several objectives", () => {
+    expect(COLUMNS.map((column) => column.id)).not.toContain("front");
+    const objectives = [
+      { metric: "accuracy", mode: "max" as const },
+      { metric: "latency", mode: "min" as const },
+    ];
+    const of = (number: number, accuracy: number, latency: number) => ({
+      ...TRIALS[0]!,
+      number,
+      last: { accuracy, latency },
+    });
+    const trials = [of(0, 0.9, 2), of(1, 0.8, 1), of(2, 0.8, 2)];
+    const column = columnsOf(trials, "accuracy", "training_iteration", objectives).find(({ id }) => id === "front")!;
+    expect(trials.map(column.value)).toEqual(["front", "front", null]);
+  });
+
   it.each([true, false])("sorts by value, what has none last (descending: %s)", (descending) => {
     const sorted = sortTrials(TRIALS, COLUMNS, { column: "best", descending });
     const values = sorted.map((trial) => trial.best_value);

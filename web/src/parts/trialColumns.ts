@@ -1,6 +1,10 @@
 /** The columns of the trial table: what they show, and how they sort. */
 
 import type { Experiment, Trial } from "../api/types";
+import { frontOf, pointsOf } from "../charts/pareto";
+
+/** The column that says which trials are on the Pareto front. */
+export const FRONT = "front";
 
 export interface Column {
   id: string;
@@ -18,6 +22,7 @@ export function columnsOf(
   timeAttr: string,
   objectives: Experiment["objectives"] = [],
 ): Column[] {
+  const front = objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives) : new Set<number>();
   const params = new Set<string>();
   const numeric = new Map<string, boolean>();
   for (const trial of trials) {
@@ -29,6 +34,16 @@ export function columnsOf(
   return [
     { id: "number", label: "Trial", numeric: true, value: (trial) => trial.number },
     { id: "state", label: "State", numeric: false, value: (trial) => STATE_ORDER.indexOf(trial.state) },
+    ...(objectives.length > 1
+      ? [
+          {
+            id: FRONT,
+            label: "Front",
+            numeric: false,
+            value: (trial: Trial) => (front.has(trial.number) ? "front" : null),
+          },
+        ]
+      : []),
     { id: "best", label: `Best ${metric}`, numeric: true, value: (trial) => trial.best_value },
     ...(trials.some((trial) => trial.feasible !== null)
       ? [
@@ -40,8 +55,13 @@ export function columnsOf(
           },
         ]
       : []),
-    { id: "last", label: "Last", numeric: true, value: (trial) => trial.last_value },
-    // With several objectives, show the last values of the others, too: the front is made of them.
+    // The front is made of last values, so they are shown for the other objectives, too.
+    {
+      id: "last",
+      label: objectives.length > 1 ? `Last ${metric}` : "Last",
+      numeric: true,
+      value: (trial) => trial.last_value,
+    },
     ...objectives.slice(1).map(({ metric: name }): Column => ({
       id: `metric:${name}`,
       label: `Last ${name}`,
@@ -70,7 +90,7 @@ export function serverColumn(id: string): string | null {
   if (id.startsWith("param:")) return `params.${id.slice("param:".length)}`;
   if (id.startsWith("metric:")) return `last.${id.slice("metric:".length)}`;
   const names: Record<string, string> = { best: "best_value", last: "last_value" };
-  return id === "feasible" ? null : (names[id] ?? id);
+  return id === "feasible" || id === FRONT ? null : (names[id] ?? id);
 }
 
 export interface Sort {
