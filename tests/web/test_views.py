@@ -311,6 +311,9 @@ def test_several_objectives_are_shown_as_a_front(visit: Open, service: Service, 
     expect(page.get_by_role("heading", name=f"Pareto front · {len(front)} of 40 trials")).to_be_visible()
     expect(page.locator("main header").first).to_contain_text(f"{len(front)} trials")
     expect(page.get_by_role("button", name="Last latency")).to_be_visible()
+    page.get_by_role("button", name="Front", exact=True).click()
+    marks = page.get_by_role("table").get_by_text("front", exact=True)
+    expect(marks).to_have_count(len(front))
     chart = page.get_by_role("img", name=re.compile("latency over accuracy of 40 trials"))
     box = chart.bounding_box()
     # The trial with the best accuracy is the rightmost point and on the front.
@@ -325,6 +328,14 @@ def test_several_objectives_are_shown_as_a_front(visit: Open, service: Service, 
     shot(page, tmp_path, "front")
     page.mouse.click(x, y)
     expect(page).to_have_url(re.compile(f"trial={best}"))
+    page.goto(page.url.split("?")[0] + "?tab=parameters")
+    page.get_by_role("combobox", name="Objective").click()
+    page.get_by_role("option", name="latency").click()
+    expect(page.get_by_role("heading", name="Each parameter and latency")).to_be_visible()
+    expect(page).to_have_url(re.compile("objective=latency"))
+    expect(page.get_by_role("heading", name="Importance of parameters for accuracy")).to_be_visible()
+    page.goto(page.url.split("?")[0] + "?tab=setup")
+    expect(page.get_by_text("max accuracy, min latency")).to_be_visible()
 
 
 def test_trials_that_report_once_are_shown_by_number_and_parameter(

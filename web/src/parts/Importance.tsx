@@ -41,7 +41,7 @@ export default function Importance({ experiment, where }: { experiment: Experime
   const { items } = query.data;
   return (
     <Panel
-      title={TITLE}
+      title={experiment.objectives.length > 1 ? `${TITLE} for ${query.data.metric}` : TITLE}
       aside={
         items.length > 0 && (
           <SaveMenu
@@ -96,7 +96,6 @@ export function Shares({
       </p>
     );
   }
-  const most = Math.max(...items.map((item) => item.share));
   return (
     <>
       <dl className={classes.shares} aria-label={`Importance of parameters for ${metric}`}>
@@ -105,7 +104,7 @@ export function Shares({
             <dt title={parameter}>{parameter}</dt>
             <dd>
               <div>
-                <i style={{ width: `${most > 0 ? (100 * share) / most : 0}%` }} aria-hidden />
+                <i style={{ width: `${100 * share}%` }} aria-hidden />
               </div>
               <span>{share > 0 && share < 0.005 ? "< 1" : Math.round(100 * share)} %</span>
             </dd>

@@ -109,7 +109,14 @@ export default function ParametersTab({
         )}
       </Panel>
       <Importance experiment={experiment} where={where} />
-      <SlicesPanel experiment={experiment} trials={trials} dimensions={byImportance} where={where} {...rest} />
+      <SlicesPanel
+        experiment={experiment}
+        trials={trials}
+        dimensions={byImportance}
+        where={where}
+        address={address}
+        {...rest}
+      />
       <ContourPanel
         experiment={experiment}
         trials={trials}

@@ -400,7 +400,7 @@ describe("a lineage", () => {
 });
 
 describe("the importance of parameters", () => {
-  it("has a bar for each, the longest for the most important", () => {
+  it("has a bar for each, to the scale of 100 %", () => {
     show(
       <Shares
         found={{
@@ -418,7 +418,7 @@ describe("the importance of parameters", () => {
     );
     const list = screen.getByLabelText("Importance of parameters for accuracy");
     expect([...list.querySelectorAll("dd")].map((one) => one.textContent)).toEqual(["80 %", "20 %"]);
-    expect([...list.querySelectorAll("i")].map((one) => one.style.width)).toEqual(["100%", "25%"]);
+    expect([...list.querySelectorAll("i")].map((one) => one.style.width)).toEqual(["80%", "20%"]);
   });
 
   it("says what keeps it from being more than a hint", () => {
@@ -468,7 +468,16 @@ describe("the set-up", () => {
     tags: { team: "vision" },
     notes: "",
     max_t: null,
+    objectives: [
+      { metric: "accuracy", mode: "max" },
+      { metric: "latency", mode: "min" },
+    ],
   } as unknown as Experiment;
+
+  it("names every objective", () => {
+    show(<Setup experiment={{ ...asked, resolved: null }} />);
+    expect(screen.getByText("Objectives").nextSibling!.textContent).toBe("max accuracy, min latency");
+  });
 
   it("shows what auto stands for", () => {
     show(
