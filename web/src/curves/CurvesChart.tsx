@@ -120,7 +120,9 @@ export function CurvesChart(props: CurvesChartProps) {
   useEffect(() => plot.current?.mark(marked), [marked]);
 
   const exploits = series.some((one) => one.segments.some((segment) => segment.cause === "exploit"));
-  const reported = series.filter((one) => one.segments.length > 0).length;
+  const drawn = series.filter((one) => one.segments.length > 0);
+  const reported = drawn.length;
+  const states = new Set(drawn.map((one) => one.state));
   const onKeyDown = (event: KeyboardEvent) => {
     const step = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1, k: -1, j: 1 }[event.key];
     if (step === undefined) return;
@@ -169,18 +171,25 @@ export function CurvesChart(props: CurvesChartProps) {
           />
           1
         </span>
-        <span>
-          <i className={classes.dot} aria-hidden /> stopped
-        </span>
-        <span>
-          <i className={classes.ring} aria-hidden /> paused
-        </span>
-        <span>
-          <i className={classes.cross} aria-hidden>
-            ×
-          </i>{" "}
-          failed
-        </span>
+        {(states.has("stopped") || states.has("cancelled")) && (
+          <span>
+            <i className={classes.dot} aria-hidden />{" "}
+            {states.has("cancelled") ? (states.has("stopped") ? "stopped or cancelled" : "cancelled") : "stopped"}
+          </span>
+        )}
+        {states.has("paused") && (
+          <span>
+            <i className={classes.ring} aria-hidden /> paused
+          </span>
+        )}
+        {states.has("failed") && (
+          <span>
+            <i className={classes.cross} aria-hidden>
+              ×
+            </i>{" "}
+            failed
+          </span>
+        )}
         {exploits && (
           <span>
             <i className={classes.diamond} aria-hidden /> continued from another trial's weights
