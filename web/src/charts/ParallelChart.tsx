@@ -226,8 +226,7 @@ export function ParallelChart(props: ParallelChartProps) {
                   onPointerCancel={() => setMoved(null)}
                   onKeyDown={step(dimension, i)}
                   y={14}
-                  textAnchor={i === 0 ? "start" : i === dimensions.length - 1 ? "end" : "middle"}
-                  x={i === 0 ? -44 : i === dimensions.length - 1 ? 56 : 0}
+                  {...titlePlace(dimension, i, dimensions.length)}
                 >
                   <title>{dimension.label}</title>
                   {short(dimension.label, i === 0 || i === dimensions.length - 1 ? 20 : 18)}
@@ -276,6 +275,18 @@ export function ParallelChart(props: ParallelChartProps) {
       </div>
     </div>
   );
+}
+
+/** The outer titles are centred over their axes, too, unless they are too long for the margin. */
+function titlePlace(
+  { label, range }: Dimension,
+  i: number,
+  count: number,
+): { textAnchor: "start" | "middle" | "end"; x: number } {
+  const written = label.length + (range?.log ? 6 : 0);
+  if (i === 0 && written > 11) return { textAnchor: "start", x: -44 };
+  if (i === count - 1 && written > 13) return { textAnchor: "end", x: 56 };
+  return { textAnchor: "middle", x: 0 };
 }
 
 function trace(context: CanvasRenderingContext2D, x: readonly number[], y: readonly number[]): void {
