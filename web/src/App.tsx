@@ -9,7 +9,7 @@ import {
 } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useCallback, useEffect, useLayoutEffect, useRef, useSyncExternalStore, type ReactNode } from "react";
-import { Link, NavLink, Outlet } from "react-router";
+import { Link, NavLink, Outlet, useLocation } from "react-router";
 import { api, ApiError } from "./api/client";
 import { ROOT } from "./api/root";
 import classes from "./App.module.css";
@@ -18,6 +18,8 @@ import { Unbroken } from "./pages/NotFoundPage";
 import { SignedIn, SignOut } from "./parts/SignIn";
 
 export function App() {
+  // Trials, comparisons and new experiments belong to the experiments, though their addresses do not say so.
+  const within = /^\/(trials|compare|new)\b/.test(useLocation().pathname);
   return (
     <>
       <a className={classes.skip} href="#main">
@@ -29,7 +31,9 @@ export function App() {
             <img src={`${ROOT}favicon.svg`} alt="" width={22} height={22} /> Tuner
           </Link>
           <nav className={classes.nav} aria-label="Main">
-            <NavLink to="/experiments">Experiments</NavLink>
+            <NavLink to="/experiments" data-within={within}>
+              Experiments
+            </NavLink>
             <NavLink to="/cluster">Cluster</NavLink>
             <NavLink to="/settings">Settings</NavLink>
             <a href={`${ROOT}openapi.json`}>API</a>

@@ -54,10 +54,11 @@ export default function ClusterPage() {
       {silent && !found && (
         <Panel>
           <p className={classes.words}>
-            The cluster is shown while a driver runs. It starts with the first experiment that this service drives;{" "}
-            <code>tuner doctor</code> finds what may keep it from starting.
+            The cluster is shown while a driver runs. The service says: <Plain text={query.error?.message ?? ""} />.
           </p>
-          <p className={classes.words}>The service says: {query.error?.message.replace(/[.]$/, "")}.</p>
+          <p className={classes.words}>
+            <code>tuner doctor</code> finds what may keep a driver from starting.
+          </p>
         </Panel>
       )}
       {query.isError && !silent && !found && (
@@ -149,6 +150,14 @@ export default function ClusterPage() {
       )}
     </div>
   );
+}
+
+/** A sentence of the service, with what is between backticks as code, and without its full stop. */
+function Plain({ text }: { text: string }) {
+  return text
+    .replace(/[.]$/, "")
+    .split("`")
+    .map((part, i) => (i % 2 === 1 ? <code key={i}>{part}</code> : part));
 }
 
 /** "3 of 4 GPUs and 6 of 8 CPUs are in use on 2 nodes. 2 trials run, 1 waits." */

@@ -449,7 +449,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
           <Figure
             label="Training saved"
             value={savedShare(saved)}
-            title={`${saved.done} of ${saved.full} iterations were trained; training every trial to the end would have taken all of them. Failed and cancelled trials are not counted.`}
+            title={`Compared with training each trial that was started to its end: ${saved.done} of ${saved.full} iterations were trained. Trials that failed, were cancelled or never started are not counted.`}
           />
         )}
         {experiment.gpu_hours > 0 && (

@@ -57,7 +57,12 @@ export function Actions({ experiment }: { experiment: Experiment }) {
         </Button>
       ))}
       {allowed.has("continue") && (
-        <Button size="compact-sm" variant="default" onClick={() => setForm("continue")}>
+        <Button
+          size="compact-sm"
+          variant="default"
+          title="Add trials to this search; it uses what has been learned so far"
+          onClick={() => setForm("continue")}
+        >
           Continue
         </Button>
       )}

@@ -38,6 +38,8 @@ export function CopyButton({ call, link = true }: { call: Call; link?: boolean }
       <Popover.Target>
         <button
           type="button"
+          aria-haspopup="dialog"
+          title={`Copy ${link ? "a link to this view, or " : ""}the API call for what it shows (Python, curl)`}
           onClick={() => {
             setCopied(null);
             setOpened(!opened);

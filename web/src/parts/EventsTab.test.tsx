@@ -24,7 +24,7 @@ describe("an event in words", () => {
       { segment: 2, outcome: "failed", failure: { message: "boom\nmore", rank: 1, traceback: "" } },
       "Segment 2 ended: it failed on rank 1: boom",
     ],
-    ["segment_ended", { segment: 2, outcome: "left", failure: null }, "Segment 2 ended, as was decided"],
+    ["segment_ended", { segment: 2, outcome: "left", failure: null }, "Segment 2 ended by a decision"],
     ["reported", { iteration: 9, metrics: { loss: null, acc: 0.123456789 } }, "Iteration 9: loss –, acc 0.123457"],
     ["commanded", { command: "stop", reason: "" }, "A user asked to stop it"],
     ["amended", { changes: { num_samples: 40 }, reason: "more" }, "A user changed num_samples: more"],

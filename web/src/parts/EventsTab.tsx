@@ -80,7 +80,7 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
       )}
       {query.isLoading && <Skeleton height={240} />}
       {chosen.length === 0 && (
-        <p className={classes.hint}>Without reports and decisions, unless you choose them above.</p>
+        <p className={classes.hint}>All but reports and decisions. Choose groups above to see other events.</p>
       )}
       {query.data && entries.length === 0 && (
         <p className={parts.none}>

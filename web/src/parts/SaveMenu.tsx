@@ -52,7 +52,12 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
       {picture ? (
         <Popover opened={opened} onChange={setOpened} position="bottom-end" trapFocus>
           <Popover.Target>
-            <button type="button" onClick={() => setOpened(!opened)}>
+            <button
+              type="button"
+              aria-haspopup="dialog"
+              title="Save this chart as PNG or its numbers as CSV, or show them as a table"
+              onClick={() => setOpened(!opened)}
+            >
               save
             </button>
           </Popover.Target>
@@ -71,7 +76,7 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
           </Popover.Dropdown>
         </Popover>
       ) : (
-        <button type="button" onClick={saveRows}>
+        <button type="button" title="Save the rows of this table as CSV" onClick={saveRows}>
           CSV
         </button>
       )}

@@ -137,7 +137,8 @@ function FailureBox({ failure, over }: { failure: Failure; over: boolean }) {
           {where && `, ${where}`}
         </b>{" "}
         <span>
-          {failure.cause.replaceAll("_", " ")} · {failure.kind}
+          {failure.cause.replaceAll("_", " ")}
+          {failure.kind === "user" ? " in the training code" : ` · ${failure.kind}`}
         </span>
       </p>
       <p>{failure.message}</p>
@@ -202,7 +203,7 @@ function Overview({ trial, experiment, across, rank, of, address }: OverviewProp
           ["Trained for", duration(trial.running_s)],
           ["Started", moment(trial.started_at)],
           ["Ended", moment(trial.ended_at)],
-          ...(trial.failures ? [["Failures", String(trial.failures)] as [string, string]] : []),
+          ...(trial.failures ? [["Failures so far", String(trial.failures)] as [string, string]] : []),
           ...(trial.checkpoint
             ? [
                 [

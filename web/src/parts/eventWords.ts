@@ -61,7 +61,7 @@ export function eventWords(entry: Pick<LogEntry, "kind" | "data">): { text: stri
     }
     case "segment_ended": {
       const failure: Failed | null = data["failure"] ?? null;
-      const outcome = { returned: ": its function returned", left: ", as was decided", failed: ": it failed" }[
+      const outcome = { returned: ": its function returned", left: " by a decision", failed: ": it failed" }[
         param(data["outcome"])
       ];
       const why = failure?.message ? `: ${failure.message.split("\n")[0]}` : "";
