@@ -192,6 +192,11 @@ export function CurvesChart(props: CurvesChartProps) {
         )}
         {exploits && (
           <span>
+            <i className={classes.given} aria-hidden /> weights given up
+          </span>
+        )}
+        {exploits && (
+          <span>
             <i className={classes.diamond} aria-hidden /> continued from another trial's weights
           </span>
         )}

@@ -85,7 +85,7 @@ export function arrow(
   context.restore();
 }
 
-/** A diamond at the point from which a trial continued with another one's weights. */
+/** A bar where the weights of a trial were given up, and a diamond at the point from which it continued with another one's. */
 export function markExploits(
   context: CanvasRenderingContext2D,
   { points, exploits }: Line,
@@ -96,6 +96,10 @@ export function markExploits(
   for (const { at } of exploits) {
     const [x, y] = [points[2 * at]!, points[2 * at + 1]!];
     if (Number.isNaN(y)) continue;
+    let before = at - 1;
+    while (before >= 0 && Number.isNaN(points[2 * before + 1]!)) before--;
+    if (before >= 0)
+      context.fillRect(points[2 * before]! - size, points[2 * before + 1]! - 4 * size, 2 * size, 8 * size);
     for (const [r, colour] of [
       [5 * size, halo],
       [3.6 * size, fill],

@@ -1,5 +1,5 @@
 import { Anchor, SegmentedControl, Select, Skeleton, Switch, useComputedColorScheme } from "@mantine/core";
-import { useQueries } from "@tanstack/react-query";
+import { useQueries, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { Link } from "react-router";
 import { api } from "../api/client";
@@ -19,7 +19,7 @@ import { ProblemBox } from "../parts/Problem";
 import { StateBadge } from "../parts/StateBadge";
 import { useKeys } from "../parts/useKeys";
 import { useTitle } from "../parts/useTitle";
-import { parseTrials, rowsOf, widestGap, type ComparedRow } from "./compare";
+import { bestIn, parseTrials, rowsOf, widestGap, type ComparedRow } from "./compare";
 import classes from "./ComparePage.module.css";
 import { useAddress } from "./useAddress";
 
@@ -39,11 +39,23 @@ export default function ComparePage() {
   });
   const broken = found.find((query) => query.isError && !query.data);
   const trials = found.flatMap((query) => query.data ?? []);
+  const of = [...new Set(trials.map((trial) => trial.experiment_id))];
+  const owner = useQuery({
+    queryKey: keys.experiment(of[0] ?? ""),
+    queryFn: ({ signal }) => api.experiment(of[0]!, signal),
+    enabled: of.length === 1,
+  });
   const without = (id: string) => address.set({ trials: ids.filter((one) => one !== id).join(",") });
   return (
     <div className={classes.page}>
       <div>
-        <Crumbs items={[{ label: "Experiments", to: "/experiments" }, { label: "compare" }]} />
+        <Crumbs
+          items={[
+            { label: "Experiments", to: "/experiments" },
+            ...(owner.data && of.length === 1 ? [{ label: owner.data.name, to: `/experiments/${owner.data.id}` }] : []),
+            { label: "compare" },
+          ]}
+        />
         <h1 className={classes.title}>Compare trials</h1>
       </div>
       {broken && (
@@ -236,7 +248,13 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
                     <tr key={row.name}>
                       <th scope="row">{row.name}</th>
                       {row.values.map((value, i) => (
-                        <td key={trials[i]!.id}>{cellWords(row, value)}</td>
+                        <td key={trials[i]!.id}>
+                          {i === bestIn(row, first) ? (
+                            <b title="the best of them">{cellWords(row, value)}</b>
+                          ) : (
+                            cellWords(row, value)
+                          )}
+                        </td>
                       ))}
                     </tr>
                   ))}

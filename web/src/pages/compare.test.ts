@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { parseTrials, rowsOf, widestGap } from "./compare";
+import { bestIn, parseTrials, rowsOf, widestGap } from "./compare";
 
 describe("a comparison", () => {
   it("knows which rows are the same in all trials", () => {
@@ -29,5 +29,18 @@ describe("a comparison", () => {
     expect(parseTrials("trl_a,trl_b,trl_a,exp_c,,trl_d")).toEqual(["trl_a", "trl_b", "trl_d"]);
     expect(parseTrials(null)).toEqual([]);
     expect(parseTrials(Array.from({ length: 14 }, (_, i) => `trl_${i}`).join())).toHaveLength(10);
+  });
+});
+
+describe("the best of the compared values", () => {
+  const row = { group: "Results", name: "best loss", values: [0.3, undefined, 0.1], same: false };
+
+  it("depends on the mode of the objective", () => {
+    expect(bestIn(row, { metric: "loss", mode: "min" })).toBe(2);
+    expect(bestIn(row, { metric: "loss", mode: "max" })).toBe(0);
+  });
+
+  it("is marked in the row of the objective only", () => {
+    expect(bestIn({ ...row, name: "last loss" }, { metric: "loss", mode: "min" })).toBeNull();
   });
 });

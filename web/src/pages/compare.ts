@@ -1,6 +1,6 @@
 /** The differences between trials: rows of a table whose values differ, and where their curves differ the most. */
 
-import type { CurveSegment } from "../api/types";
+import type { CurveSegment, Experiment } from "../api/types";
 
 export interface ComparedRow {
   group: string;
@@ -18,6 +18,17 @@ export function rowsOf(group: string, objects: readonly Readonly<Record<string, 
     const first = JSON.stringify(values[0] ?? null);
     return { group, name, values, same: values.every((value) => JSON.stringify(value ?? null) === first) };
   });
+}
+
+/** The column of the best value in the row of the objective's best values; null for other rows. */
+export function bestIn(row: ComparedRow, of: Pick<Experiment, "metric" | "mode"> | undefined): number | null {
+  if (!of || row.group !== "Results" || row.name !== `best ${of.metric}`) return null;
+  const sign = of.mode === "max" ? 1 : -1;
+  let best: number | null = null;
+  row.values.forEach((value, i) => {
+    if (typeof value === "number" && (best === null || sign * value > sign * (row.values[best] as number))) best = i;
+  });
+  return best;
 }
 
 export interface Gap {
