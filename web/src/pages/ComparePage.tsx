@@ -133,6 +133,10 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
   );
   const gap = useMemo(() => widestGap(series.map((one) => one.segments)), [series]);
   const rows = useMemo(() => comparedRows(trials, experiments), [trials, experiments]);
+  const best = useMemo(() => {
+    const of = experiments.get(trials[0]!.experiment_id);
+    return new Map(rows.map((row) => [row, bestIn(row, of)]));
+  }, [rows, experiments, trials]);
   const shown = all ? rows : rows.filter((row) => !row.same);
   const groups = [...new Set(shown.map((row) => row.group))];
   return (
@@ -249,7 +253,7 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
                       <th scope="row">{row.name}</th>
                       {row.values.map((value, i) => (
                         <td key={trials[i]!.id}>
-                          {i === bestIn(row, first) ? (
+                          {i === best.get(row) ? (
                             <b title="the best of them">{cellWords(row, value)}</b>
                           ) : (
                             cellWords(row, value)
