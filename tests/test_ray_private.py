@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-KNOW_MODULES = {"tuner/driver/hosts/ray/ray_start.py", "tuner/trials/compat/ray_compat.py"}
+KNOW_MODULES = {
+    "tuner/driver/hosts/ray/ray_start.py",
+    "tuner/driver/hosts/ray/tokens.py",
+    "tuner/trials/compat/ray_compat.py",
+}
 KNOW_ATTRIBUTES = ("tuner/schedulers/from_ray.py", "tuner/schedulers/stoppers/from_ray.py")
 LOGGER = "ray._private.authentication"
 """A logger is called so; naming it imports nothing, and a Ray without it goes on as well."""

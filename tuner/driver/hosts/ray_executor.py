@@ -24,6 +24,9 @@ class RayExecutor:
     name: Literal["ray", "local", "agents"] = "ray"
     own_process = True
 
+    def __init__(self) -> None:
+        self._pool: Pool | None = None
+
     @property
     def node(self) -> str:
         """Return Ray's id of the node on which the host runs."""
@@ -37,7 +40,7 @@ class RayExecutor:
 
     def groups(self, options: GroupOptions) -> GroupManager:
         """Return the worker groups of the host, whose ranks report to the host's actor."""
-        pool = Pool(
+        self._pool = Pool(
             ray.get_runtime_context().current_actor,
             name=options.name,
             report_address=options.report_address,
@@ -47,7 +50,7 @@ class RayExecutor:
             quotas=options.quotas,
             preempt_after_s=options.preempt_after_s,
         )
-        return GroupManager(pool, logs=options.logs)
+        return GroupManager(self._pool, logs=options.logs)
 
     def clean_up(self) -> None:
         """Remove the placement groups of driver hosts that have died."""
@@ -69,8 +72,9 @@ class RayExecutor:
         return nodes, available
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function in a Ray task on another node, or in a thread here if `node` is this node or is not alive."""
-        if node != self.node and node in await asyncio.to_thread(living_nodes):
+        """Call a function in a Ray task on another node, or in a thread here if `node` is this node or cannot be reached."""
+        is_cut = self._pool is not None and self._pool.is_cut(node)
+        if node != self.node and not is_cut and node in await asyncio.to_thread(living_nodes):
             return await on_node(node, function, *args)
         return await asyncio.to_thread(function, *args)
 

@@ -30,12 +30,14 @@ from tuner.trials.groups.admission import (
 )
 from tuner.trials.groups.builder import PATIENCE_S, GroupBuilder
 from tuner.trials.groups.group import Group, Key, group_key
+from tuner.trials.groups.node_names import node_names
 from tuner.trials.groups.warm import WarmGroups
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.report_socket import Address
 
 log = logging.getLogger(__name__)
 
+_PARTED_S = 60.0  # seconds for which no group is placed on a node that cannot reach another node
 _LOOK_S = 0.5  # seconds between two checks whether a waiting group fits; a group that becomes free causes a check too
 
 _Building = tuple[asyncio.Future[Group], asyncio.Event]
@@ -221,6 +223,26 @@ class Pool:
         """Run a function, such as those of the module `nodes`, on a node of the cluster, and return its value."""
         return await self._builder.on_node(node, function, *args)
 
+    def is_cut(self, node: str) -> bool:
+        """Return whether a node cannot be reached, although Ray counts it as alive."""
+        return node in self._builder.cut
+
+    def cut(self, rank: bytes, silent: bool) -> None:
+        """Use the node of a rank for no other group while it cannot be reached, or for a while if `silent` is False.
+
+        rank: the token of the rank's process.
+        """
+        idle = (*self._warm.idle, *self._warm.kept)
+        workers = [worker for group in (*self._admission.launches, *idle) for worker in group.workers]
+        node = next((worker.node for worker in workers if worker.token == rank), None)
+        if node is None:
+            return
+        self._builder.cut.add(node, 0.0 if silent else _PARTED_S)
+        self._idle_all()
+        for group in list(self._warm.idle):
+            if node in group.nodes():
+                self._builder.end_soon(self._warm.take(group))
+
     def _take_idle(self) -> Group | None:
         """Return the longest idle group that can be ended now, and remove it from the idle groups; None if there is none."""
         found = next((group for group in self._warm.idle if not group.uploads), None)
@@ -365,7 +387,9 @@ class Pool:
             await asyncio.shield(self._reading)
 
     async def _set_nodes(self) -> None:
-        nodes = await self._builder.blocking(_read_nodes)
+        living = await self._builder.blocking(_living)
+        self._builder.names = node_names(living)
+        nodes = {node["NodeID"]: dict(node["Resources"]) for node in living if node["NodeID"] not in self._builder.cut}
         elsewhere: dict[str, float] = {}
         if self._admission.any_pending(time.monotonic()) and not self._builder.ending:
             free = await self._builder.blocking(ray.available_resources)
@@ -380,6 +404,6 @@ class Pool:
         yield from (key for key, placed in self._spares.values() if placed.is_set())
 
 
-def _read_nodes() -> dict[str, dict[str, float]]:
-    """Return the resources of every live node."""
-    return {node["NodeID"]: dict(node["Resources"]) for node in ray.nodes() if node["Alive"]}
+def _living() -> list[dict[str, Any]]:
+    """Return the live nodes in the form of `ray.nodes`."""
+    return [node for node in ray.nodes() if node["Alive"]]

@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from tuner.driver.hosts.ray.cluster import DEAD, connect
+from tuner.driver.hosts.ray.cluster import DEAD, connect, disconnect
 from tuner.driver.hosts.ray.start import start_host
 from tuner.driver.hosts.scripts.needs import of_database, of_workers
 from tuner.settings import Settings
@@ -198,7 +198,7 @@ def _end_ray() -> None:
             return
         private, _private = _private, None
         if private.connection == _connection():
-            ray.shutdown()
+            disconnect()
 
 
 atexit.register(shutdown)
