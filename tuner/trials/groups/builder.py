@@ -171,6 +171,17 @@ class GroupBuilder:
         """Run a blocking function in a thread, and return its value."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
+    async def nodes(self) -> dict[str, dict[str, float]]:
+        """Return the resources of every live node that can be reached, by the id of the node."""
+        living = [node for node in await self.blocking(ray.nodes) if node["Alive"]]
+        self.names = node_names(living)
+        return {node["NodeID"]: dict(node["Resources"]) for node in living if node["NodeID"] not in self.cut}
+
+    async def free_resources(self) -> dict[str, float]:
+        """Return the free resources of all nodes together."""
+        found: dict[str, float] = await self.blocking(ray.available_resources)
+        return found
+
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         """Run a function, such as those of the module `nodes`, on a node of the cluster, and return its value."""
         if node == self._node:

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import ray
-
 from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogLimit
 from tuner.trials.groups.admission import (
@@ -30,7 +28,6 @@ from tuner.trials.groups.admission import (
 )
 from tuner.trials.groups.builder import PATIENCE_S, GroupBuilder
 from tuner.trials.groups.group import Group, Key, group_key
-from tuner.trials.groups.node_names import node_names
 from tuner.trials.groups.warm import WarmGroups
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.report_socket import Address
@@ -59,6 +56,7 @@ class Pool:
         quotas: how much of each resource the experiments of a project may hold together.
         preempt_after_s: the minimum time, in seconds, for which a group runs before it has to make room for another
             experiment.
+        builder: makes the object that builds groups and knows the cluster, from the arguments of `GroupBuilder`.
     """
 
     def __init__(
@@ -74,6 +72,7 @@ class Pool:
         standing: Callable[[str], Standing] = ordinary,
         quotas: Quotas | None = None,
         preempt_after_s: float = PREEMPT_AFTER_S,
+        builder: Callable[..., GroupBuilder] = GroupBuilder,
     ) -> None:
         self._admission = Admission(
             autoscaling=autoscaling,
@@ -82,7 +81,7 @@ class Pool:
             standing=standing,
             quotas=quotas,
         )
-        self._builder = GroupBuilder(
+        self._builder: GroupBuilder = builder(
             driver,
             name=name,
             autoscaling=autoscaling,
@@ -91,7 +90,7 @@ class Pool:
             idle=self._take_idle,
             uploading=lambda: bool(self._builder.uploading) or any(group.uploads for group in self._warm.idle),
         )
-        self._warm = WarmGroups(idle_timeout_s, self._builder.end_soon)
+        self._warm: WarmGroups = WarmGroups(idle_timeout_s, self._builder.end_soon)
         self._spares: dict[
             asyncio.Future[Group], tuple[Key, asyncio.Event]
         ] = {}  # groups that are being built and that no segment waits for
@@ -387,12 +386,10 @@ class Pool:
             await asyncio.shield(self._reading)
 
     async def _set_nodes(self) -> None:
-        living = await self._builder.blocking(_living)
-        self._builder.names = node_names(living)
-        nodes = {node["NodeID"]: dict(node["Resources"]) for node in living if node["NodeID"] not in self._builder.cut}
+        nodes = await self._builder.nodes()
         elsewhere: dict[str, float] = {}
         if self._admission.any_pending(time.monotonic()) and not self._builder.ending:
-            free = await self._builder.blocking(ray.available_resources)
+            free = await self._builder.free_resources()
             elsewhere = used_elsewhere(nodes, free, self._keys_with_room())
         self._admission.set_nodes(nodes, elsewhere)
 
@@ -402,8 +399,3 @@ class Pool:
         yield from (group.key for group in (*self._admission.launches, *idle))
         yield from (waiter.key for waiter in self._admission.admitted if waiter.placed.is_set())
         yield from (key for key, placed in self._spares.values() if placed.is_set())
-
-
-def _living() -> list[dict[str, Any]]:
-    """Return the live nodes in the form of `ray.nodes`."""
-    return [node for node in ray.nodes() if node["Alive"]]
