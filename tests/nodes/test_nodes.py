@@ -28,7 +28,7 @@ DEADLINE_S = 150.0
 
 
 class Search:
-    """What the database says about the only experiment of a cluster's home."""
+    """Reads the database of the only experiment of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

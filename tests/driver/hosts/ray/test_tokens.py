@@ -43,7 +43,7 @@ def users(home: Path) -> Path:
 
 
 def test_the_installed_ray_has_the_names_that_are_used() -> None:
-    """If a new version of Ray lacks them, a process that has ended its own Ray cannot connect to a cluster with a token."""
+    """Without them, a process that has ended its own Ray cannot connect to a cluster with a token."""
     assert [name for name in tokens.NAMES if not hasattr(importlib.import_module(tokens.RAYLET), name)] == []
 
 
