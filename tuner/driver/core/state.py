@@ -25,6 +25,7 @@ from tuner.driver.core.actions import Action, DeleteCheckpoint, Interrupt
 from tuner.driver.core.checkpoints import CheckpointLedger
 from tuner.driver.core.outlook import Outlook
 from tuner.driver.core.progress import Progress
+from tuner.driver.core.saving import SaveInterval
 from tuner.driver.core.segments import Segments
 from tuner.driver.core.sizes import Sizes
 from tuner.driver.core.standing import Standing
@@ -98,6 +99,7 @@ class State:
         self.asked = 0  # number of trials that users have enqueued so far
         self.revisions = Revisions([searcher.context.space])  # all search spaces so far
         self.usage = Usage(spec.scaling)
+        self.saving = SaveInterval(spec.checkpoint, self.usage)
         self.capped = False  # the GPU hours are used up, so every segment is ended as soon as possible
         self.begun = False  # whether a trial has ever started
         self.error: str | None = None
@@ -239,6 +241,7 @@ class State:
         else:
             self.begun = isinstance(event, (e.SegmentStarted, e.Reported))
         self.before, self.now = self.now, max(self.now, event.time)
+        self.saving.fresh = False
 
     def _apply_event(self, event: Event) -> list[Fact]:
         """Apply an event. Return the facts about which the scheduler may have to decide."""
@@ -533,6 +536,8 @@ class State:
             case d.Retry(trial=number):
                 trial = self._go_on(number, decision.reason)
                 self._count_failure(trial)
+                if trial.segments and trial.segments[-1].state is SegmentState.FAILED:
+                    self.saving.failed(self.now)
                 self._interrupt(self.segments.plan(trial, "retry", seq))
             case d.Exploit(trial=number):
                 trial = self._go_on(number, decision.reason)
@@ -666,6 +671,8 @@ class State:
     def _keep(self, trial: Trial, segment: int, info: CheckpointInfo) -> None:
         """Add a checkpoint of a segment, with the objective of its report unless a later segment repeated that iteration."""
         newest = trial.segments[-1]
+        if info.id not in trial.checkpoints:  # an upload that has ended names the same checkpoint again
+            self.saving.saved(info.took_s, self.now)
         reported = (s.ordinal for s in reversed(trial.segments) if s.start_iteration < info.step <= s.iteration)
         known = next(reported, None) == segment
         value = trial.values.get(info.step) if known else None
