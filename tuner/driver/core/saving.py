@@ -23,7 +23,7 @@ PRIOR_FAILURES = 0.5
 """The number of failures that the expectation is worth: 3 hours without a failure count as much as it does."""
 
 LEAST_COST_S = 0.01
-"""What a checkpoint costs at least, in seconds, because the ranks wait for the driver at its report."""
+"""The least cost of a checkpoint, in seconds, because the ranks wait for the driver at its report."""
 
 _TELL_AGAIN = 1.5  # the log gets the interval again once it has changed by this factor
 
