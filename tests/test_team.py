@@ -149,6 +149,7 @@ def posted(services: list[Service], tokens: dict[str, str]) -> dict[str, str]:
     made = {}
     space = {**SLOW["space"], "steps": {"type": "const", "value": STEPS}}
     spec = {**SLOW, "space": space, "scaling": {"num_workers": 1, "resources_per_worker": {"CPU": 0.5}}}
+    spec["limits"] = {**SLOW["limits"], "max_failures": 1}  # a killed rank counts as a failure of the training code
     for number in range(EXPERIMENTS):
         project = PROJECTS[number % len(PROJECTS)]
         with as_(services[number % 2], tokens[f"editor {project}"]) as editor:
