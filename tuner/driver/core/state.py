@@ -484,12 +484,16 @@ class State:
         self.scheduler.amend(context)
 
     def may_yield(self, trial: Trial) -> bool:
-        """Return whether the trial can be paused for another experiment: it runs, and has a checkpoint to continue from."""
+        """Return whether the trial can be paused for another experiment, or because its node is about to be taken away.
+
+        It must run, and have a checkpoint to continue from or save one at every report.
+        """
         segment = trial.segment
         if segment is None or self.state is not _X.RUNNING or self.finishing is not None:
             return False
         free = segment.state is SegmentState.RUNNING and segment.commanded is None and trial.next is None
-        return free and segment.report_no > 0 and trial.checkpoint is not None
+        saves = segment.offers and segment.offer == segment.report_no + 1
+        return free and segment.report_no > 0 and (trial.checkpoint is not None or saves)
 
     def _want_room(self, event: e.RoomWanted) -> None:
         trial = self._touch(event.trial)

@@ -346,6 +346,7 @@ class Driven:
             self.core, self.loop, host.segments, self.groups.draw, host.executors.of(record.spec).share
         )
 
+        self.slots: int | None = None  # how many of its trials the cluster held at the last look
         self.granted: int | None = None  # how many workers its elastic trials could have at the last look
 
     def workers(self, ref: SegmentRef) -> int:

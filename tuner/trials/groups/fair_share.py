@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tuner.domain.experiment import Scaling
+from tuner.trials.groups.growth import is_there
 
 HALF_LIFE_S = 3600.0
 """The half-life of past usage, in seconds."""
@@ -112,10 +113,11 @@ class Room:
         return _placed(gang, self.free)
 
     def count(self, bundle: Mapping[str, float]) -> int:
-        """Return how many workers with these resources fit into the free resources, each on any node."""
+        """Return how many workers with these resources fit into the free resources of the nodes that are there."""
         found = sum(
-            min(int((node.get(name, 0.0) + _TINY) // amount) for name, amount in bundle.items())
-            for node in self.free.values()
+            min(int((resources.get(name, 0.0) + _TINY) // amount) for name, amount in bundle.items())
+            for node, resources in self.free.items()
+            if is_there(node)
         )
         taken = max((math.ceil(self.elsewhere.get(name, 0.0) / amount - _TINY) for name, amount in bundle.items()))
         return max(0, found - taken)
@@ -167,12 +169,16 @@ def _placed(
     """
     counts = {node: _times(gang, resources) for node, resources in room.items()}
     first = {node: _times(gang, resources) for node, resources in prefer.items()} if prefer is not None else counts
-    nodes = sorted((node for node, count in counts.items() if count), key=lambda node: (-first.get(node, 0), node))
+    nodes = sorted(
+        (node for node, count in counts.items() if count),
+        key=lambda node: (not is_there(node), -first.get(node, 0), node),
+    )
     match gang.strategy:
         case "STRICT_PACK":
             enough = [node for node in nodes if counts[node] >= gang.workers]
             if prefer is None:
                 enough.reverse()  # take the smallest node that is large enough
+                enough.sort(key=is_there, reverse=True)
             return (enough[0],) * gang.workers if enough else None
         case "STRICT_SPREAD":
             return tuple(nodes[: gang.workers]) if len(nodes) >= gang.workers else None
@@ -274,6 +280,16 @@ class Shares:
         self._sums = self.room.sums()
         for holding in self.holdings.values():
             self.room.take(holding.gang, holding.nodes)
+
+    def place_anew(self, tokens: Collection[Hashable]) -> None:
+        """Give the groups with these tokens, which Ray has not placed yet, the nodes that are now best for them."""
+        for token in tokens:
+            self.room.take(self.holdings[token].gang, self.holdings[token].nodes, -1)
+        for token in tokens:
+            holding = self.holdings[token]
+            nodes = self.room.place(holding.gang) or holding.nodes
+            self.room.take(holding.gang, nodes)
+            self.holdings[token] = replace(holding, nodes=nodes)
 
     def hold(self, token: Hashable, experiment: str, gang: Gang, nodes: Sequence[str], now: float) -> None:
         """Record that a group of an experiment holds resources on these nodes. token: identifies the group in `release`."""
