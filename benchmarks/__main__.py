@@ -14,6 +14,7 @@ HELPERS = {
     "record_curves",
     "page_data",
     "page_chromium",
+    "stub_ranks",
     "optuna_page",
 }  # which print no figures
 

@@ -1,7 +1,7 @@
 """A Ray cluster on this machine whose nodes a real autoscaler adds and removes, through Ray's fake node provider.
 
-`ray.cluster_utils.AutoscalingCluster` does the same, but needs a file that is missing in Ray's wheel, and runs `ray stop --force`,
-which ends every Ray of the machine.
+`ray.cluster_utils.AutoscalingCluster` does the same, but needs a file that is missing in Ray's wheel, and runs
+`ray stop --force`, which ends every Ray of the machine.
 """
 
 from __future__ import annotations

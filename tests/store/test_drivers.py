@@ -26,7 +26,7 @@ from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Segment
 from tuner.errors import Conflict, LostLease, NotFound, StoreError
 from tuner.store import Store
-from tuner.store.writing import history
+from tuner.store.writing import history, writer
 
 
 class TestLeases:
@@ -274,3 +274,11 @@ class TestLog:
             done.set()
             reader.join()
         assert torn == []
+
+
+def test_superseding_the_decisions_of_a_trial_reads_no_decision_of_another_trial(sqlite_url: str) -> None:
+    """Otherwise each start or end of a trial would cost more, the more trials have ended."""
+    with Store.open(sqlite_url) as store, store._database.cursor() as (cursor, _):
+        plan = [row[3] for row in cursor.rows(f"EXPLAIN QUERY PLAN {writer._SUPERSEDED}", (1, 1, 2, 5))]
+    assert "SEARCH decision USING PRIMARY KEY (experiment_id=? AND event_seq=?)" in plan
+    assert any("ix_decision_trial (experiment_id=? AND trial_number=?" in step for step in plan)

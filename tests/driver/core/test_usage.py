@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -146,3 +147,22 @@ def test_the_row_and_the_forecast(sqlite_store: Store) -> None:
     capped = dataclasses.replace(running.spec, limits=Limits(gpu_hours=4.0))
     assert expected_gpu_hours(dataclasses.replace(running, spec=capped)) == 4.0
     assert expected_gpu_hours(dataclasses.replace(running, state=ExperimentState.COMPLETED)) == 2.0
+
+
+def test_the_sum_over_all_groups_is_kept_up_to_date() -> None:
+    """Compare with the sum over the groups that run, and with the history of those that have ended."""
+    rng = random.Random(0)
+    usage, since, sizes, ended_s = Usage(GPUS), dict[int, float](), dict[int, float](), 0.0
+    now = 1.7e9
+    for _ in range(3000):
+        now += rng.random()
+        trial = rng.randrange(20)
+        if trial in since and rng.random() < 0.5:
+            usage.end(trial, now)
+            ended_s += (now - since.pop(trial)) * sizes.pop(trial)
+        else:
+            sizes[trial] = sizes.get(trial) or rng.choice([1.0, 2.0, 0.5])
+            since[trial] = min(since.get(trial, now), now - rng.random())
+            usage.begin(trial, since[trial], sizes[trial])
+        expected = ended_s + sum((now - at) * sizes[trial] for trial, at in since.items())
+        assert usage.seconds(now) == pytest.approx(expected, abs=1e-3)

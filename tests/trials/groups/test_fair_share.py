@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tuner.trials.groups import fair_share
 from tuner.trials.groups.fair_share import Claim, Gang, Room, Running, Shares
 
 ONE_CPU = Gang((("CPU", 1.0),))
@@ -280,3 +282,50 @@ def test_shares_follow_the_weights(weights: list[float], slots: int) -> None:
     cluster.run(4000.0)
     per_weight = [cluster.seconds[name] / experiments[name].weight for name in names]
     assert jain(per_weight) > 0.98
+
+
+@pytest.mark.parametrize("strategy", ["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"])
+def test_gangs_go_to_the_same_nodes_however_the_room_has_changed(strategy: str) -> None:
+    """Compare a room that has changed many times with a new one that has the same free resources."""
+    rng = random.Random(strategy)
+    room = Room({f"node{number}": {"CPU": 8.0, "GPU": 2.0} for number in range(12)})
+    bundles = [(("CPU", 1.0),), (("CPU", 0.5), ("GPU", 1.0)), (("CPU", 3.0),)]
+    placed: list[tuple[Gang, tuple[str, ...]]] = []
+    refused = 0
+    for _ in range(600):
+        gang = Gang(rng.choice(bundles), rng.randint(1, 6), strategy)
+        same = Room(room.total)
+        same.free = {node: dict(resources) for node, resources in room.free.items()}
+        nodes = room.place(gang)
+        assert nodes == same.place(gang)
+        if rng.random() < 0.02:
+            room.reserve(gang)
+        elif nodes is not None and rng.random() < 0.6:
+            room.take(gang, nodes)
+            placed.append((gang, nodes))
+        elif placed:
+            refused += nodes is None
+            room.take(*placed.pop(rng.randrange(len(placed))), -1)
+    assert refused
+
+
+def test_a_gang_is_placed_without_a_look_at_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room({f"node{number}": {"GPU": 8.0} for number in range(1000)})
+    gang = Gang((("GPU", 1.0),), 4)
+    room.place(gang)  # the first look at this kind of worker
+    assert room.holds(gang)
+    looks = 0
+    times = fair_share._times
+
+    def counted(gang: Gang, resources: Mapping[str, float]) -> int:
+        nonlocal looks
+        looks += 1
+        return times(gang, resources)
+
+    monkeypatch.setattr(fair_share, "_times", counted)
+    for _ in range(100):
+        nodes = room.place(gang)
+        assert nodes is not None
+        assert room.holds(gang)
+        room.take(gang, nodes)
+    assert looks == 100, "only the node that got the workers"

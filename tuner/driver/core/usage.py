@@ -16,6 +16,12 @@ class Usage:
         self.saved_s = 0.0  # seconds that stopped trials would have needed to reach max_t
         self.since: dict[int, float] = {}  # trial -> when its current group got its resources
         self.sizes: dict[int, float] = {}  # trial -> the size of its group, if it has grown; see `begin`
+        # The usage is computed at each commit, so it must not cost more if more groups run. Sums over the trials of `since`:
+        self._size_now = 0.0  # the sizes
+        self._begun = (
+            0.0  # the sizes times `since`, which is counted from `_zero` because small numbers are more precise
+        )
+        self._zero: float | None = None
 
     def begin(self, trial: int, time: float, size: float = 1.0) -> None:
         """Record when the group of a trial got its resources. If several times are given for a group, the earliest counts.
@@ -24,14 +30,35 @@ class Usage:
 
         size: the number of ranks of the group, divided by `scaling.num_workers`. A second of a group of size 2 counts as two.
         """
-        self.since[trial] = min(time, self.since.get(trial, time))
+        if self._zero is None:
+            self._zero = time
+        earlier = self._leave(trial)
+        if earlier is not None:
+            time = min(time, earlier)
         if size != 1.0:
             self.sizes[trial] = size
+        self.since[trial] = time
+        self._add(trial, time, 1)
 
     def end(self, trial: int, time: float) -> None:
         """Record that the trial's group has released its resources."""
+        size = self._size(trial)
+        if (since := self._leave(trial)) is not None:
+            self.ended_s += max(0.0, time - since) * size
+            self.sizes.pop(trial, None)
+
+    def _leave(self, trial: int) -> float | None:
+        """Remove a trial from the sums. Return since when its group has had its resources; None if it has no group."""
         if (since := self.since.pop(trial, None)) is not None:
-            self.ended_s += max(0.0, time - since) * self.sizes.pop(trial, 1.0)
+            self._add(trial, since, -1)
+            if not self.since:
+                self._size_now = self._begun = 0.0  # without rounding errors
+        return since
+
+    def _add(self, trial: int, since: float, sign: int) -> None:
+        size = sign * self._size(trial)
+        self._size_now += size
+        self._begun += size * (since - (self._zero or 0.0))
 
     def stop(self, trained_s: float, t: float, max_t: float | None) -> None:
         """Record that a trial was stopped at `t`, a value of time_attr, after `trained_s` seconds of training.
@@ -43,7 +70,7 @@ class Usage:
 
     def seconds(self, now: float) -> float:
         """Return for how many seconds the groups have held resources until now, all added up."""
-        return self.ended_s + sum(max(0.0, now - since) * self._size(trial) for trial, since in self.since.items())
+        return self.ended_s + max(0.0, self._size_now * (now - (self._zero or 0.0)) - self._begun)
 
     def _size(self, trial: int) -> float:
         return self.sizes.get(trial, 1.0)
@@ -59,5 +86,5 @@ class Usage:
 
     def left_s(self, gpu_hours: float, now: float) -> float | None:
         """Return in how many seconds the running groups will have used up `gpu_hours`; None if no group has a GPU."""
-        rate = sum(map(self._size, self.since)) * self.gpus / 3600
+        rate = self._size_now * self.gpus / 3600
         return max(0.0, gpu_hours - self.gpu_hours(now)) / rate if rate else None

@@ -62,6 +62,10 @@ ON CONFLICT DO NOTHING"""
 _DECISION = """
 INSERT INTO decision (experiment_id, event_seq, time, kind, trial_number, reason, state, payload)
 VALUES (?, ?, ?, ?, ?, ?, 'pending', ?) ON CONFLICT DO NOTHING"""
+# Without the inner query, SQLite would read all earlier decisions of the experiment instead of those of the trial.
+_SUPERSEDED = """
+UPDATE decision SET state = 'superseded' WHERE experiment_id = ? AND state = 'pending' AND event_seq IN (
+  SELECT d.event_seq FROM decision d WHERE d.experiment_id = ? AND d.trial_number = ? AND d.event_seq < ?)"""
 _POINT = """
 INSERT INTO metric_point (segment_id, key_id, report_no, step, time, value, kind, user_step)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
@@ -204,9 +208,8 @@ class Writer:
             )
         if batch.superseded:
             cursor.executemany(
-                "UPDATE decision SET state = 'superseded'"
-                " WHERE experiment_id = ? AND trial_number = ? AND event_seq < ? AND state = 'pending'",
-                [(self.experiment, trial, seq) for trial, seq in batch.superseded.items()],
+                _SUPERSEDED,
+                [(self.experiment, self.experiment, trial, seq) for trial, seq in batch.superseded.items()],
             )
         if batch.state is not None and batch.state.ended:
             cursor.execute(

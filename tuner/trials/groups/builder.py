@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,6 +21,7 @@ from tuner.trials.groups import nodes
 from tuner.trials.groups.group import Group, Key, demand, room_key
 from tuner.trials.groups.growth import NodeType
 from tuner.trials.groups.placement import assign_ranks, lacking
+from tuner.trials.groups.ray_nodes import leaving_nodes, live_nodes
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.lost import LostAtStart, NoRoom
 from tuner.trials.messages.report_socket import Address
@@ -144,6 +145,23 @@ class GroupBuilder:
     async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run a blocking function in a thread, and return its value."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+
+    async def nodes(self) -> dict[str, dict[str, float]]:
+        """Return the resources of every live node of the cluster, by the id of the node."""
+        return await self.blocking(live_nodes)  # type: ignore[no-any-return]
+
+    async def node_types(self) -> Sequence[NodeType]:
+        """Return the types of nodes that an autoscaler may add."""
+        return await self.blocking(self._node_types)  # type: ignore[no-any-return]
+
+    async def leaving_nodes(self) -> Mapping[str, float | None]:
+        """Return the nodes that are about to be taken away, each with the time at which it will be gone, or None."""
+        return await self.blocking(leaving_nodes)  # type: ignore[no-any-return]
+
+    async def free_resources(self) -> dict[str, float]:
+        """Return the free resources of all nodes together."""
+        found: dict[str, float] = await self.blocking(ray.available_resources)
+        return found
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         """Run a function, such as those of the module `nodes`, on a node of the cluster, and return its value."""

@@ -25,6 +25,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from sortedcontainers import SortedList
 
 from tuner.domain.experiment import Scaling
 from tuner.trials.groups.growth import is_there
@@ -88,6 +91,8 @@ class Room:
         self.total = {node: dict(resources) for node, resources in nodes.items()}
         self.free = {node: dict(resources) for node, resources in nodes.items()}
         self.elsewhere = dict(elsewhere or {})
+        self._fits: dict[tuple[tuple[str, float], ...], _Fits] = {}  # by bundle
+        self._holds: dict[Gang, bool] = {}
 
     def copy(self) -> Room:
         """Return a copy whose free resources can be changed independently."""
@@ -95,6 +100,10 @@ class Room:
         other.total = self.total
         other.free = {node: dict(resources) for node, resources in self.free.items()}
         return other
+
+    def is_of(self, nodes: Mapping[str, Resources], elsewhere: Resources) -> bool:
+        """Return whether these are the nodes' total resources and the resources that other programs use."""
+        return self.total == nodes and self.elsewhere == elsewhere
 
     def sums(self) -> dict[str, float]:
         """Return the total resources of all nodes."""
@@ -110,7 +119,11 @@ class Room:
             used = self.elsewhere.get(name, 0.0)
             if used > _TINY and sum(node.get(name, 0.0) for node in self.free.values()) - used < amount - _TINY:
                 return None
-        return _placed(gang, self.free)
+        if not gang.bundle:
+            return _placed(gang, self.free)
+        if (fits := self._fits.get(gang.bundle)) is None:
+            fits = self._fits[gang.bundle] = _Fits(gang, self.free)
+        return _chosen(gang, fits.nodes(), smallest=True)
 
     def count(self, bundle: Mapping[str, float]) -> int:
         """Return how many workers with these resources fit into the free resources of the nodes that are there."""
@@ -124,7 +137,9 @@ class Room:
 
     def holds(self, gang: Gang) -> bool:
         """Return whether the gang would fit if all resources of the cluster were free."""
-        return _placed(gang, self.total) is not None
+        if (held := self._holds.get(gang)) is None:
+            held = self._holds[gang] = _placed(gang, self.total) is not None
+        return held
 
     def fits_at(self, gang: Gang, nodes: Sequence[str]) -> bool:
         """Return whether the gang fits into the free resources of these nodes."""
@@ -134,7 +149,7 @@ class Room:
                 return False
         return True
 
-    def take(self, gang: Gang, nodes: Iterable[str], times: int = 1) -> None:
+    def take(self, gang: Gang, nodes: Collection[str], times: int = 1) -> None:
         """Subtract the gang's resources from the free resources of these nodes; with times=-1, add them back.
 
         Unknown nodes are ignored.
@@ -144,6 +159,9 @@ class Room:
             if free is not None:
                 for name, amount in gang.bundle:
                     free[name] = free.get(name, 0.0) - times * amount
+        for fits in self._fits.values():
+            for node in set(nodes):
+                fits.update(node, self.free)
 
     def reserve(self, gang: Gang) -> None:
         """Reserve free resources for a gang that does not fit now, on the nodes that it will get.
@@ -157,6 +175,40 @@ class Room:
             for name, amount in gang.bundle:
                 if free.get(name, 0.0) > 0:
                     free[name] = max(0.0, free[name] - amount)
+        self._fits.clear()
+
+
+class _Fits:
+    """The nodes in the order in which they get workers of one kind. Without it, each placement would look at all nodes."""
+
+    def __init__(self, gang: Gang, free: Mapping[str, Resources]) -> None:
+        self._gang = gang
+        self._counts = {node: _times(gang, resources) for node, resources in free.items()}
+        # the nodes that are there, and those that may join
+        self._orders: dict[bool, SortedList[tuple[int, str]]] = {
+            there: SortedList((-count, node) for node, count in self._counts.items() if is_there(node) is there)
+            for there in (True, False)
+        }
+
+    def update(self, node: str, free: Mapping[str, Resources]) -> None:
+        """Count again how many workers fit into the free resources of a node. Ignore an unknown node."""
+        before = self._counts.get(node)
+        if before is not None and (count := _times(self._gang, free[node])) != before:
+            order = self._orders[is_there(node)]
+            order.remove((-before, node))
+            order.add((-count, node))
+            self._counts[node] = count
+
+    def nodes(self) -> Iterator[tuple[str, int]]:
+        """Yield (node, how many workers fit), most workers first, and only nodes on which a worker fits.
+
+        The nodes that are there come before those that may join.
+        """
+        for order in self._orders.values():
+            for negative, node in order:
+                if not negative:
+                    break
+                yield node, -negative
 
 
 def _placed(
@@ -173,19 +225,31 @@ def _placed(
         (node for node, count in counts.items() if count),
         key=lambda node: (not is_there(node), -first.get(node, 0), node),
     )
+    return _chosen(gang, ((node, counts[node]) for node in nodes), smallest=prefer is None)
+
+
+def _chosen(gang: Gang, nodes: Iterable[tuple[str, int]], *, smallest: bool) -> tuple[str, ...] | None:
+    """Return a node for each worker of the gang, or None if the gang does not fit.
+
+    nodes: (node, how many workers fit on it), the preferred nodes first. Only as many are read as are needed.
+    smallest: True to place a STRICT_PACK gang on the last node that is large enough, which is the smallest one.
+    """
     match gang.strategy:
         case "STRICT_PACK":
-            enough = [node for node in nodes if counts[node] >= gang.workers]
-            if prefer is None:
-                enough.reverse()  # take the smallest node that is large enough
-                enough.sort(key=is_there, reverse=True)
-            return (enough[0],) * gang.workers if enough else None
+            enough = [node for node, count in nodes if count >= gang.workers]
+            enough = [node for node in enough if is_there(node)] or enough
+            return (enough[-1 if smallest else 0],) * gang.workers if enough else None
         case "STRICT_SPREAD":
-            return tuple(nodes[: gang.workers]) if len(nodes) >= gang.workers else None
+            found = [node for node, _ in islice(nodes, gang.workers)]
         case "SPREAD":
-            found = list(_in_turn(nodes, counts, gang.workers))
+            some = dict(islice(nodes, gang.workers))
+            found = list(_in_turn(list(some), some, gang.workers))
         case _:
-            found = [node for node in nodes for _ in range(min(counts[node], gang.workers))][: gang.workers]
+            found = []
+            for node, count in nodes:
+                found += [node] * min(count, gang.workers - len(found))
+                if len(found) == gang.workers:
+                    break
     return tuple(found) if len(found) == gang.workers else None
 
 
@@ -276,6 +340,8 @@ class Shares:
 
     def set_nodes(self, nodes: Mapping[str, Resources], elsewhere: Resources | None = None) -> None:
         """Set the resources of each live node, and the resources that other programs use in the whole cluster."""
+        if self.room.is_of(nodes, elsewhere or {}):
+            return
         self.room = Room(nodes, elsewhere)
         self._sums = self.room.sums()
         for holding in self.holdings.values():

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import ray
-
 from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogLimit
 from tuner.trials.groups.admission import (
@@ -31,7 +29,6 @@ from tuner.trials.groups.admission import (
 from tuner.trials.groups.builder import PATIENCE_S, GroupBuilder
 from tuner.trials.groups.group import Group, Key, group_key
 from tuner.trials.groups.growth import NodeType, may_join
-from tuner.trials.groups.ray_nodes import leaving_nodes, live_nodes
 from tuner.trials.groups.warm import WarmGroups
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.report_socket import Address
@@ -59,6 +56,7 @@ class Pool:
         quotas: how much of each resource the experiments of a project may hold together.
         preempt_after_s: the minimum time, in seconds, for which a group runs before it has to make room for another
             experiment.
+        builder: makes the object that builds groups and knows the cluster, from the arguments of `GroupBuilder`.
     """
 
     def __init__(
@@ -74,6 +72,7 @@ class Pool:
         standing: Callable[[str], Standing] = ordinary,
         quotas: Quotas | None = None,
         preempt_after_s: float = PREEMPT_AFTER_S,
+        builder: Callable[..., GroupBuilder] = GroupBuilder,
     ) -> None:
         self._admission = Admission(
             reserve_after_s=reserve_after_s,
@@ -81,7 +80,7 @@ class Pool:
             standing=standing,
             quotas=quotas,
         )
-        self._builder = GroupBuilder(
+        self._builder: GroupBuilder = builder(
             driver,
             name=name,
             node_types=node_types,
@@ -90,15 +89,16 @@ class Pool:
             idle=self._take_idle,
             uploading=lambda: bool(self._builder.uploading) or any(group.uploads for group in self._warm.idle),
         )
-        self._warm = WarmGroups(idle_timeout_s, self._builder.end_soon)
+        self._warm: WarmGroups = WarmGroups(idle_timeout_s, self._builder.end_soon)
         self._spares: dict[
             asyncio.Future[Group], tuple[Key, asyncio.Event]
         ] = {}  # groups that are being built and that no segment waits for
         self._nodes_read_at = float("-inf")
         self._reading: asyncio.Future[None] | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._node_types = node_types
-        self._leaving: Mapping[str, float | None] = {}  # nodes that are about to be taken away; see `leaving_nodes`
+        self._leaving: Mapping[
+            str, float | None
+        ] = {}  # nodes that are about to be taken away; see `ray_nodes.leaving_nodes`
         self._closed = False
 
     @property
@@ -174,7 +174,7 @@ class Pool:
 
         Idle groups on such nodes are ended, and no new group is placed there.
         """
-        self._leaving = await self._builder.blocking(leaving_nodes)
+        self._leaving = await self._builder.leaving_nodes()
         if not self._leaving:
             return {}
         for group in list(self._warm.idle):
@@ -391,12 +391,12 @@ class Pool:
             await asyncio.shield(self._reading)
 
     async def _set_nodes(self) -> None:
-        nodes = await self._builder.blocking(live_nodes)
-        types = await self._builder.blocking(self._node_types)
+        nodes = await self._builder.nodes()
+        types = await self._builder.node_types()
         there = {node: resources for node, resources in nodes.items() if node not in self._leaving}
         elsewhere: dict[str, float] = {}
         if self._admission.any_pending(time.monotonic()) and not self._builder.ending:
-            free = await self._builder.blocking(ray.available_resources)
+            free = await self._builder.free_resources()
             elsewhere = used_elsewhere(nodes, free, self._keys_with_room())
         self._admission.set_nodes(there | may_join(types, there), elsewhere)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 
 from tuner.driver.hosts.measures import usage as module
@@ -94,3 +95,24 @@ async def test_who_does_not_answer_is_left_out() -> None:
     cluster.mute.add("seg_a")
     await cluster.keeper().sample()
     assert (cluster.kept, cluster.writes) == ({}, 0)
+
+
+async def test_many_segments_are_asked_in_slices_and_none_waits_for_a_rank_that_does_not_answer() -> None:
+    cluster = Cluster(ranks=1)
+    cluster.places = {f"seg_{number}": Place(1, number, 1) for number in range(3 * module.SLICE)}
+    asked_last = asyncio.Event()
+    measure = cluster.measure
+
+    async def slow_at_first(segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
+        names = list(segment_ids)
+        if "seg_0" in names:
+            await asyncio.wait_for(asked_last.wait(), 10)
+        if len(cluster.asked) == 1:
+            asked_last.set()
+        return await measure(names)
+
+    cluster.measure = slow_at_first  # type: ignore[method-assign]
+    await cluster.keeper().sample(0.03)
+    assert sorted(map(len, cluster.asked)) == [module.SLICE] * 3
+    assert {s.trial for s in cluster.kept[1]} == set(range(3 * module.SLICE))
+    assert cluster.writes == 3

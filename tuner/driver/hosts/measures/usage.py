@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -21,6 +22,13 @@ SAMPLES = 720
 
 Longer series are thinned.
 """
+
+
+SLICE = 25
+"""The largest number of segments that are asked at once. Thousands of answers at once would delay verdicts."""
+
+SPREAD = 0.8
+"""The part of the time between two samples over which the questions are spread."""
 
 
 class Place(NamedTuple):
@@ -77,19 +85,40 @@ class UsageKeeper:
 
     async def keep(self, every_s: float) -> None:
         """Take samples every `every_s` seconds until cancelled. Samples that cannot be stored are lost; training continues."""
+        took = 0.0
         while True:
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(max(0.0, every_s - took))
+            begun = time.monotonic()
             try:
-                await self.sample()
+                await self.sample(SPREAD * every_s)
             except Exception:
                 log.warning("could not store the resource usage of ranks", exc_info=True)
+            took = time.monotonic() - begun
 
-    async def sample(self) -> None:
-        """Take a sample of each running rank, and store the samples in one transaction for each experiment."""
+    async def sample(self, spread_s: float = 0.0) -> None:
+        """Take a sample of each running rank, and store the samples.
+
+        spread_s: if many segments run, they are asked in slices, which are spread evenly over this many seconds. Each slice is
+            stored in one transaction for each experiment.
+        """
         places = self._running()
         self._paces = {name: self._paces.get(name) or _Pace() for name in places}
         due = [name for name, pace in self._paces.items() if pace.due()]
-        answers = await self._meters.measure(due)
+        slices = [due[first : first + SLICE] for first in range(0, len(due), SLICE)]
+        asked = []
+        try:
+            for number, names in enumerate(slices):
+                if number:
+                    await asyncio.sleep(spread_s / len(slices))
+                # A slice does not wait for the one before, in which a rank may not answer.
+                asked.append(asyncio.create_task(self._sample_some(names, places)))
+            await asyncio.gather(*asked)
+        finally:
+            for task in asked:
+                task.cancel()
+
+    async def _sample_some(self, names: Sequence[str], places: Mapping[str, Place]) -> None:
+        answers = await self._meters.measure(names)
         samples: dict[int, list[UsageSample]] = {}
         keep: dict[int, dict[tuple[int, int], int]] = {}
         for name, ranks in answers.items():
