@@ -22,14 +22,14 @@ from tuner.store import Store
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long]
 
-TYPES: dict[str, tuple[int, dict[str, float]]] = {"small": (3, {"CPU": 1.0}), "gpu": (2, {"CPU": 2.0, "GPU": 1.0})}
+TYPES: dict[str, tuple[int, dict[str, float]]] = {"small": (3, {"CPU": 1.0}), "large": (2, {"CPU": 2.0, "fast": 1.0})}
 
 
 @pytest.fixture
 def cluster(without_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.setenv("TUNER_NODE_TYPES", "3xCPU:1,2xCPU:2+GPU:1")
+    monkeypatch.setenv("TUNER_NODE_TYPES", "3xCPU:1,2xCPU:2+fast:1")
     with autoscaled(TYPES, head={"CPU": 0}) as address:
         yield address
         tuner.shutdown()
@@ -100,7 +100,7 @@ def test_what_waits_asks_for_nodes_of_its_shape_and_idle_nodes_are_let_go(cluste
     search = Search(trains, {"reports": 3, "go": str(go), "waits": True}, cluster, num_samples=2)
     until(lambda: started(tmp_path, 0, 1) and started(tmp_path, 1, 1))
     assert [node["Resources"]["CPU"] for node in nodes()] == [1.0, 1.0], (
-        "one small node for each trial, and none with a GPU"
+        "one small node for each trial, and no large one"
     )
     go.touch()
     search.wait()
@@ -109,16 +109,15 @@ def test_what_waits_asks_for_nodes_of_its_shape_and_idle_nodes_are_let_go(cluste
 
 def test_groups_of_several_ranks_ask_for_as_many_nodes_as_may_join(cluster: str, tmp_path: Path) -> None:
     config = {"reports": 3, "go": str(tmp_path / "go"), "waits": False}
-    search = Search(trains, config, cluster, num_samples=3, use_gpu=True, num_workers=2)
+    rank = {"CPU": 1, "fast": 1}
+    search = Search(trains, config, cluster, num_samples=3, num_workers=2, resources_per_worker=rank)
     most = 0
     while not search.over:
         if ray.is_initialized():
             most = max(most, len(nodes()))
         time.sleep(0.2)
     search.wait()
-    assert most == 2, (
-        "a group has 2 ranks with a GPU each, so one fits at a time, on the 2 nodes with a GPU that may join"
-    )
+    assert most == 2, "a group has 2 ranks, each on a large node, and 2 of those may join"
     tuner.shutdown()
     ray.init(address=cluster, log_to_driver=False, logging_level="error")
     until(lambda: not nodes())
