@@ -9,7 +9,7 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,8 +22,10 @@ from tuner.errors import PlacementError
 from tuner.trials.groups import nodes
 from tuner.trials.groups.cut_nodes import CutNodes, selector
 from tuner.trials.groups.group import Group, Key, demand, room_key
+from tuner.trials.groups.growth import NodeType
 from tuner.trials.groups.node_names import node_names
 from tuner.trials.groups.placement import assign_ranks, lacking
+from tuner.trials.groups.ray_nodes import leaving_nodes, live_nodes
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.lost import LostAtStart, NoRoom
 from tuner.trials.messages.protocol import WorkerMetadata
@@ -44,7 +46,7 @@ class GroupBuilder:
     Args:
         driver: the actor to which ranks report.
         name: the owner's name. Placement groups are named {name}/{number}.
-        autoscaling: True if the cluster can grow, so that a group that does not fit waits instead of being refused.
+        node_types: a function that returns the types of nodes that an autoscaler may add. It may block.
         report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         idle: a function that returns an idle group that may be ended to make room for a new group, or None.
@@ -56,13 +58,13 @@ class GroupBuilder:
         driver: Any,
         *,
         name: str,
-        autoscaling: bool,
+        node_types: Callable[[], Sequence[NodeType]],
         report_address: Address | None,
         log_limit: LogLimit | None,
         idle: Callable[[], Group | None],
         uploading: Callable[[], bool],
     ) -> None:
-        self._driver, self._name, self._autoscaling = driver, name, autoscaling
+        self._driver, self._name, self._node_types = driver, name, node_types
         self._report_address, self._log_limit = report_address, log_limit
         self._take_idle, self._uploading = idle, uploading
         self._numbers = itertools.count(1)
@@ -122,7 +124,7 @@ class GroupBuilder:
             except ray.exceptions.RayError as error:
                 raise start_error(error) from error
             if any(worker.node not in self.names for worker in workers):  # a node has just joined
-                self.names = node_names(await self.blocking(ray.nodes))
+                await self._read_names()
             self._placed_before.add(room_key(launch.scaling))
             order, group.assignments = assign_ranks(workers, launch.scaling)
             group.workers = [self._named(workers[index]) for index in order]
@@ -173,9 +175,21 @@ class GroupBuilder:
 
     async def nodes(self) -> dict[str, dict[str, float]]:
         """Return the resources of every live node that can be reached, by the id of the node."""
-        living = [node for node in await self.blocking(ray.nodes) if node["Alive"]]
-        self.names = node_names(living)
-        return {node["NodeID"]: dict(node["Resources"]) for node in living if node["NodeID"] not in self.cut}
+        found: dict[str, dict[str, float]] = await self.blocking(live_nodes)
+        if found.keys() - self.names.keys():  # nodes have joined
+            await self._read_names()
+        return {node: resources for node, resources in found.items() if node not in self.cut}
+
+    async def _read_names(self) -> None:
+        self.names = node_names([node for node in await self.blocking(ray.nodes) if node["Alive"]])
+
+    async def node_types(self) -> Sequence[NodeType]:
+        """Return the types of nodes that an autoscaler may add."""
+        return await self.blocking(self._node_types)  # type: ignore[no-any-return]
+
+    async def leaving_nodes(self) -> Mapping[str, float | None]:
+        """Return the nodes that are about to be taken away, each with the time at which it will be gone, or None."""
+        return await self.blocking(leaving_nodes)  # type: ignore[no-any-return]
 
     async def free_resources(self) -> dict[str, float]:
         """Return the free resources of all nodes together."""
@@ -193,9 +207,8 @@ class GroupBuilder:
     # Building
 
     async def _lacking(self, launch: Launch) -> str | None:
-        """Return why the group would not fit on the empty cluster; None if it would fit or the cluster can grow."""
-        found: str | None = None if self._autoscaling else await self.blocking(lacking, launch.scaling)
-        return found
+        """Return why the group would not fit on the empty cluster, with the nodes that may join; None if it would fit."""
+        return await self.blocking(lacking, launch.scaling, self._node_types)  # type: ignore[no-any-return]
 
     def _named(self, worker: WorkerMetadata) -> WorkerMetadata:
         return dataclasses.replace(worker, host=self.names.get(worker.node, worker.host))

@@ -114,6 +114,9 @@ class GroupPool(Protocol):
         may_end: a function that returns whether a segment can end without losing work, and is not ending yet.
         """
 
+    async def leaving(self) -> Mapping[str, str]:
+        """Return the segments that have a rank on a node that is about to be taken away, each with the reason in words."""
+
     def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
         """Return how many workers with these resources the elastic trials of an experiment may have together.
 
@@ -277,6 +280,10 @@ class GroupManager:
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
         """Return the segments that should end to make room for other experiments; see `GroupPool.make_room`."""
         return self._pool.make_room(may_end)
+
+    async def leaving(self) -> Mapping[str, str]:
+        """Return the segments that have a rank on a node that is about to be taken away; see `GroupPool.leaving`."""
+        return await self._pool.leaving()
 
     def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
         """Return how many workers the elastic trials of an experiment may have together; see `GroupPool.granted`."""
