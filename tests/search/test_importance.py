@@ -57,7 +57,7 @@ def test_records_of_trials() -> None:
 
 
 def test_two_results_do_not_decide() -> None:
-    """If the two best of twenty results have the best category, that says little about `x`, which matters more."""
+    """Give the two best of twenty results the best category, which says little about `x`, which matters more."""
     effect = {"a": 0.02, "b": 0.01, "c": 0.0}
     space = Space.from_python({"x": uniform(0, 1), "c": choice(list(effect))})
     for seed in range(40):
