@@ -144,7 +144,7 @@ class Pool:
         """
         self._admission.finish(group)
         if not reusable or self._closed:
-            ended = self._builder.end_soon(group)
+            ended = self._builder.end_soon(group, hand_on=not self._closed)
             if group.uploads:  # until they have ended, nobody else can have the group's resources
                 ended.add_done_callback(lambda _: self._free(group))
             else:
