@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +19,9 @@ from tuner.domain.logs import LogLimit
 from tuner.errors import PlacementError
 from tuner.trials.groups import nodes
 from tuner.trials.groups.group import Group, Key, demand, room_key
+from tuner.trials.groups.growth import NodeType
 from tuner.trials.groups.placement import assign_ranks, lacking
+from tuner.trials.groups.ray_nodes import leaving_nodes, live_nodes
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.lost import LostAtStart, NoRoom
 from tuner.trials.messages.report_socket import Address
@@ -44,7 +46,7 @@ class GroupBuilder:
     Args:
         driver: the actor to which ranks report.
         name: the owner's name. Placement groups are named {name}/{number}.
-        autoscaling: True if the cluster can grow, so that a group that does not fit waits instead of being refused.
+        node_types: a function that returns the types of nodes that an autoscaler may add. It may block.
         report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         idle: a function that returns an idle group that may be ended to make room for a new group, or None.
@@ -56,13 +58,13 @@ class GroupBuilder:
         driver: Any,
         *,
         name: str,
-        autoscaling: bool,
+        node_types: Callable[[], Sequence[NodeType]],
         report_address: Address | None,
         log_limit: LogLimit | None,
         idle: Callable[[], Group | None],
         uploading: Callable[[], bool],
     ) -> None:
-        self._driver, self._name, self._autoscaling = driver, name, autoscaling
+        self._driver, self._name, self._node_types = driver, name, node_types
         self._report_address, self._log_limit = report_address, log_limit
         self._take_idle, self._uploading = idle, uploading
         self._numbers = itertools.count(1)
@@ -155,8 +157,15 @@ class GroupBuilder:
 
     async def nodes(self) -> dict[str, dict[str, float]]:
         """Return the resources of every live node of the cluster, by the id of the node."""
-        found = await self.blocking(ray.nodes)
-        return {node["NodeID"]: dict(node["Resources"]) for node in found if node["Alive"]}
+        return await self.blocking(live_nodes)  # type: ignore[no-any-return]
+
+    async def node_types(self) -> Sequence[NodeType]:
+        """Return the types of nodes that an autoscaler may add."""
+        return await self.blocking(self._node_types)  # type: ignore[no-any-return]
+
+    async def leaving_nodes(self) -> Mapping[str, float | None]:
+        """Return the nodes that are about to be taken away, each with the time at which it will be gone, or None."""
+        return await self.blocking(leaving_nodes)  # type: ignore[no-any-return]
 
     async def free_resources(self) -> dict[str, float]:
         """Return the free resources of all nodes together."""
@@ -172,9 +181,8 @@ class GroupBuilder:
     # Building
 
     async def _lacking(self, launch: Launch) -> str | None:
-        """Return why the group would not fit on the empty cluster; None if it would fit or the cluster can grow."""
-        found: str | None = None if self._autoscaling else await self.blocking(lacking, launch.scaling)
-        return found
+        """Return why the group would not fit on the empty cluster, with the nodes that may join; None if it would fit."""
+        return await self.blocking(lacking, launch.scaling, self._node_types)  # type: ignore[no-any-return]
 
     def _create_actors(self, launch: Launch, group: Group) -> None:
         """Create an actor in each bundle of the group's placement group."""
@@ -205,7 +213,8 @@ class GroupBuilder:
                 del self._free_placements[taken]
                 taken.cancel()
                 return Group(key, ended.placement)
-        for given_up in list(self._free_placements):  # this group may need their resources
+        while self._free_placements:  # this group may need their resources
+            given_up, _ = self._free_placements.popitem()
             given_up.set_result(None)
         title = f"{self._name}/{next(self._numbers)}" if self._name else ""
         bundles = [scaling.bundle()] * scaling.num_workers

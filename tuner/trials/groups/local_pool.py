@@ -364,6 +364,10 @@ class LocalPool:
         """Return an empty list: without Ray, no segment is ended to make room for another experiment."""
         return []
 
+    async def leaving(self) -> Mapping[str, str]:
+        """Return nothing: without Ray, nobody announces that this machine will be taken away."""
+        return {}
+
     def forget(self, experiment: str) -> None:
         """Do nothing: the local pool remembers no past usage of experiments."""
 

@@ -108,6 +108,9 @@ class GroupPool(Protocol):
         may_end: a function that returns whether a segment can end without losing work, and is not ending yet.
         """
 
+    async def leaving(self) -> Mapping[str, str]:
+        """Return the segments that have a rank on a node that is about to be taken away, each with the reason in words."""
+
     def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
         """Return how many workers with these resources the elastic trials of an experiment may have together.
 
@@ -248,6 +251,10 @@ class GroupManager:
         """Return the segments that should end to make room for other experiments; see `GroupPool.make_room`."""
         return self._pool.make_room(may_end)
 
+    async def leaving(self) -> Mapping[str, str]:
+        """Return the segments that have a rank on a node that is about to be taken away; see `GroupPool.leaving`."""
+        return await self._pool.leaving()
+
     def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
         """Return how many workers the elastic trials of an experiment may have together; see `GroupPool.granted`."""
         return self._pool.granted(experiment, bundle)
@@ -341,6 +348,7 @@ class GroupManager:
                 self._uploads.begin(launch, group, outcome.uploading, running.saving_s)
                 return outcome
             finally:
+                group.sound = sound
                 if not sound:
                     self._uploads.lose(group, "its worker process had to be ended before the upload")
                 running.training = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -19,7 +19,9 @@ from tuner.driver.hosts.ray.ray_start import without_helpers
 from tuner.errors import ClusterUnreachable
 from tuner.names import RAY_CLIENT, no_ray_client
 from tuner.trials.compat.ray_compat import this_machine
+from tuner.trials.groups.growth import NodeType, may_join
 from tuner.trials.groups.placement import unmet
+from tuner.trials.groups.ray_nodes import live_nodes
 
 log = logging.getLogger(__name__)
 
@@ -98,21 +100,27 @@ def living_nodes() -> set[str]:
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
-def capacity(scaling: Scaling) -> int | None:
-    """Return how many worker groups of this kind the cluster holds at once, at least one; None if they need no resources."""
-    ranks = workers(scaling)
+def capacity(scaling: Scaling, types: Sequence[NodeType] = ()) -> int | None:
+    """Return how many worker groups of this kind the cluster holds at once, at least one; None if they need no resources.
+
+    types: the types of nodes that an autoscaler may add. The nodes that may still join count too.
+    """
+    ranks = workers(scaling, types)
     return None if ranks is None else max(1, ranks // scaling.num_workers)
 
 
-def workers(scaling: Scaling) -> int | None:
-    """Return how many ranks the cluster holds at once, on whichever nodes; None if they need no resources."""
+def workers(scaling: Scaling, types: Sequence[NodeType] = ()) -> int | None:
+    """Return how many ranks the cluster holds at once, on whichever nodes; None if they need no resources.
+
+    types: the types of nodes that an autoscaler may add. The nodes that may still join count too.
+    """
     bundle = scaling.bundle()
     if not bundle:
         return None
+    nodes = live_nodes()
     return sum(
-        int(min(_times(node["Resources"], name, amount) for name, amount in bundle.items()))
-        for node in ray.nodes()
-        if node["Alive"]
+        int(min(_times(resources, name, amount) for name, amount in bundle.items()))
+        for resources in (nodes | may_join(types, nodes)).values()
     )
 
 
