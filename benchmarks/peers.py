@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -191,9 +192,43 @@ def workers(home: str) -> list[str]:
 _OF_RAY = ("IDLE", "DashboardAgent", "RuntimeEnvAgent")
 
 
-def bare_groups(repeats: int) -> dict[str, float]:
-    """Return the seconds, cold and warm, in which two bare Ray actors join a gloo group and do one all-reduce."""
-    ray = _ray(2)
+def cpu_of_home(home: str) -> float:
+    """Return the CPU seconds of all living processes whose TUNER_HOME is this home, and of their children that have ended."""
+    import psutil
+
+    total = 0.0
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("TUNER_HOME") == home:
+                total += sum(process.cpu_times()[:4])
+        except psutil.Error:
+            continue
+    return total
+
+
+def bare_cold(ranks: int) -> dict[str, Any]:
+    """Return the seconds, the CPU seconds and the phases until bare Ray actors have joined a gloo group, from a cold start."""
+    begun = time.perf_counter()
+    import ray
+
+    imported = time.perf_counter()
+    _ray(ranks)
+    started = time.perf_counter()
+    actors, join = _gloo_actors(ranks)
+    ray.get([actor.ready.remote() for actor in actors])
+    join()
+    joined = time.perf_counter()
+    return {
+        "first_report_s": joined - begun,
+        "cpu_s": cpu_of_home(os.environ["TUNER_HOME"]),
+        "group_s": joined - started,
+        "phases": {"import Ray": imported - begun, "ray.init": started - imported, "group": joined - started},
+    }
+
+
+def _gloo_actors(count: int) -> tuple[list[Any], Callable[[], None]]:
+    """Create bare actors in a placement group. Return them, and a function with which they join a gloo group."""
+    import ray
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -205,7 +240,7 @@ def bare_groups(repeats: int) -> dict[str, float]:
         def listen(self) -> int:
             import torch.distributed as dist
 
-            self.store = dist.TCPStore("127.0.0.1", 0, 2, True, timedelta(seconds=60), wait_for_workers=False)
+            self.store = dist.TCPStore("127.0.0.1", 0, count, True, timedelta(seconds=60), wait_for_workers=False)
             return int(self.store.port)
 
         def join(self, rank: int, port: int) -> None:
@@ -213,8 +248,8 @@ def bare_groups(repeats: int) -> dict[str, float]:
             import torch.distributed as dist
 
             if rank:
-                self.store = dist.TCPStore("127.0.0.1", port, 2, False, timedelta(seconds=60))
-            dist.init_process_group("gloo", store=self.store, rank=rank, world_size=2)
+                self.store = dist.TCPStore("127.0.0.1", port, count, False, timedelta(seconds=60))
+            dist.init_process_group("gloo", store=self.store, rank=rank, world_size=count)
             dist.all_reduce(torch.ones(1))
 
         def leave(self) -> None:
@@ -222,24 +257,33 @@ def bare_groups(repeats: int) -> dict[str, float]:
 
             dist.destroy_process_group()
 
-    def join(ranks: list[Any]) -> None:
+    group = placement_group([{"CPU": 1}] * count)
+    ray.get(group.ready())
+    ranks = [
+        Rank.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, index)).remote()
+        for index in range(count)
+    ]
+
+    def join() -> None:
         port = ray.get(ranks[0].listen.remote())
         ray.get([rank.join.remote(number, port) for number, rank in enumerate(ranks)])
 
+    return ranks, join
+
+
+def bare_groups(repeats: int) -> dict[str, float]:
+    """Return the seconds, cold and warm, in which two bare Ray actors join a gloo group and do one all-reduce."""
+    ray = _ray(2)
     begun = time.perf_counter()
-    group = placement_group([{"CPU": 1}] * 2)
-    ray.get(group.ready())
-    ranks = [
-        Rank.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, index)).remote() for index in range(2)
-    ]
+    ranks, join = _gloo_actors(2)
     ray.get([rank.ready.remote() for rank in ranks])
-    join(ranks)
+    join()
     cold = time.perf_counter() - begun
     warm = []
     for _ in range(repeats):
         begun = time.perf_counter()
         ray.get([rank.leave.remote() for rank in ranks])
-        join(ranks)
+        join()
         warm.append(time.perf_counter() - begun)
     return {"cold_s": cold, "warm_s": statistics.median(warm)}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import itertools
 import multiprocessing
 import os
@@ -388,7 +389,7 @@ async def _drive(settings: Settings, experiment: str, path: str, nodes: int, con
     link = FarmLink(path)
     await link.connect()
     host = Host(settings, "scale", StubExecutor(link, nodes))
-    profile = Sampler()
+    profile, pauses = Sampler(), Collections()
     over = asyncio.Event()
 
     def asked() -> None:
@@ -399,7 +400,7 @@ async def _drive(settings: Settings, experiment: str, path: str, nodes: int, con
             return
         if question == "profile":
             profile.start()
-        control.send(profile.stop() if question == "stop" else None)
+        control.send(profile.stop() if question == "stop" else pauses.longest() if question == "gc" else None)
 
     asyncio.get_running_loop().add_reader(control.fileno(), asked)
     driving = asyncio.create_task(host.drive(experiment))
@@ -409,6 +410,25 @@ async def _drive(settings: Settings, experiment: str, path: str, nodes: int, con
         control.send(("ended", driving.result()))
         return
     os._exit(0)  # the benchmark needs no orderly end
+
+
+class Collections:
+    """Measures the garbage collections of this process, in which nothing else of it runs."""
+
+    def __init__(self) -> None:
+        self._begun = self._longest = 0.0
+        gc.callbacks.append(self._note)
+
+    def longest(self) -> float:
+        """Return how many seconds the longest collection since the last call took."""
+        found, self._longest = self._longest, 0.0
+        return found
+
+    def _note(self, phase: str, about: Mapping[str, Any]) -> None:
+        if phase == "start":
+            self._begun = time.perf_counter()
+        else:
+            self._longest = max(self._longest, time.perf_counter() - self._begun)
 
 
 class Sampler:

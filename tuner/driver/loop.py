@@ -25,6 +25,7 @@ from tuner.domain.segments import CheckpointInfo, Outcome, SegmentRef, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.core import Core, Effects
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
+from tuner.driver.gathering import Gathering
 from tuner.driver.ports import Groups, Journal
 from tuner.errors import LostLease, Retryable
 from tuner.schedulers.stoppers import ITERATION, TIME, CombinedStopper, Stopper
@@ -71,6 +72,11 @@ class _Item:
     command: int | None = None
     segment: SegmentRef | None = None  # the segment whose verdict is requested
 
+    @property
+    def urgent(self) -> bool:
+        """Return whether somebody waits for the commit. Nobody waits for a report between two milestones."""
+        return self.segment is not None or not isinstance(self.event, e.Reported)
+
 
 class ExperimentLoop:
     """Drives one experiment until it has ended or is paused."""
@@ -78,6 +84,8 @@ class ExperimentLoop:
     def __init__(self, core: Core, journal: Journal, groups: Groups, outage_s: float = OUTAGE_S) -> None:
         self.core, self.journal, self.groups, self.outage_s = core, journal, groups, outage_s
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue()
+        self._urgent = asyncio.Event()  # an event has come for whose commit somebody waits
+        self._gathering = Gathering()
         self._early: list[_Item] | None = []  # events that arrived before `run`; None once the inbox is open
         self._tasks: set[asyncio.Task[None]] = set()
         self._deletions: set[asyncio.Task[None]] = set()
@@ -110,6 +118,8 @@ class ExperimentLoop:
             self._early.append(item)
         else:
             self._inbox.put_nowait(item)
+            if item.urgent:
+                self._urgent.set()
         return done
 
     async def report(self, events: Sequence[e.Reported]) -> Verdict | None:
@@ -206,9 +216,26 @@ class ExperimentLoop:
                 return []
             await asyncio.wait(self._deletions, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
         items = [await self._inbox.get()]
+        self._take_present(items)
+        if self._inbox.empty() and not any(item.urgent for item in items):
+            await self._gather(items)
+        self._gathering.committing(len(items), time.monotonic())
+        return items
+
+    def _take_present(self, items: list[_Item]) -> None:
         while len(items) < BATCH and not self._inbox.empty():
             items.append(self._inbox.get_nowait())
-        return items
+
+    async def _gather(self, items: list[_Item]) -> None:
+        """Wait a moment for more events, if many arrive, or until an event comes that is urgent."""
+        if pause := self._gathering.pause_s(time.monotonic()):
+            self._urgent.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._urgent.wait()
+            before = len(items)
+            self._take_present(items)
+            self._gathering.paused(len(items) - before)
 
     async def _handle(self, items: list[_Item]) -> None:
         out = await self._decide(self._fold, items)

@@ -630,7 +630,9 @@ def _check_parts(plain: Mapping[str, Any], space_blob: bytes | None, parts: Part
             continue
         if not isinstance(part, dict) or part.get("type") == "auto":
             extra = [key for key in part if key != "type"] if isinstance(part, dict) else []
-            errors.extend((f"/{name}/{escape(key)}", 'unknown option; "auto" takes none') for key in extra)
+            for key in extra:
+                beside = f"; {key} stands beside {name}, not in it" if key in _DECLARED else ""
+                errors.append((f"/{name}/{escape(key)}", f'unknown option; "auto" takes none{beside}'))
             continue
         try:
             build(part, f"/{name}")

@@ -96,10 +96,26 @@ def start_ahead(given: Mapping[str, Any]) -> None:
         ahead.start(max(1, min(most, default=ahead.cpus_here())))
 
 
-def drop_ahead() -> None:
-    """End the processes that `start_ahead` started, because the trials run on Ray after all."""
+def starts_ray(given: Mapping[str, Any]) -> bool:
+    """Return True if, judging by the arguments of `tuner.run`, a private Ray instance will run the trials."""
+    elsewhere = given["executor"] == "agents" or any(given[name] for name in ("address", "ray_address"))
+    return not (elsewhere or may_be_local(given))
+
+
+def start_forks(given: Mapping[str, Any]) -> None:
+    """Start the server that forks Ray's workers, so that it imports what they need while Ray is being started."""
+    from tuner.driver.hosts.scripts import ahead
+
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        several = given["num_workers"] != 1 or given["max_workers"] is not None
+        ahead.start_forks(torch=given["backend"] != "none" and (several or bool(given["use_gpu"])))
+
+
+def drop_ahead(local: bool) -> None:
+    """End what `start_ahead` or `start_forks` started, if the trials run elsewhere after all. local: without Ray."""
     if (ahead := sys.modules.get("tuner.driver.hosts.scripts.ahead")) is not None:
-        ahead.drop()
+        (ahead.drop_forks if local else ahead.drop)()
 
 
 def shutdown() -> None:
@@ -107,4 +123,5 @@ def shutdown() -> None:
     for name in ("tuner.driver.hosts.scripts.local_host", "tuner.driver.hosts.scripts.kept"):
         if (module := sys.modules.get(name)) is not None:
             module.shutdown()
-    drop_ahead()
+    drop_ahead(local=True)
+    drop_ahead(local=False)

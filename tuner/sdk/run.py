@@ -22,7 +22,7 @@ from tuner.experiment.usecases import continue_experiment, create_from_python, i
 from tuner.names import RAY_CLIENT, keywords_explained, no_ray_client, printable
 from tuner.sdk.arguments import above_this_package, adapted
 from tuner.sdk.echo import Echo
-from tuner.sdk.executors import choose, drop_ahead, may_be_local, start_ahead
+from tuner.sdk.executors import choose, drop_ahead, may_be_local, start_ahead, start_forks, starts_ray
 from tuner.sdk.interrupts import Interrupts
 from tuner.sdk.observers import StoredLog, checked, observing
 from tuner.sdk.progress import Progress, Stored
@@ -192,8 +192,11 @@ def _search(given: Mapping[str, Any]) -> Result:
     trainable, ray_address = given["trainable"], given["ray_address"]
     _check_required(given)
     callbacks = checked(given["callbacks"])
-    if may_be_local(given) and not Settings.from_env().ray_address:
-        start_ahead(given)
+    if not Settings.from_env().ray_address:
+        if may_be_local(given):
+            start_ahead(given)
+        elif starts_ray(given):
+            start_forks(given)
     mistakes, space = ErrorCollector(), Space({})
     with mistakes:
         space = Space.from_python(given["space"] or {})
@@ -398,8 +401,7 @@ def _drive(
     """
     spec = store.experiments.get(experiment_id).spec
     chosen = choose(spec, store.code.get(spec.code) if spec.code else None, ray_address or settings.ray_address)
-    if not chosen.local:
-        drop_ahead()
+    drop_ahead(chosen.local)
     echo = Echo(store, store.experiments.get(experiment_id).id) if verbose > 1 else None
     progress = Progress(Stored(store, experiment_id), show=verbose > 0, echo=echo, reopens=reopens)
     with observing(callbacks, StoredLog(store, experiment_id), experiment_id, settings.home, progress.say):

@@ -74,9 +74,11 @@ export function apart(
   );
 }
 
-/** "42 s", "3 min 20 s", "5 h 12 min", "3 d 4 h". */
+/** "16 ms", "1.3 s", "42 s", "3 min 20 s", "5 h 12 min", "3 d 4 h". */
 export function duration(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds) || seconds < 0) return "–";
+  if (seconds === 0) return "0 s";
+  if (seconds < 0.0995) return `${Math.max(Math.round(1000 * seconds), 1)} ms`;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   const s = Math.round(seconds);
   if (s < 60) return `${s} s`;

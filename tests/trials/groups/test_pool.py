@@ -36,6 +36,7 @@ def test_a_group_that_is_cancelled_while_ray_is_asked_for_it_is_given_back(small
     async def scenario() -> None:
         pool = Pool(None, name="exp_1", idle_timeout_s=60.0)
         await pool._read_nodes()
+        pool._builder._placed_before.add(room_key(launch.scaling))  # so that it is not checked first
         acquiring = asyncio.create_task(pool.acquire(launch, lambda reason: None))
         for _ in range(5):  # up to the request, which a thread has in hand by then
             await asyncio.sleep(0)

@@ -108,6 +108,7 @@ class State:
         self.exhausted = False  # whether the searcher has no more configurations
         self.standing = Standing(spec, searcher.metric_constraints())
         self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
+        self.keeps_values = True  # False if nobody reads `Trial.values` of trials that have ended
         self.outlook = Outlook(spec)
         self.progress = Progress(spec, self.standing, self.checkpoints, self.outlook)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time, spec.scaling.num_workers)
@@ -263,12 +264,15 @@ class State:
                 for stopper, answer in zip(functions, event.answers, strict=False):
                     stopper.answered(event.trial, event.segment, event.iteration, answer)
             case e.CheckpointSaved():
-                self._keep(self._touch(event.trial), event.segment, event.checkpoint)
+                trial = self._touch(event.trial)
+                self._keep(trial, event.segment, event.checkpoint)
+                self._forget_values(trial)
             case e.CheckpointDeleted():
                 self.checkpoints.deleted(self._touch(event.trial), event.checkpoint)
             case e.UploadFailed():
-                self._touch(event.trial)
+                trial = self._touch(event.trial)
                 self.checkpoints.upload_failed(event.checkpoint.id)
+                self._forget_values(trial)
             case e.Commanded():
                 self._apply_command(event)
             case e.Amended():
@@ -359,7 +363,18 @@ class State:
         self.usage.end(trial.number, event.time)
         if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
             self._lose(segment, event.failure.cause == "disk_lost")
+        self._forget_values(trial)
         return facts
+
+    def _forget_values(self, trial: Trial) -> None:
+        """Forget the objectives of the single reports of a trial that has ended, with which its checkpoints were judged.
+
+        Otherwise, the driver's memory would grow with every report that was ever made.
+        """
+        if self.keeps_values or not trial.state.ended or trial.holds_resources:
+            return
+        if all(number != trial.number for number, _, _ in self.checkpoints.late.values()):
+            trial.values, trial.times = {}, {}
 
     def _apply_takeover(self, event: e.DriverStarted) -> None:
         """Record that a new driver has taken over the experiment, and that the previous driver's segments are lost."""
@@ -613,6 +628,7 @@ class State:
         if state is _S.COMPLETED:
             self.standing.completed(trial)
         self.checkpoints.trial_ended(trial)
+        self._forget_values(trial)
         return [TrialEnded(trial=number, state=state, diverged=trial.diverged)]
 
     @staticmethod

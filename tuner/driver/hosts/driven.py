@@ -19,7 +19,7 @@ from tuner.driver.core.rules.reports import unusable
 from tuner.driver.hosts.agents.messages import is_within
 from tuner.driver.hosts.helpers.judge import Judge
 from tuner.driver.hosts.measures.logs import Owner
-from tuner.driver.loop import ExperimentLoop, is_ours
+from tuner.driver.loop import ExperimentLoop, is_ours, runs_user_code
 from tuner.driver.parts import load_parts
 from tuner.errors import SpecError
 from tuner.schedulers.functions import functions_by_name, sealed
@@ -327,6 +327,9 @@ class Driven:
             functions_by_name()
         ):  # the user's stop functions run only in the process of `Judge`, so they are not imported here
             self.core: Core = assemble(spec, space, load_parts(code.parts_blob if code else None))
+        # The user's own searcher or scheduler may read whatever a trial has.
+        reads_values = self.core.searcher.READS_VALUES or runs_user_code(self.core)
+        self.core.experiment.keeps_values = reads_values
         stoppers = self.core.stopper.functions() if self.core.stopper is not None else []
         for stopper in stoppers:
             stopper.outside = True

@@ -12,8 +12,10 @@ from tuner.domain.logs import LogLimit
 from tuner.trials.checkpoints import transfer
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring
+from tuner.trials.messages.forks import ask_for_torch
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.messages.rpc import RayDriver
+from tuner.trials.runtime.threads import use_threads
 from tuner.trials.runtime.worker import CONTROL, LASTING, Rank
 
 
@@ -23,6 +25,9 @@ class RayRank(Rank):
     def __init__(
         self, driver: Any, wants_torch: bool, report_address: Address | None = None, log_limit: LogLimit | None = None
     ) -> None:
+        if wants_torch:
+            ask_for_torch()
+        use_threads()
         super().__init__(RayDriver(driver), wants_torch, report_address, log_limit)
 
     def node(self) -> str:

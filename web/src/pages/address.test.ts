@@ -1,6 +1,15 @@
 import { describe, expect, it } from "vitest";
 import { random } from "../test/run";
-import { formatBrushes, formatSort, formatZoom, parseBrushes, parseSort, parseZoom } from "./address";
+import {
+  formatBrushes,
+  formatSort,
+  formatZoom,
+  parseBrushes,
+  parseSort,
+  parseZoom,
+  formatCharts,
+  parseCharts,
+} from "./address";
 
 describe("a zoom in the address", () => {
   it("comes back as it was, as far as a screen can show", () => {
@@ -58,4 +67,25 @@ describe("brushes in the address", () => {
       expect(parseBrushes(text)).toEqual({});
     },
   );
+});
+
+describe("the small charts of a trial in the address", () => {
+  const zoom = { x: { min: 1, max: 20 }, y: { min: 0.5, max: 0.9 } };
+  it("come back, whatever metrics are called", () => {
+    const charts = {
+      'a,"b"': { log: true, zoom: null, x: "" },
+      loss: { log: false, zoom, x: "metric:tokens" },
+      both: { log: true, zoom, x: "step" },
+    };
+    expect(parseCharts(formatCharts(charts))).toEqual(charts);
+    expect(formatCharts({ loss: { log: false, zoom: null, x: "step" } })).toBeNull();
+  });
+
+  it.each([null, "", "x", "[1]", "3", '{"a": 1}', '{"a": [1]}'])("are as usual where it says %s", (text) => {
+    expect(parseCharts(text)).toEqual({});
+  });
+
+  it("are not zoomed where the zoom is none", () => {
+    expect(parseCharts('{"a": ["", "step", "1,2"]}')).toEqual({ a: { log: false, zoom: null, x: "step" } });
+  });
 });

@@ -90,3 +90,35 @@ export function parseList(text: string | null): string[] {
 export function formatList(names: readonly string[]): string | null {
   return names.length > 0 ? JSON.stringify(names) : null;
 }
+
+/** How a small chart of the open trial is drawn. The zoom belongs to the horizontal axis `x`. */
+export interface ChartView {
+  log: boolean;
+  zoom: Zoom | null;
+  x: string;
+}
+
+/** JSON, by metric: {"loss": ["log"], "accuracy": ["", "step", "1,20,0.5,0.9"]}. What is not understood is left out. */
+export function parseCharts(text: string | null): Readonly<Record<string, ChartView>> {
+  let data: unknown;
+  try {
+    data = JSON.parse(text ?? "{}");
+  } catch {
+    return {};
+  }
+  if (data === null || typeof data !== "object" || Array.isArray(data)) return {};
+  const found: Record<string, ChartView> = {};
+  for (const [metric, value] of Object.entries(data)) {
+    if (!Array.isArray(value) || !value.every((one) => typeof one === "string")) continue;
+    const [scale = "", x = "", zoom = ""] = value;
+    found[metric] = { log: scale === "log", zoom: parseZoom(zoom), x };
+  }
+  return found;
+}
+
+export function formatCharts(charts: Readonly<Record<string, ChartView>>): string | null {
+  const changed = Object.entries(charts).filter(([, { log, zoom }]) => log || zoom !== null);
+  if (changed.length === 0) return null;
+  const short = ({ log, zoom, x }: ChartView) => [log ? "log" : "", ...(zoom ? [x, formatZoom(zoom)] : [])];
+  return JSON.stringify(Object.fromEntries(changed.map(([metric, view]) => [metric, short(view)])));
+}

@@ -5,12 +5,14 @@ import { afterEach, expect, it, vi } from "vitest";
 import { api } from "../api/client";
 import type { TrialWithSegments } from "../api/types";
 import type { Across } from "../curves/across";
+import type { Address } from "../pages/useAddress";
 import { waitingWords } from "./CurvesPanel";
 import { TrialCharts } from "./TrialCharts";
 
 vi.mock("../curves/plot", () => ({
   CurvesPlot: class {
     setLook() {}
+    setZoom() {}
     setData() {}
     resize() {}
     destroy() {}
@@ -21,6 +23,7 @@ afterEach(() => void vi.restoreAllMocks());
 
 const TRIAL = { id: "trl_1", number: 4, state: "completed" } as unknown as TrialWithSegments;
 const USER_STEP: Across = { x: "user_step", x_metric: null };
+const ADDRESS: Address = { get: () => null, set: () => {} };
 const NO_STEP = "No report of loss has a step. Pass it with tuner.report(metrics, step=...).";
 
 it("shows the charts of a trial over iterations if no report has a step", async () => {
@@ -31,7 +34,7 @@ it("shows the charts of a trial over iterations if no report has a step", async 
   render(
     <MantineProvider env="test">
       <QueryClientProvider client={new QueryClient()}>
-        <TrialCharts trial={TRIAL} metric="loss" across={USER_STEP} rank={1} of={1} />
+        <TrialCharts trial={TRIAL} metric="loss" across={USER_STEP} rank={1} of={1} address={ADDRESS} />
       </QueryClientProvider>
     </MantineProvider>,
   );

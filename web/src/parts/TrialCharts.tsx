@@ -7,9 +7,11 @@ import { trialCurvesCall } from "../charts/copies";
 import { comparedCurvesRows } from "../charts/save";
 import { acrossFor, formatAcross, labelOf, missingWords, placeWords, STEP, type Across } from "../curves/across";
 import { pointAt } from "../curves/geometry";
-import { CurvesPlot, type Hover } from "../curves/plot";
+import { CurvesPlot, type Hover, type Zoom } from "../curves/plot";
 import { metric as written } from "../format";
 import { hasEnded } from "../live/states";
+import { formatCharts, parseCharts, type ChartView } from "../pages/address";
+import type { Address } from "../pages/useAddress";
 import { keys } from "../live/useExperiment";
 import { ProblemBox } from "./Problem";
 import { SaveMenu } from "./SaveMenu";
@@ -17,6 +19,7 @@ import classes from "./TrialDetails.module.css";
 
 const REFRESH_MS = 2000;
 const HEIGHT = 150;
+const USUAL: ChartView = { log: false, zoom: null, x: "" };
 
 interface TrialChartsProps {
   trial: TrialWithSegments;
@@ -25,10 +28,12 @@ interface TrialChartsProps {
   across: Across;
   rank: number | undefined;
   of: number;
+  /** Keeps the scale and the zoom of each chart. */
+  address: Address;
 }
 
 /** A small chart for each metric that the trial has reported; over iterations if no report has a place on the axis. */
-export function TrialCharts({ trial, metric, across: chosen, rank, of }: TrialChartsProps) {
+export function TrialCharts({ trial, metric, across: chosen, rank, of, address }: TrialChartsProps) {
   const asked = acrossFor(chosen, metric);
   const over = useTrialCurves(trial, asked, true);
   const missing = formatAcross(asked) !== formatAcross(STEP) && over.data?.items.length === 0;
@@ -37,12 +42,24 @@ export function TrialCharts({ trial, metric, across: chosen, rank, of }: TrialCh
   if (query.isError && !query.data)
     return <ProblemBox error={query.error} what="curves" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={HEIGHT} mb="sm" />;
+  const views = parseCharts(address.get("charts"));
+  const change = (name: string, view: ChartView) =>
+    address.set((get) => ({ charts: formatCharts({ ...parseCharts(get("charts")), [name]: view }) }));
   const items = [...query.data.items].sort((a, b) => Number(b.metric === metric) - Number(a.metric === metric));
   return (
     <div className={classes.charts}>
       {missing && items.length > 0 && <p className={classes.none}>{missingWords(asked, metric)}</p>}
       {items.map((item) => (
-        <MetricChart key={item.metric} item={item} trial={trial} across={across} rank={rank} of={of} />
+        <MetricChart
+          key={item.metric}
+          item={item}
+          trial={trial}
+          across={across}
+          rank={rank}
+          of={of}
+          view={views[item.metric] ?? USUAL}
+          onView={(view) => change(item.metric, view)}
+        />
       ))}
     </div>
   );
@@ -59,14 +76,18 @@ function useTrialCurves(trial: TrialWithSegments, across: Across, enabled: boole
 
 interface MetricChartProps extends Pick<TrialChartsProps, "trial" | "across" | "rank" | "of"> {
   item: TrialCurves["items"][number];
+  view: ChartView;
+  onView: (view: ChartView) => void;
 }
 
-function MetricChart({ item, trial, across, rank, of }: MetricChartProps) {
+function MetricChart({ item, trial, across, rank, of, view, onView }: MetricChartProps) {
   const root = useRef<HTMLDivElement>(null);
   const plot = useRef<CurvesPlot | null>(null);
   const theme = useComputedColorScheme("light");
   const [hover, setHover] = useState<Hover | null>(null);
-  const [log, setLog] = useState(false);
+  const { log } = view;
+  const x = formatAcross(across);
+  const zoom = view.x === x ? view.zoom : null;
   const xLabel = labelOf(across);
   const look = {
     mode: "max" as const,
@@ -80,6 +101,7 @@ function MetricChart({ item, trial, across, rank, of }: MetricChartProps) {
     rungs: [],
   };
   const first = useRef(look);
+  const zoomed = useRef<(zoom: Zoom | null) => void>(() => {});
   const series = useMemo(
     (): Series => ({
       trial_id: trial.id,
@@ -96,7 +118,7 @@ function MetricChart({ item, trial, across, rank, of }: MetricChartProps) {
       onHover: setHover,
       onSelect: () => {},
       onOutside: () => {},
-      onZoom: (zoom) => made.setZoom(zoom),
+      onZoom: (zoom) => zoomed.current(zoom),
     });
     plot.current = made;
     const observer = new ResizeObserver(([entry]) => made.resize(Math.floor(entry!.contentRect.width), HEIGHT));
@@ -108,7 +130,9 @@ function MetricChart({ item, trial, across, rank, of }: MetricChartProps) {
   }, []);
   useLayoutEffect(() => {
     first.current = look;
+    zoomed.current = (next) => onView({ log, zoom: next, x });
     plot.current?.setLook(look);
+    plot.current?.setZoom(zoom);
   });
   useEffect(() => {
     // Use the colour of its rank among all trials.
@@ -144,7 +168,7 @@ function MetricChart({ item, trial, across, rank, of }: MetricChartProps) {
             </>
           )}
         </span>
-        <button type="button" aria-pressed={log} disabled={!positive} onClick={() => setLog(!log)}>
+        <button type="button" aria-pressed={log} disabled={!positive} onClick={() => onView({ ...view, log: !log })}>
           log
         </button>
         <SaveMenu

@@ -66,7 +66,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           <Tabs.Tab value="profile">Profile</Tabs.Tab>
         </Tabs.List>
         <Tabs.Panel value="overview">
-          <Overview trial={trial} experiment={experiment} across={across} rank={rank} of={of} />
+          <Overview trial={trial} experiment={experiment} across={across} rank={rank} of={of} address={address} />
         </Tabs.Panel>
         <Tabs.Panel value="segments">
           <Segments trial={trial} onSelect={onSelect} />
@@ -167,13 +167,14 @@ interface OverviewProps {
   rank: number | undefined;
   of: number;
   across: Across;
+  address: Address;
 }
 
-function Overview({ trial, experiment, across, rank, of }: OverviewProps) {
+function Overview({ trial, experiment, across, rank, of, address }: OverviewProps) {
   return (
     <div className={classes.overview}>
       {trial.iteration > 0 && (
-        <TrialCharts trial={trial} metric={experiment.metric} across={across} rank={rank} of={of} />
+        <TrialCharts trial={trial} metric={experiment.metric} across={across} rank={rank} of={of} address={address} />
       )}
       <h3>Parameters</h3>
       <Facts

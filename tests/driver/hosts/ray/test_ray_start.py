@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.services import until
-from tuner.driver.hosts.ray import no_dashboard_agent, ray_start
+from tuner.driver.hosts.ray import fork_client, late_agent, no_dashboard_agent, ray_start
 
 HELPERS = ("monitor.py", "log_monitor.py", "dashboard.py", "agent.py")
 
@@ -22,7 +22,7 @@ def test_the_installed_ray_has_the_names_that_are_used() -> None:
     assert ray_start.missing() == []
 
 
-def test_only_the_agent_of_a_raylet_is_replaced() -> None:
+def test_the_agents_of_a_raylet_are_replaced() -> None:
     theirs = [
         sys.executable,
         "-u",
@@ -31,13 +31,35 @@ def test_only_the_agent_of_a_raylet_is_replaced() -> None:
         "--node-id=n",
         "--head",
     ]
-    command = ["raylet", "--num_cpus=2", "--dashboard_agent_command=" + subprocess.list2cmdline(theirs)]
-    *same, replaced = (ray_start._without_agent(argument) for argument in command)
+    line = subprocess.list2cmdline(theirs)
+    command = ["raylet", "--num_cpus=2", f"--dashboard_agent_command={line}", f"--runtime_env_agent_command={line}"]
+    *same, dashboard, environments = (ray_start._with_our_agents(argument) for argument in command)
     assert same == command[:2]
-    program, *arguments = shlex.split(replaced.removeprefix("--dashboard_agent_command="))
+    program, *arguments = shlex.split(dashboard.removeprefix("--dashboard_agent_command="))
     assert program == sys.executable
     assert arguments[2] == no_dashboard_agent.__file__
     assert arguments[3:] == theirs[3:]
+    program, *arguments = shlex.split(environments.removeprefix("--runtime_env_agent_command="))
+    assert program == sys.executable
+    assert arguments[2] == late_agent.__file__
+    assert arguments[3:] == theirs, "it starts the agent with the whole command"
+
+
+def test_only_the_script_of_a_raylets_workers_is_replaced() -> None:
+    theirs = [
+        sys.executable,
+        "/ray/setup_worker.py",
+        "-s",
+        "/a folder/default_worker.py",
+        "--raylet-name=/a folder/raylet",
+    ]
+    command = ["raylet", "--num_cpus=2", "--python_worker_command=" + subprocess.list2cmdline(theirs)]
+    *same, replaced = (ray_start._forking(argument, "/a folder/forks") for argument in command)
+    assert same == command[:2]
+    found = shlex.split(replaced.removeprefix("--python_worker_command="))
+    assert found == [*theirs[:3], "-S", "-E", fork_client.__file__, "/a folder/forks", *theirs[3:]]
+    unknown = "--python_worker_command=python worker_of_the_future.py"
+    assert ray_start._forking(unknown, "/a folder/forks") == unknown
 
 
 def test_the_replacement_says_that_no_port_is_in_use_and_ends_with_the_raylet(tmp_path: Path) -> None:
@@ -72,6 +94,8 @@ def test_a_ray_of_our_own_starts_no_helper(local_ray: None) -> None:
     assert "raylet" in programs
     assert "no_dashboard_agent.py" in programs
     assert not set(programs) & set(HELPERS)
+    titles = [" ".join(process.cmdline()) for process in ours]
+    assert not any("RuntimeEnvAgent" in title for title in titles), "it is started when it is needed"
 
     @ray.remote(num_cpus=0, runtime_env={"env_vars": {"COLOUR": "red"}})
     def colour() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -14,6 +14,7 @@ from ray import PlacementGroupID
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from tuner.domain.experiment import Scaling
+from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer
 from tuner.driver.hosts.ray.ray_start import without_helpers
 from tuner.errors import ClusterUnreachable
 from tuner.names import RAY_CLIENT, no_ray_client
@@ -30,12 +31,16 @@ DEAD = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
 """The errors that calls of a dead driver host raise. OutOfMemoryError means that Ray killed the host for lack of memory."""
 
 
-def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
+def connect(
+    address: str | None = None, *, cpus: float | None = None, fork_server: Callable[[], ForkServer] | None = None
+) -> bool:
     """Connect this process to Ray. Return True if a private Ray instance was started.
 
     With an address, connect to the cluster at that address. Without one, start a private Ray instance, which ends with this
     process; an instance that already runs on this machine is not used. If the process is already connected to Ray, keep
     that connection.
+
+    fork_server: a function that returns the server that forks the workers of a private Ray; None if Ray starts them itself.
     """
     if ray.is_initialized():
         return False
@@ -50,7 +55,7 @@ def connect(address: str | None = None, *, cpus: float | None = None) -> bool:
         logging.getLogger("ray._private.authentication").setLevel(
             logging.ERROR
         )  # Ray logs advice about authentication, which a private instance does not need
-        with without_helpers():
+        with without_helpers(fork_server() if fork_server is not None and FORKS else None):
             ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
         return True
     except Exception as error:  # Ray raises a bare Exception when one of its processes does not come up in time

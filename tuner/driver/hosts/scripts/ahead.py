@@ -1,4 +1,4 @@
-"""Start processes for trials early, while a script still checks its arguments, loads modules and opens the database.
+"""Start processes early, while a script still checks its arguments, loads modules and opens the database.
 
 This module imports few others, so that the processes start as early as possible.
 """
@@ -13,7 +13,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tuner.driver.hosts.scripts.needs import of_workers
+from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer
+from tuner.driver.hosts.scripts.needs import OF_LIBRARIES, of_workers
 from tuner.trials.groups.local_ranks import RankServer
 
 # the server, the needs for which it was started, and the pid of its parent
@@ -74,4 +75,37 @@ def drop() -> None:
         found[0].kill()
 
 
+# the server for a Ray that has not been started yet, and the pid of its parent
+_forks: tuple[ForkServer, int] | None = None
+
+
+def start_forks(torch: bool) -> None:
+    """Start a server that forks the workers of a private Ray, unless one that was started earlier is still unused.
+
+    torch: True if the workers need PyTorch.
+    """
+    global _forks
+    with _lock:
+        if FORKS and _forks is None:
+            _forks = ForkServer(torch, OF_LIBRARIES), os.getpid()
+
+
+def take_forks() -> ForkServer:
+    """Return the server that was started ahead, or a new one."""
+    global _forks
+    with _lock:
+        found, _forks = _forks, None
+    return found[0] if found is not None and found[1] == os.getpid() else ForkServer(ignored=OF_LIBRARIES)
+
+
+def drop_forks() -> None:
+    """End the server that was started ahead, unless `take_forks` has returned it."""
+    global _forks
+    with _lock:
+        found, _forks = _forks, None
+    if found is not None and found[1] == os.getpid():
+        found[0].end()
+
+
 atexit.register(drop)
+atexit.register(drop_forks)

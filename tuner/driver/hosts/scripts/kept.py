@@ -18,7 +18,9 @@ from typing import Any
 import ray
 
 from tuner.driver.hosts.ray.cluster import DEAD, connect
+from tuner.driver.hosts.ray.fork_server import ForkServer
 from tuner.driver.hosts.ray.start import start_host
+from tuner.driver.hosts.scripts import ahead
 from tuner.driver.hosts.scripts.needs import of_database, of_workers
 from tuner.settings import Settings
 
@@ -39,6 +41,7 @@ class _Private:
 
     connection: str
     needs: tuple[Any, ...]
+    forks: ForkServer | None  # forks its workers
 
 
 _kept: _Kept | None = None
@@ -110,8 +113,22 @@ def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]
         _end(old)
     if _private is not None and _private.needs != _of_ray(address):
         _end_ray()
-    if connect(address):
-        _private = _Private(_connection(), _of_ray(address))  # after connecting, because Ray sets variables of its own
+    forks: ForkServer | None = None
+
+    def take() -> ForkServer:
+        nonlocal forks
+        forks = ahead.take_forks()
+        return forks
+
+    try:
+        started = connect(address, fork_server=take)
+    except BaseException:
+        if forks is not None:
+            forks.end()
+        raise
+    if started:
+        # after connecting, because Ray sets variables of its own
+        _private = _Private(_connection(), _of_ray(address), forks)
     kept = _Kept(start_host(settings), (), _connection())
     try:
         start(kept.host)
@@ -199,6 +216,8 @@ def _end_ray() -> None:
         private, _private = _private, None
         if private.connection == _connection():
             ray.shutdown()
+        if private.forks is not None:
+            private.forks.end()
 
 
 atexit.register(shutdown)

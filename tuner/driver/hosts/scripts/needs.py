@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-_OF_LIBRARIES = frozenset(
+OF_LIBRARIES = frozenset(
     {
         "KMP_DUPLICATE_LIB_OK",  # scikit-learn
         "KMP_INIT_AT_FORK",
@@ -22,7 +22,7 @@ _OF_LIBRARIES = frozenset(
 
 def of_workers() -> tuple[Any, ...]:
     """Return this process's environment variables and `sys.path`, which workers inherit when they start."""
-    return {name: value for name, value in os.environ.items() if name not in _OF_LIBRARIES}, list(sys.path)
+    return {name: value for name, value in os.environ.items() if name not in OF_LIBRARIES}, list(sys.path)
 
 
 def of_database(url: str) -> tuple[int, int] | None:

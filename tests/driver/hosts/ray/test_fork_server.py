@@ -1,0 +1,153 @@
+"""Workers of Ray are forked by a server, or started as Ray does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.services import until
+from tuner.driver.hosts.ray import fork_client
+from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer, receive, send
+
+pytestmark = pytest.mark.skipif(not FORKS, reason="this system has no pidfd")
+
+WORKER = """
+import json, os, sys
+facts = {"pid": os.getpid(), "parent": os.getppid(), "group": os.getpgid(0), "ray": "ray" in sys.modules, "argv": sys.argv,
+         "environment": dict(os.environ), "directory": os.getcwd(), "nice": os.nice(0), "name": __name__, "path": sys.path}
+print(json.dumps(facts))
+"""
+"""Takes the place of Ray's script for workers."""
+
+
+@pytest.fixture
+def raylet() -> Iterator[subprocess.Popen[bytes]]:
+    """A process in the place of a raylet."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ForkServer]:
+    found = ForkServer(ignored=["CHANGES", "PYTEST_CURRENT_TEST"])
+    found.listen(str(tmp_path / "forks"))
+    yield found
+    found.end()
+
+
+def ask(tmp_path: Path, *options: str, **variables: str) -> dict[str, Any]:
+    """Run the client as a raylet does, and return what the worker says of itself."""
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    out = tmp_path / "out"
+    with out.open("w") as file:
+        command = [sys.executable, "-S", "-E", fork_client.__file__, str(tmp_path / "forks"), str(script), *options]
+        client = subprocess.Popen(
+            command, env={**os.environ, "RAY_JOB_ID": "01000000", **variables}, cwd=tmp_path, stdout=file
+        )
+        assert client.wait() == 0
+    until("the worker's answer", lambda: out.read_text().endswith("\n"))
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found | {"client": client.pid}
+
+
+def test_a_worker_is_forked_with_the_libraries_of_the_server(
+    server: ForkServer, raylet: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    server.attend(raylet.pid, {**os.environ, "CHANGES": "now"})
+    found = ask(tmp_path, "--runtime-env-hash=0", "--worker-id=1", CHANGES="then")
+    assert found["parent"] == server.pid
+    assert found["ray"]
+    assert found["group"] == found["pid"], "it can be killed together with the processes that it starts"
+    assert found["name"] == "__main__"
+    assert found["argv"] == [str(tmp_path / "worker.py"), "--runtime-env-hash=0", "--worker-id=1"]
+    assert found["path"][0] == found["directory"] == str(tmp_path)
+    assert found["environment"]["CHANGES"] == "then"
+    assert found["environment"]["RAY_JOB_ID"] == "ffffffff", "Ray gives it a job with its first task"
+    assert found["environment"].get("PYTHONPATH") == os.environ.get("PYTHONPATH")
+    until("the end of the worker, which leaves no zombie", lambda: not psutil.pid_exists(found["pid"]))
+
+
+@pytest.mark.parametrize(("options", "variables"), [([], {"COLOUR": "red"}), (["--runtime-env-hash=7"], {})])
+def test_a_worker_with_an_environment_of_its_own_is_started_as_ray_does_it(
+    server: ForkServer, raylet: subprocess.Popen[bytes], tmp_path: Path, options: list[str], variables: dict[str, str]
+) -> None:
+    server.attend(raylet.pid, os.environ)
+    found = ask(tmp_path, *(options or ["--runtime-env-hash=0"]), **variables)
+    assert found["pid"] == found["client"]
+    assert not found["ray"]
+    assert found["environment"]["RAY_JOB_ID"] == "01000000"
+    assert found["argv"][0] == str(tmp_path / "worker.py")
+
+
+def test_without_a_server_workers_are_started_as_ray_does_it(tmp_path: Path) -> None:
+    found = ask(tmp_path, "--runtime-env-hash=0")
+    assert found["pid"] == found["client"]
+
+
+def test_a_server_that_has_imported_with_another_environment_serves_nobody(
+    server: ForkServer, raylet: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    server.attend(raylet.pid, {**os.environ, "OMP_PROC_BIND": "true"})
+    found = ask(tmp_path, "--runtime-env-hash=0", OMP_PROC_BIND="true")
+    assert found["pid"] == found["client"]
+
+
+def test_the_server_ends_with_the_raylet(server: ForkServer, raylet: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    server.attend(raylet.pid, os.environ)
+    process = psutil.Process(server.pid)
+    ask(tmp_path, "--runtime-env-hash=0")
+    assert process.is_running()
+    raylet.kill()
+    until("the end", lambda: process.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_the_server_ends_with_a_starter_that_has_started_no_raylet() -> None:
+    script = "from tuner.driver.hosts.ray.fork_server import ForkServer; print(ForkServer().pid, flush=True)"
+    started = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    until("the end", lambda: not psutil.pid_exists(int(started.stdout)))
+
+
+def test_a_message_arrives_with_its_files_and_half_a_message_is_an_error() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(os.devnull) as file:
+        send(ours, {"name": "x" * 100_000}, [file.fileno()])
+        message, files = receive(theirs)
+        assert message == {"name": "x" * 100_000}
+        assert len(files) == 1
+        os.close(files[0])
+        ours.sendall((100).to_bytes(4, "big") + b"{")
+        ours.shutdown(socket.SHUT_WR)
+        with pytest.raises(ConnectionError):
+            receive(theirs)
+
+
+@pytest.mark.ray
+def test_a_forked_rank_has_the_threads_of_its_cpus(private_ray: None) -> None:
+    import tuner
+
+    def train(config: dict[str, Any]) -> None:
+        import torch
+        from threadpoolctl import threadpool_info
+
+        blas = max(found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas")
+        forked = "TUNER_FORK_SERVER" in os.environ
+        tuner.report({"loss": 1.0, "torch": torch.get_num_threads(), "blas": blas, "forked": forked})
+
+    result = tuner.run(
+        train, metric="loss", mode="min", num_samples=1, resources_per_worker={"CPU": 2}, executor="ray",
+        scheduler="fifo", search_alg="random", verbose=0,
+    )  # fmt: skip
+    metrics = result.trials[0].metrics
+    assert (metrics["torch"], metrics["blas"], metrics["forked"]) == (2, 2, 1)

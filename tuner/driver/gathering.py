@@ -1,0 +1,49 @@
+"""Decide how long reports that nobody waits for may wait for others, so that all of them share one commit.
+
+A commit costs the driver half a millisecond of CPU, however little it writes. If few reports arrive, each is committed at once,
+and costs nobody anything. If many arrive, thousands of small commits would take most of a core.
+"""
+
+from __future__ import annotations
+
+GATHER_S = 0.01
+"""The shortest time from one commit to the next, if nobody waits for the next one and many events arrive, in seconds."""
+
+MANY = 500
+"""Events a second from which on they are gathered."""
+
+FEW = 3
+"""The smallest number of events that must come during a pause.
+
+If fewer come, there are no more pauses until the rate has been measured again. For example, a single trial that waits for the
+commit of each of its reports would only become slower.
+"""
+
+_WINDOW_S = 0.5  # the rate is measured over windows of this many seconds
+
+
+class Gathering:
+    """Measures the rate of events, and says when the next commit may begin. The times are those of a monotonic clock."""
+
+    def __init__(self) -> None:
+        self._committed_at = float("-inf")
+        self._window_began = float("-inf")
+        self._events = 0
+        self._many = False
+
+    def committing(self, events: int, now: float) -> None:
+        """Record that a commit of this many events begins."""
+        self._committed_at = now
+        self._events += events
+        if (took := now - self._window_began) >= _WINDOW_S:
+            self._many = self._events >= MANY * took
+            self._window_began, self._events = now, 0
+
+    def paused(self, came: int) -> None:
+        """Record how many events came during a pause."""
+        if came < FEW:
+            self._many = False
+
+    def pause_s(self, now: float) -> float:
+        """Return how many seconds events that nobody waits for should wait for others now; 0 to commit them at once."""
+        return max(0.0, self._committed_at + GATHER_S - now) if self._many else 0.0
