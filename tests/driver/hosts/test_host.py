@@ -32,6 +32,7 @@ from tuner.driver.hosts import candidates
 from tuner.driver.hosts import driven as driven_module
 from tuner.driver.hosts import host as module
 from tuner.driver.hosts.driven import Driven, HostGroups
+from tuner.driver.hosts.garbage import ShortCollections
 from tuner.driver.hosts.helpers.judge import Judge
 from tuner.driver.hosts.host import Host
 from tuner.driver.hosts.owners import owner_name
@@ -435,7 +436,7 @@ async def test_a_host_that_is_told_twice_to_start_keeps_its_leases_once(
 
     monkeypatch.setattr(RayExecutor, "clean_up", lambda self: remove_orphans())
     monkeypatch.setattr(RayExecutor, "listen_at", lambda self: "127.0.0.1")
-    monkeypatch.setattr(module.gc, "freeze", lambda: None)
+    monkeypatch.setattr(ShortCollections, "begin", lambda self: None)
     host.settings = dataclasses.replace(host.settings, usage_every_s=0.0)
     starts = [asyncio.create_task(host.start(serve=True)) for _ in range(2)]
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import time
@@ -28,6 +27,7 @@ from tuner.driver.hosts.candidates import Candidates
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.executor import Executor, GroupOptions
 from tuner.driver.hosts.executors import Executors
+from tuner.driver.hosts.garbage import ShortCollections
 from tuner.driver.hosts.helpers.proposals import Proposals
 from tuner.driver.hosts.measures.figures import Figures
 from tuner.driver.hosts.measures.logs import LogKeeper, Owner
@@ -122,6 +122,7 @@ class Host:
         self._report_server = ReportServer(self.report, self.take_logs, self._called, self._cut)
         self._report_address: Address | None = None
         self.proposals = Proposals()
+        self._collections = ShortCollections()
         self._figures = Figures()
         self._profiles: dict[str, asyncio.Task[dict[str, Any]]] = {}  # those that are being made, by id
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
@@ -220,9 +221,7 @@ class Host:
             ):  # this machine does not have the address, for instance behind NAT: reports are sent as Ray calls
                 self._report_address = await self._report_server.open(self.executor.listen_at())
             if self.executor.own_process:
-                gc.collect()
-                # Exclude the objects of loaded libraries from garbage collection: Python collects rarely if there are many.
-                gc.freeze()
+                self._collections.begin()
         self._poked = asyncio.Event()
         self._poked.set()  # look for the first time immediately
         self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
@@ -451,6 +450,7 @@ class Host:
                 await self.logs.flush(timeout=LOGS_S)
             await self.proposals.close()
             await self._report_server.close()
+            self._collections.end()
             self._writer.shutdown(wait=False)
             self.store.close()
 
