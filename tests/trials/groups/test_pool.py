@@ -361,3 +361,34 @@ def test_what_the_pool_itself_uses_is_not_taken_for_the_use_of_others(
         return found
 
     assert asyncio.run(asyncio.wait_for(scenario(), 60)) == [{}, {}]
+
+
+def test_the_placement_group_of_a_group_that_is_ended_goes_to_the_next_one_of_its_size(
+    small_ray: None, tmp_path: Path
+) -> None:
+    """A group of another size gets its own, as does one after a loss, since its node may be gone. The others are removed."""
+    launch = asking_for(1, tmp_path)
+    smaller = asking_for(0.5, tmp_path)
+
+    async def scenario() -> None:
+        pool = Pool(None, name="exp_hand", idle_timeout_s=60.0)
+        first, _ = await pool.acquire(launch, lambda reason: None)
+        pool.release(first, reusable=False)
+        second, warm = await pool.acquire(launch, lambda reason: None)
+        assert not warm
+        assert second.placement.id == first.placement.id
+        assert second.workers[0].pid != first.workers[0].pid
+        pool.release(second, reusable=False)
+        third, _ = await pool.acquire(smaller, lambda reason: None)
+        assert third.placement.id != second.placement.id
+        third.sound = False
+        pool.release(third, reusable=False)
+        fourth, _ = await pool.acquire(smaller, lambda reason: None)
+        assert fourth.placement.id != third.placement.id
+        pool.release(fourth, reusable=False)
+        await pool.close()
+        assert pool._builder._free_placements == {}
+
+    asyncio.run(scenario())
+    groups = [group for group in placement_group_table().values() if group["name"].startswith("exp_hand")]
+    assert [group["state"] for group in groups] == ["REMOVED"] * 3

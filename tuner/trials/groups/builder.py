@@ -33,6 +33,11 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
 """Seconds after which a group that has not been placed is reported as waiting."""
+_HANDED_ON_S = 0.25
+"""Seconds for which the placement group of a group that is being ended is kept for the next group of the same size.
+
+After the removal of a placement group, Ray takes most of a second to place another one.
+"""
 
 
 class GroupBuilder:
@@ -69,6 +74,7 @@ class GroupBuilder:
         self._rank = ray.remote(concurrency_groups=groups, enable_task_events=False)(RayRank)
         self._node = ray.get_runtime_context().get_node_id()
         self._placed_before: set[Key] = set()  # `room_key` of the groups that have been placed
+        self._free_placements: dict[asyncio.Future[None], Group] = {}  # of groups whose processes are being killed
         self._background: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
         self.ending = 0
@@ -121,9 +127,12 @@ class GroupBuilder:
         if room_key(launch.scaling) not in self._placed_before and (reason := await self._lacking(launch)):
             raise PlacementError(f"this cluster can never run {demand(launch)}: {reason}")
 
-    def end_soon(self, group: Group) -> asyncio.Future[None]:
-        """End a group in the background. Return a future that is done once its processes are gone."""
-        task = asyncio.ensure_future(self._end(group))
+    def end_soon(self, group: Group, hand_on: bool = False) -> asyncio.Future[None]:
+        """End a group in the background. Return a future that is done once its processes are gone.
+
+        hand_on: whether a new group may get the placement group.
+        """
+        task = asyncio.ensure_future(self._end(group, hand_on))
         self.track(task)
         return task
 
@@ -193,8 +202,20 @@ class GroupBuilder:
             )
 
     async def _reserve(self, launch: Launch, key: Key) -> Group:
-        """Request a placement group, and return a group with it. If this call is cancelled, release the placement group."""
+        """Request a placement group, and return a group with it. If this call is cancelled, release the placement group.
+
+        The placement group of a group of the same size that is being ended is used again.
+        """
         scaling = launch.scaling
+        size = room_key(scaling)
+        for taken, ended in self._free_placements.items():
+            if ended.key[: len(size)] == size:
+                del self._free_placements[taken]
+                taken.cancel()
+                return Group(key, ended.placement)
+        while self._free_placements:  # this group may need their resources
+            given_up, _ = self._free_placements.popitem()
+            given_up.set_result(None)
         title = f"{self._name}/{next(self._numbers)}" if self._name else ""
         bundles = [scaling.bundle()] * scaling.num_workers
         asked = asyncio.ensure_future(self.blocking(placement_group, bundles, scaling.placement_strategy, title))
@@ -245,10 +266,12 @@ class GroupBuilder:
 
     # Ending
 
-    async def _end(self, group: Group) -> None:
+    async def _end(self, group: Group, hand_on: bool = False) -> None:
         """Kill a group's processes, remove its placement group, and wait until the processes have ended.
 
         The uploads of the group that go on after their segments end first; `Uploads` limits how long that takes.
+
+        hand_on: whether a new group may get the placement group.
         """
         self.uploading.add(group)
         try:
@@ -260,11 +283,20 @@ class GroupBuilder:
             for actor in group.actors:
                 with contextlib.suppress(Exception):
                     ray.kill(actor, no_restart=True)
-            with contextlib.suppress(Exception):
-                await self.blocking(remove_placement_group, group.placement)
+            if not (hand_on and await self._handed_on(group)):
+                with contextlib.suppress(Exception):
+                    await self.blocking(remove_placement_group, group.placement)
             await self._reap(group)
         finally:
             self.ending -= 1
+
+    async def _handed_on(self, group: Group) -> bool:
+        """Offer the group's placement group to new groups for a moment. Return whether one has taken it."""
+        offer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._free_placements[offer] = group
+        await asyncio.wait({offer}, timeout=_HANDED_ON_S)
+        self._free_placements.pop(offer, None)
+        return offer.cancelled()
 
     async def _reap(self, group: Group) -> None:
         """End the processes of a group that still run, on each of its nodes."""

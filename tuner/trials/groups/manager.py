@@ -348,6 +348,7 @@ class GroupManager:
                 self._uploads.begin(launch, group, outcome.uploading, running.saving_s)
                 return outcome
             finally:
+                group.sound = sound
                 if not sound:
                     self._uploads.lose(group, "its worker process had to be ended before the upload")
                 running.training = False

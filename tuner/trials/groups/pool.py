@@ -146,8 +146,9 @@ class Pool:
         Return a future that is done once the group's processes have ended, or None if the group is not ended.
         """
         self._admission.finish(group)
-        if not reusable or self._closed or self._on_leaving_node(group):
-            ended = self._builder.end_soon(group)
+        leaves = self._on_leaving_node(group)
+        if not reusable or self._closed or leaves:
+            ended = self._builder.end_soon(group, hand_on=group.sound and not (self._closed or leaves))
             if group.uploads:  # until they have ended, nobody else can have the group's resources
                 ended.add_done_callback(lambda _: self._free(group))
             else:

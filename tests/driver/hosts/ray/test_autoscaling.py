@@ -119,7 +119,7 @@ def test_groups_of_several_ranks_ask_for_as_many_nodes_as_may_join(cluster: str,
     search.wait()
     assert most == 2, "a group has 2 ranks, each on a large node, and 2 of those may join"
     tuner.shutdown()
-    ray.init(address=cluster, log_to_driver=False, logging_level="error")
+    ray.init(address=cluster, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
     until(lambda: not nodes())
 
 
