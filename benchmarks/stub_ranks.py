@@ -35,6 +35,7 @@ from tuner.driver.hosts.executor import GroupOptions
 from tuner.driver.hosts.host import Host
 from tuner.settings import Settings
 from tuner.trials.groups.builder import GroupBuilder
+from tuner.trials.groups.cut_nodes import CutNodes
 from tuner.trials.groups.group import Group, Key
 from tuner.trials.groups.growth import NodeType
 from tuner.trials.groups.manager import GroupManager
@@ -285,6 +286,7 @@ class StubBuilder(GroupBuilder):
         self._threads = _NoThreads()  # type: ignore[assignment]
         self._free = deque((node, gpu) for node, held in cluster.items() for gpu in range(int(held["GPU"])))
         self.ending, self.uploading = 0, set()
+        self.cut = CutNodes(self.blocking, lambda node: None)
 
     async def build(self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event) -> Group:
         at = [self._free.popleft() for _ in range(launch.scaling.num_workers)]

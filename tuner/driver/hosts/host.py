@@ -119,7 +119,7 @@ class Host:
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
-        self._report_server = ReportServer(self.report, self.take_logs, self._called)
+        self._report_server = ReportServer(self.report, self.take_logs, self._called, self._cut)
         self._report_address: Address | None = None
         self.proposals = Proposals()
         self._collections = ShortCollections()
@@ -324,6 +324,11 @@ class Host:
         if question not in _QUESTIONS:
             raise NotImplementedError(question)
         return await getattr(self, question)(*arguments)
+
+    def _cut(self, rank: bytes, why: str, silent: bool) -> None:
+        """End the segment of a rank that cannot be reached or cannot reach rank 0. See `GroupManager.cut`."""
+        if (groups := self.executors.groups_in_use) is not None:
+            groups.cut(rank, why, silent)
 
     def _segment(self, segment_id: str) -> Running:
         found = self.segments.get(segment_id)

@@ -31,6 +31,7 @@ class RayExecutor:
 
     def __init__(self, node_types: Sequence[NodeType] = ()) -> None:
         self._types: Sequence[NodeType] | None = node_types or None
+        self._pool: Pool | None = None
 
     @property
     def node(self) -> str:
@@ -45,7 +46,7 @@ class RayExecutor:
 
     def groups(self, options: GroupOptions) -> GroupManager:
         """Return the worker groups of the host, whose ranks report to the host's actor."""
-        pool = Pool(
+        self._pool = Pool(
             ray.get_runtime_context().current_actor,
             name=options.name,
             node_types=self._node_types,
@@ -56,7 +57,7 @@ class RayExecutor:
             quotas=options.quotas,
             preempt_after_s=options.preempt_after_s,
         )
-        return GroupManager(pool, logs=options.logs)
+        return GroupManager(self._pool, logs=options.logs)
 
     def clean_up(self) -> None:
         """Remove the placement groups of driver hosts that have died."""
@@ -84,8 +85,9 @@ class RayExecutor:
         return nodes, available
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function in a Ray task on another node, or in a thread here if `node` is this node or is not alive."""
-        if node != self.node and node in await asyncio.to_thread(living_nodes):
+        """Call a function in a Ray task on another node, or in a thread here if `node` is this node or cannot be reached."""
+        is_cut = self._pool is not None and self._pool.is_cut(node)
+        if node != self.node and not is_cut and node in await asyncio.to_thread(living_nodes):
             return await on_node(node, function, *args)
         return await asyncio.to_thread(function, *args)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import functools
 import itertools
 import logging
 import time
@@ -18,12 +20,15 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tuner.domain.logs import LogLimit
 from tuner.errors import PlacementError
 from tuner.trials.groups import nodes
+from tuner.trials.groups.cut_nodes import CutNodes, selector
 from tuner.trials.groups.group import Group, Key, demand, room_key
 from tuner.trials.groups.growth import NodeType
+from tuner.trials.groups.node_names import node_names
 from tuner.trials.groups.placement import assign_ranks, lacking
 from tuner.trials.groups.ray_nodes import leaving_nodes, live_nodes
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.lost import LostAtStart, NoRoom
+from tuner.trials.messages.protocol import WorkerMetadata
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.messages.tasks import on_node
 from tuner.trials.runtime.ray_rank import RayRank
@@ -79,6 +84,13 @@ class GroupBuilder:
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
         self.ending = 0
         """The number of groups that are being ended, whose resources Ray may still count as used."""
+        self.names: Mapping[str, str] = {}
+        """The name of each node by its id, for messages."""
+        self.cut = CutNodes(self.blocking, self._reap_left)
+        """The nodes on which no group shall be placed, because they cannot be reached."""
+        self._left: dict[
+            str, list[int]
+        ] = {}  # processes to be ended on nodes that cannot be reached, when they come back
         self.uploading: set[Group] = set()
         """The groups that will be ended once their uploads have ended."""
 
@@ -91,28 +103,42 @@ class GroupBuilder:
             waiting: called with the reason, in words, if the group is not placed within about `PATIENCE_S` seconds.
             placed: an event that this method sets once the group has its resources and only its processes have to start.
         """
-        group = await self._reserve(launch, key)
+        while (group := await self._try(launch, key, waiting, placed)) is None:
+            pass
+        return group
+
+    async def _try(
+        self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event
+    ) -> Group | None:
+        """Build a new group. Return None if another attempt is needed: a node was cut or came back before it was placed."""
+        avoided = self.cut.ids()
+        group = await self._reserve(launch, key, avoided)
         hellos: asyncio.Future[list[Any]] | None = None
         try:
             # The actors are created before the placement group is ready. This saves one wait for an answer from Ray.
             self._create_actors(launch, group)
             several = launch.scaling.num_workers > 1
             hellos = asyncio.gather(*(_get(actor.hello.remote(several)) for actor in group.actors))
-            await self._until_placed(launch, group, hellos, waiting)
+            if not await self._until_placed(launch, group, hellos, waiting, avoided):
+                hellos.add_done_callback(_ignore)
+                self.end_soon(group)
+                return None
             placed.set()
             group.held_since = time.monotonic()
             try:
                 workers = await hellos
             except ray.exceptions.RayError as error:
                 raise start_error(error) from error
+            if any(worker.node not in self.names for worker in workers):  # a node has just joined
+                await self._read_names()
             self._placed_before.add(room_key(launch.scaling))
             order, group.assignments = assign_ranks(workers, launch.scaling)
-            group.workers = [workers[index] for index in order]
+            group.workers = [self._named(workers[index]) for index in order]
             group.actors = [group.actors[index] for index in order]
             return group
         except BaseException:
             if hellos is not None:  # the actors are about to be ended: ignore their errors
-                hellos.add_done_callback(lambda done: done.cancelled() or done.exception())
+                hellos.add_done_callback(_ignore)
             self.end_soon(group)
             raise
 
@@ -149,6 +175,7 @@ class GroupBuilder:
     async def close(self) -> None:
         """Wait until all groups that are being ended have ended, and shut down the threads of this builder."""
         await self.settle()
+        self.cut.close()
         self._threads.shutdown(wait=False)
 
     async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -156,8 +183,14 @@ class GroupBuilder:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     async def nodes(self) -> dict[str, dict[str, float]]:
-        """Return the resources of every live node of the cluster, by the id of the node."""
-        return await self.blocking(live_nodes)  # type: ignore[no-any-return]
+        """Return the resources of every live node that can be reached, by the id of the node."""
+        found: dict[str, dict[str, float]] = await self.blocking(live_nodes)
+        if found.keys() - self.names.keys():  # nodes have joined
+            await self._read_names()
+        return {node: resources for node, resources in found.items() if node not in self.cut}
+
+    async def _read_names(self) -> None:
+        self.names = node_names([node for node in await self.blocking(ray.nodes) if node["Alive"]])
 
     async def node_types(self) -> Sequence[NodeType]:
         """Return the types of nodes that an autoscaler may add."""
@@ -176,6 +209,8 @@ class GroupBuilder:
         """Run a function, such as those of the module `nodes`, on a node of the cluster, and return its value."""
         if node == self._node:
             return await self.blocking(function, *args)
+        if node in self.cut:
+            raise ConnectionError(f"node {node[:8]} cannot be reached")
         return await on_node(node, function, *args)
 
     # Building
@@ -183,6 +218,9 @@ class GroupBuilder:
     async def _lacking(self, launch: Launch) -> str | None:
         """Return why the group would not fit on the empty cluster, with the nodes that may join; None if it would fit."""
         return await self.blocking(lacking, launch.scaling, self._node_types)  # type: ignore[no-any-return]
+
+    def _named(self, worker: WorkerMetadata) -> WorkerMetadata:
+        return dataclasses.replace(worker, host=self.names.get(worker.node, worker.host))
 
     def _create_actors(self, launch: Launch, group: Group) -> None:
         """Create an actor in each bundle of the group's placement group."""
@@ -201,15 +239,16 @@ class GroupBuilder:
                 ).remote(self._driver, wants_torch, self._report_address, self._log_limit)
             )
 
-    async def _reserve(self, launch: Launch, key: Key) -> Group:
+    async def _reserve(self, launch: Launch, key: Key, avoided: frozenset[str]) -> Group:
         """Request a placement group, and return a group with it. If this call is cancelled, release the placement group.
 
-        The placement group of a group of the same size that is being ended is used again.
+        The placement group of a group of the same size that is being ended is used again, if it is on none of the nodes
+        `avoided`.
         """
         scaling = launch.scaling
         size = room_key(scaling)
         for taken, ended in self._free_placements.items():
-            if ended.key[: len(size)] == size:
+            if ended.key[: len(size)] == size and avoided.isdisjoint(ended.nodes()):
                 del self._free_placements[taken]
                 taken.cancel()
                 return Group(key, ended.placement)
@@ -218,7 +257,8 @@ class GroupBuilder:
             given_up.set_result(None)
         title = f"{self._name}/{next(self._numbers)}" if self._name else ""
         bundles = [scaling.bundle()] * scaling.num_workers
-        asked = asyncio.ensure_future(self.blocking(placement_group, bundles, scaling.placement_strategy, title))
+        make = functools.partial(placement_group, bundle_label_selector=selector(avoided, len(bundles)))
+        asked = asyncio.ensure_future(self.blocking(make, bundles, scaling.placement_strategy, title))
         try:
             return Group(key, await asyncio.shield(asked))
         except asyncio.CancelledError:
@@ -230,9 +270,16 @@ class GroupBuilder:
             await self._end(Group(key, await asked))
 
     async def _until_placed(
-        self, launch: Launch, group: Group, hellos: asyncio.Future[Any], waiting: Callable[[str], None]
-    ) -> None:
+        self,
+        launch: Launch,
+        group: Group,
+        hellos: asyncio.Future[Any],
+        waiting: Callable[[str], None],
+        avoided: frozenset[str],
+    ) -> bool:
         """Wait until the placement group is ready, and end idle groups to make room for it.
+
+        Return False if the nodes to avoid are no longer `avoided`, else True.
 
         Raise NoRoom if it is not ready within the launch's `placement_timeout_s`, or PlacementError if the cluster has
         become too small for it. The time during which idle groups still upload checkpoints does not count.
@@ -247,7 +294,9 @@ class GroupBuilder:
             if self._uploading():
                 deadline += time.monotonic() - looked_at
             if hellos.done() or await self.blocking(group.placement.wait, 0):
-                return
+                return True
+            if self.cut.ids() != avoided:
+                return False
             if (idle := self._take_idle()) is not None:
                 await self._end(idle)
                 pause = 0.05
@@ -263,6 +312,7 @@ class GroupBuilder:
                     )
                 raise NoRoom(f"no resources became free for {demand(launch)} within {limit:g} s")
             pause = min(0.5, pause * 1.5, max(0.01, deadline - time.monotonic()))
+        return True
 
     # Ending
 
@@ -304,6 +354,9 @@ class GroupBuilder:
         for worker in group.workers:
             by_node.setdefault(worker.node, []).append(worker.pid)
         for node, pids in by_node.items():
+            if node in self.cut:
+                self._left.setdefault(node, []).extend(pids)
+                continue
             try:
                 left = await asyncio.wait_for(self.on_node(node, nodes.reap, pids), 60.0)
             except Exception as error:
@@ -311,6 +364,15 @@ class GroupBuilder:
                 continue
             if left:
                 log.warning("processes %s on node %s could not be ended", left, node[:8])
+
+    def _reap_left(self, node: str) -> None:
+        """End the processes that groups have left on a node which could not be reached."""
+        pids = self._left.pop(node, [])
+        self.track(asyncio.ensure_future(self._end_left(node, pids)))
+
+    async def _end_left(self, node: str, pids: list[int]) -> None:
+        with contextlib.suppress(Exception):  # if the node is lost again, Ray ends its processes
+            await asyncio.wait_for(self.on_node(node, nodes.reap, pids), 60.0)
 
 
 def start_error(error: ray.exceptions.RayError) -> PlacementError:
@@ -328,6 +390,12 @@ def start_error(error: ray.exceptions.RayError) -> PlacementError:
 def _last_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__
+
+
+def _ignore(done: asyncio.Future[Any]) -> None:
+    """Ignore the error of a future whose result is not needed any more."""
+    if not done.cancelled():
+        done.exception()
 
 
 async def _get(ref: Any) -> Any:

@@ -324,6 +324,9 @@ class LocalPool:
         """Return None, because trials of this pool have one worker."""
         return None
 
+    def cut(self, rank: bytes, silent: bool) -> None:
+        """Do nothing, because all processes are on this machine."""
+
     def held(self) -> list[HeldGroup]:
         """Return the groups that hold resources, oldest first."""
         return [

@@ -93,6 +93,12 @@ class GroupPool(Protocol):
     async def settle(self) -> None:
         """Wait until all groups that are being ended have ended."""
 
+    def cut(self, rank: bytes, silent: bool) -> None:
+        """Use the node of a rank for no other group while it cannot be reached, or for a while if `silent` is False.
+
+        rank: the token of the rank's process.
+        """
+
     def held(self) -> list[HeldGroup]:
         """Return the groups that hold resources, oldest first."""
 
@@ -153,7 +159,8 @@ class GroupManager:
         except EndedEarly as ended:
             if ended.ending.how == "left":
                 return Outcome(kind="left")
-            return failed(Failure(kind="system", cause="killed", message=ended.ending.reason))
+            killed = Failure(kind="system", cause="killed", message=ended.ending.reason)
+            return failed(ended.ending.failure or killed)
         finally:
             del self._running[launch.segment_id]
             running.over = True
@@ -212,6 +219,29 @@ class GroupManager:
         running = self._running.get(segment_id)
         if running is not None:
             running.end("failed", reason)
+
+    def cut(self, rank: bytes, why: str, silent: bool) -> None:
+        """End the segment of a rank that cannot be reached any more, or cannot reach another rank.
+
+        Args:
+            rank: the token of the rank's process.
+            why: what was noticed, in words.
+            silent: True if its node cannot be reached any more.
+        """
+        for running in self._running.values():
+            workers = running.group.workers if running.group is not None else ()
+            for place, worker in zip(running.group.placed() if running.group is not None else (), workers, strict=True):
+                if worker.token == rank:
+                    failure = Failure(
+                        kind="system",
+                        cause="node_unreachable",
+                        message=why,
+                        rank=place.rank,
+                        node=place.host,
+                        pid=place.pid,
+                    )
+                    running.end("failed", why, failure)
+        self._pool.cut(rank, silent)
 
     async def rest(self, keep: bool) -> None:
         """End the idle groups, and wait until they have ended. If `keep` is true, idle groups without GPUs may stay."""

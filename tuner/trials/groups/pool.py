@@ -35,6 +35,7 @@ from tuner.trials.messages.report_socket import Address
 
 log = logging.getLogger(__name__)
 
+_PARTED_S = 60.0  # seconds for which no group is placed on a node that cannot reach another node
 _LOOK_S = 0.5  # seconds between two checks whether a waiting group fits; a group that becomes free causes a check too
 
 _Building = tuple[asyncio.Future[Group], asyncio.Event]
@@ -247,6 +248,26 @@ class Pool:
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         """Run a function, such as those of the module `nodes`, on a node of the cluster, and return its value."""
         return await self._builder.on_node(node, function, *args)
+
+    def is_cut(self, node: str) -> bool:
+        """Return whether a node cannot be reached, although Ray counts it as alive."""
+        return node in self._builder.cut
+
+    def cut(self, rank: bytes, silent: bool) -> None:
+        """Use the node of a rank for no other group while it cannot be reached, or for a while if `silent` is False.
+
+        rank: the token of the rank's process.
+        """
+        idle = (*self._warm.idle, *self._warm.kept)
+        workers = [worker for group in (*self._admission.launches, *idle) for worker in group.workers]
+        node = next((worker.node for worker in workers if worker.token == rank), None)
+        if node is None:
+            return
+        self._builder.cut.add(node, 0.0 if silent else _PARTED_S)
+        self._idle_all()
+        for group in list(self._warm.idle):
+            if node in group.nodes():
+                self._builder.end_soon(self._warm.take(group))
 
     def _take_idle(self) -> Group | None:
         """Return the longest idle group that can be ended now, and remove it from the idle groups; None if there is none."""
