@@ -322,7 +322,7 @@ class StubBuilder(GroupBuilder):
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.to_thread(function, *args)
 
-    async def _end(self, group: Group) -> None:
+    async def _end(self, group: Group, hand_on: bool = False) -> None:
         await asyncio.gather(*(actor.exit.remote() for actor in group.actors))
         self._free.extend(group.placement)
 

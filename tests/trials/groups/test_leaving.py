@@ -56,7 +56,7 @@ class Builder(GroupBuilder):
     async def free_resources(self) -> dict[str, float]:
         return {"CPU": float(len(self.free))}
 
-    async def _end(self, group: Group) -> None:
+    async def _end(self, group: Group, hand_on: bool = False) -> None:
         self.ended.append(group.placement)
         self.free.append(group.placement)
 
