@@ -27,6 +27,7 @@ from tuner.search.base import Searcher, Suggestion
 from tuner.space import Space
 from tuner.store.records import CodeRecord, ExperimentRecord
 from tuner.trials.checkpoints.objects import Stored
+from tuner.trials.checkpoints.packages import ship
 from tuner.trials.checkpoints.storage import join
 from tuner.trials.messages.launch import CodeRef, Launch, Resend
 
@@ -203,11 +204,21 @@ class HostGroups:
     ) -> None:
         self._host, self.record, self._core, self._space, self._code = host, record, core, space, code
         self._judge, self._sys_path = judge, sys_path
+        self._runtime_env = record.spec.runtime_env
+        try:  # Ray takes local directories only for a whole job, and this process drives many experiments.
+            self._runtime_env = ship(record.spec.runtime_env, self._base_storage)
+        except SpecError:
+            if not record.state.ended:  # else the driver may only have checkpoints to delete
+                raise
 
     @property
     def storage(self) -> str:
         """Return the path or URI below which the experiment's checkpoints are stored."""
-        return join(self.record.spec.checkpoint.storage or self._host.settings.storage, self.record.public_id)
+        return join(self._base_storage, self.record.public_id)
+
+    @property
+    def _base_storage(self) -> str:
+        return self.record.spec.checkpoint.storage or self._host.settings.storage
 
     @property
     def log_dir(self) -> str:
@@ -311,7 +322,7 @@ class HostGroups:
             checkpoint_every=spec.checkpoint.frequency,
             milestone_checkpoints=self._core.scheduler.SAVES_AT_MILESTONES,
             metric=spec.objective.metric,
-            runtime_env=spec.runtime_env,
+            runtime_env=self._runtime_env,
         )
 
 
