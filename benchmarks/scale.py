@@ -11,7 +11,7 @@ population never ends, so that all trials run all the time.
   changes all the time (not with --no-api).
 - `hosts`: several driver hosts with one experiment each, over one PostgreSQL, at the same rate together.
 - `finished`: 64 trials at once of 10 reports each with ASHA, until --finished trials have ended: CPU time and memory of the
-  driver for each quarter, to see what grows with the number of trials that have ended.
+  driver for each quarter, and its longest garbage collection, to see what grows with the number of trials that have ended.
 
 `cpu_us` is the CPU time of the driver's process for each report (all its threads; /proc/PID/stat), `cores` the same in cores, and
 `rss_mb` its resident memory. `verdict_p99_ms` is measured in the process of the ranks, from sending the report at a milestone
@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import statistics
 import tempfile
 import threading
@@ -72,7 +73,7 @@ class Client:
     """A page that is open: gets the trials and curves in turn, and reads the stream of changes, in threads."""
 
     def __init__(self, service: Service, store: Store, record: ExperimentRecord) -> None:
-        self._service, self._store, self._record = service, store, record
+        self.service, self._store, self._record = service, store, record
         self._over = threading.Event()
         self.took: dict[str, list[float]] = {"trials": [], "curves": [], "commits": []}
         self._committed: list[tuple[int, float]] = []
@@ -88,7 +89,7 @@ class Client:
     def _get(self, what: str, path: str, params: dict[str, Any]) -> None:
         while not self._over.wait(0.5):
             begun = time.perf_counter()
-            self._service.client.get(path, params=params).raise_for_status()
+            self.service.client.get(path, params=params).raise_for_status()
             self.took[what].append(time.perf_counter() - begun)
 
     def _look(self) -> None:
@@ -101,11 +102,14 @@ class Client:
                 self._committed.append((last.scalar_one(), time.perf_counter()))
 
     def _listen(self) -> None:
-        url = f"{self._service.url}/api/v1/experiments/{self._record.public_id}/changes"
+        url = f"{self.service.url}/api/v1/experiments/{self._record.public_id}/changes"
         with httpx.stream("GET", url, timeout=60) as response:
-            for line in response.iter_lines():
-                if line.startswith("id: "):
-                    self._seen.append((int(line[4:]), time.perf_counter()))
+            rest = b""
+            for part in response.iter_raw():
+                begun, end, rest = (rest + part).rpartition(b"\n")
+                self._seen += [
+                    (int(seq), time.perf_counter()) for seq in re.findall(rb"^id: (\d+)$", begun + end, re.M)
+                ]
                 if self._over.is_set():
                     return
 
@@ -233,6 +237,7 @@ def window(
     """Measure for `options.seconds`."""
     if client is not None:
         client.figures()
+        api_cpu = client.service.cpu_s()
     ranks.ask("begin")
     begun, cpu, size = time.monotonic(), [driver.cpu_s() for driver in drivers], database_bytes(store)
     waited = sum(driver.waited_s() for driver in drivers)
@@ -243,6 +248,7 @@ def window(
         [driver.cpu_s() - before for driver, before in zip(drivers, cpu, strict=True)],
     )
     reports = farmed["reports"]
+    api = {"api_cores": (client.service.cpu_s() - api_cpu) / took, **client.figures()} if client is not None else {}
     return {
         "reports_per_s": reports / took,
         "cores": max(used) / took,
@@ -254,7 +260,7 @@ def window(
         "waited": (sum(driver.waited_s() for driver in drivers) - waited) / took,
         "rss_mb": max(driver.rss_mb() for driver in drivers),
         "bytes_per_report": (database_bytes(store) - size) / reports,
-        **(client.figures() if client is not None else {}),
+        **api,
     }
 
 
@@ -288,6 +294,7 @@ def finished(url: str, folder: str, options: argparse.Namespace) -> dict[str, An
                             "ended": value(store, done),
                             "cpu_us": 1e6 * (now[0] - before[0]) / (now[1] - before[1]),
                             "rss_mb": driver.rss_mb(),
+                            "gc_ms": 1e3 * driver.process.ask("gc"),
                         }
                     )
                 before = now

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import itertools
 import multiprocessing
 import os
@@ -34,7 +35,9 @@ from tuner.driver.hosts.executor import GroupOptions
 from tuner.driver.hosts.host import Host
 from tuner.settings import Settings
 from tuner.trials.groups.builder import GroupBuilder
+from tuner.trials.groups.cut_nodes import CutNodes
 from tuner.trials.groups.group import Group, Key
+from tuner.trials.groups.growth import NodeType
 from tuner.trials.groups.manager import GroupManager
 from tuner.trials.groups.placement import assign_ranks
 from tuner.trials.groups.pool import Pool
@@ -283,6 +286,7 @@ class StubBuilder(GroupBuilder):
         self._threads = _NoThreads()  # type: ignore[assignment]
         self._free = deque((node, gpu) for node, held in cluster.items() for gpu in range(int(held["GPU"])))
         self.ending, self.uploading = 0, set()
+        self.cut = CutNodes(self.blocking, lambda node: None)
 
     async def build(self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event) -> Group:
         at = [self._free.popleft() for _ in range(launch.scaling.num_workers)]
@@ -306,13 +310,19 @@ class StubBuilder(GroupBuilder):
     async def nodes(self) -> dict[str, dict[str, float]]:
         return {node: dict(held) for node, held in self._cluster.items()}
 
+    async def node_types(self) -> Sequence[NodeType]:
+        return ()
+
+    async def leaving_nodes(self) -> Mapping[str, float | None]:
+        return {}
+
     async def free_resources(self) -> dict[str, float]:
         return {"GPU": float(len(self._free)), "CPU": float(len(self._free))}
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.to_thread(function, *args)
 
-    async def _end(self, group: Group) -> None:
+    async def _end(self, group: Group, hand_on: bool = False) -> None:
         await asyncio.gather(*(actor.exit.remote() for actor in group.actors))
         self._free.extend(group.placement)
 
@@ -381,7 +391,7 @@ async def _drive(settings: Settings, experiment: str, path: str, nodes: int, con
     link = FarmLink(path)
     await link.connect()
     host = Host(settings, "scale", StubExecutor(link, nodes))
-    profile = Sampler()
+    profile, pauses = Sampler(), Collections()
     over = asyncio.Event()
 
     def asked() -> None:
@@ -392,7 +402,7 @@ async def _drive(settings: Settings, experiment: str, path: str, nodes: int, con
             return
         if question == "profile":
             profile.start()
-        control.send(profile.stop() if question == "stop" else None)
+        control.send(profile.stop() if question == "stop" else pauses.longest() if question == "gc" else None)
 
     asyncio.get_running_loop().add_reader(control.fileno(), asked)
     driving = asyncio.create_task(host.drive(experiment))
@@ -402,6 +412,25 @@ async def _drive(settings: Settings, experiment: str, path: str, nodes: int, con
         control.send(("ended", driving.result()))
         return
     os._exit(0)  # the benchmark needs no orderly end
+
+
+class Collections:
+    """Measures the garbage collections of this process, in which nothing else of it runs."""
+
+    def __init__(self) -> None:
+        self._begun = self._longest = 0.0
+        gc.callbacks.append(self._note)
+
+    def longest(self) -> float:
+        """Return how many seconds the longest collection since the last call took."""
+        found, self._longest = self._longest, 0.0
+        return found
+
+    def _note(self, phase: str, about: Mapping[str, Any]) -> None:
+        if phase == "start":
+            self._begun = time.perf_counter()
+        else:
+            self._longest = max(self._longest, time.perf_counter() - self._begun)
 
 
 class Sampler:

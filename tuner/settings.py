@@ -14,6 +14,7 @@ from typing import Any, Literal
 from tuner.domain.experiment import PROJECT
 from tuner.errors import SpecError
 from tuner.trials.checkpoints.storage import absolute
+from tuner.trials.groups.growth import NodeType
 
 
 def _setting(variable: str, about: str, default: Any, *, shown: bool = True) -> Any:
@@ -139,6 +140,12 @@ class Settings:
         "TUNER_RESERVE_AFTER_S",
         "a worker group that has waited for resources for this many seconds is placed before all later ones",
         default=30.0,
+    )
+    node_types: tuple[NodeType, ...] = _setting(
+        "TUNER_NODE_TYPES",
+        "the nodes that an autoscaler may add to the Ray cluster, such as 8xCPU:16+GPU:4,2xCPU:64: up to 8 nodes with 16 CPUs "
+        "and 4 GPUs each, and up to 2 with 64 CPUs",
+        default=(),
     )
     quotas: tuple[Quota, ...] = _setting(
         "TUNER_QUOTAS",
@@ -342,6 +349,18 @@ def _quotas(text: str) -> tuple[Quota, ...]:
     return tuple(found.values())
 
 
+def _node_types(text: str) -> tuple[NodeType, ...]:
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        given = re.fullmatch(r"(\d+)x(\S+)", part)
+        amounts = [re.fullmatch(r"(\S+):([^:]+)", one) for one in given[2].split("+")] if given is not None else []
+        resources = {one[1]: _number(one[2]) for one in amounts if one is not None}
+        if given is None or len(resources) < len(amounts) or not all(amount > 0 for amount in resources.values()):
+            raise ValueError(f"expected COUNTxRESOURCE:AMOUNT+RESOURCE:AMOUNT, such as 8xCPU:16+GPU:4, got {part!r}")
+        found.append(NodeType(resources, int(given[1])))
+    return tuple(found)
+
+
 def _http(text: str) -> str:
     if not re.fullmatch(r"https?://\S+", text):
         raise ValueError(f"expected an address that begins with http:// or https://, got {text!r}")
@@ -360,6 +379,7 @@ _READERS: Mapping[str, Any] = {
     "oidc_issuer": _url,
     "traces": _http,
     "oidc_roles": _rules,
+    "node_types": _node_types,
     "quotas": _quotas,
     "audit_days": _days,
     "webhook_private": _flag,

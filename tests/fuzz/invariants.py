@@ -168,6 +168,8 @@ def of_fold(live: Core, folded: Core) -> Iterator[str]:
     for name in ("held", "granted", "restart_s", "exponent"):
         if getattr(live.experiment.sizes, name) != getattr(folded.experiment.sizes, name):
             yield f"fold: sizes.{name} differs"
+    if live.experiment.saving.seconds() != folded.experiment.saving.seconds():
+        yield "fold: the interval between checkpoints differs"
     for name in ("ended_s", "since", "sizes"):
         if getattr(live.experiment.usage, name) != getattr(folded.experiment.usage, name):
             yield f"fold: usage.{name} differs"

@@ -133,7 +133,7 @@ class World:
         self.max_t = max_t
         self.own_end = rng.choice([12, 7, 5, 30 if max_t else 12])
         self.policy = CheckpointPolicy(
-            interval_s=rng.choice([None, None, 5.0]),
+            interval_s=rng.choice([None, None, 5.0, "auto"]),
             keep_last=rng.choice([1, 1, 2, None]),
             keep_best=rng.choice([0, 1, 1, 3]),
         )

@@ -197,7 +197,7 @@ def test_says_why_with_numbers() -> None:
     feed.report(0, 1, 0.9)
     (exploit,) = feed.report(1, 1, 0.1)
     assert isinstance(exploit, Exploit)
-    assert exploit.reason.startswith("copies trial 0 at iteration 1: 0.1 is rank 2 of 2, and trial 0 has 0.9")
+    assert exploit.reason.startswith("copies trial 0: at iteration 1, 0.1 is rank 2 of 2, and trial 0 has 0.9")
     assert exploit.params["width"] == 16
 
 

@@ -54,3 +54,20 @@ def test_records_of_trials() -> None:
             trials.move(number, state)
     assert records_of(trials) == [({"x": 0}, 2.0), ({"x": 1}, 2.0), ({"x": 3}, 2.0)]
     assert records_of(trials, "last") == [({"x": 0}, 1.0), ({"x": 1}, 1.0)]
+
+
+def test_two_results_do_not_decide() -> None:
+    """Give the two best of twenty results the best category, which says little about `x`, which matters more."""
+    effect = {"a": 0.02, "b": 0.01, "c": 0.0}
+    space = Space.from_python({"x": uniform(0, 1), "c": choice(list(effect))})
+    for seed in range(40):
+        rng = random.Random(seed)
+        points = []
+        for number in range(20):  # half of them drawn where the results are good, as a searcher does
+            x = rng.random() if number < 10 else rng.uniform(0.25, 0.55)
+            points.append({"x": x, "c": rng.choice("abc")})
+        records = [
+            (p, 0.9 * max(0.0, abs(p["x"] - 0.4) - 0.1) + effect[p["c"]] + 0.01 * rng.random())  # type: ignore[arg-type, index]
+            for p in points
+        ]
+        assert next(iter(importance(space, "min", records))) == "x", seed

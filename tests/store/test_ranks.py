@@ -10,6 +10,7 @@ from tests.store.examples import T0, begin
 from tuner.domain.keys import trial_id
 from tuner.errors import NotFound
 from tuner.store import Store, UsageSample
+from tuner.store.writing.writer import Cursor
 
 
 class TestUsage:
@@ -64,3 +65,19 @@ class TestUsage:
         made, *_ = begin(store)
         store.ranks.add_usage(made.id, [self.sample(1, segment=7), self.sample(1)], keep={(3, 1): 2})
         assert [s.segment for s in store.ranks.usage(trial_id(made.public_id, 0))] == [1]
+
+    def test_all_segments_are_looked_up_with_one_query(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The driver cannot commit meanwhile, and on PostgreSQL each query waits for the network."""
+        made, *_ = begin(store, segments=2)
+        asked: list[str] = []
+        rows = Cursor.rows
+
+        def noted(cursor: Cursor, sql: str, parameters: Any = ()) -> list[Any]:
+            asked.append(sql)
+            return rows(cursor, sql, parameters)
+
+        monkeypatch.setattr(Cursor, "rows", noted)
+        monkeypatch.setattr(Cursor, "value", lambda *arguments: pytest.fail("a query for a single segment"))
+        store.ranks.add_usage(made.id, [self.sample(1), self.sample(1, segment=2), self.sample(1, segment=7)])
+        assert len(asked) == 1
+        assert [one.segment for one in store.ranks.usage(trial_id(made.public_id, 0))] == [1, 2]

@@ -74,6 +74,12 @@ class AnyHost:
         self.commands[segment_id] = action
         await self.manager.interrupt(segment_id, action)
 
+    async def cut(self, segment_id: str, rank: int, why: str) -> None:
+        """Let the line to the node of a rank be cut."""
+        group = self.manager._running[segment_id].group
+        assert group is not None
+        self.manager.cut(group.workers[rank].token, why, True)
+
     async def call(self, name: str, *args: Any) -> Any:
         if name == "pid":
             return os.getpid()

@@ -158,11 +158,11 @@ class CheckpointPolicy:
         ("number of reports from one checkpoint to the next; null: save only when a checkpoint is needed"),
         **_COUNT,
     )
-    interval_s: float | None = option(
+    interval_s: float | Literal["auto"] | None = option(
         60.0,
         "save a checkpoint at the next milestone once the newest one is this many seconds old, to limit what a crash can lose; "
+        "auto: the interval that loses the least time, from the measured cost of a checkpoint and the rate of failures; "
         "null: never",
-        **_SECONDS,
     )
     at_end: bool = option(True, "save a checkpoint when a trial completes")
     keep_best: int | None = option(1, "best checkpoints to keep of each trial; null: all", ge=0)

@@ -40,6 +40,7 @@ CAUSES = frozenset(
         "stop_ignored",
         "checkpoint",
         "node_lost",
+        "node_unreachable",
         "preempted",
         "lost_at_start",
         "placement_timeout",

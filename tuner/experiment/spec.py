@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, WithJsonSchema, create_model
 from pydantic_core import CoreSchema
@@ -354,6 +354,7 @@ def _check_sections(plain: Mapping[str, Any], errors: Errors) -> None:
         _check_resources(scaling, errors)
     if (checkpoint := _section(plain, "checkpoint")) is not None:
         _check_storage(checkpoint.storage, errors)
+        _check_interval(checkpoint.interval_s, errors)
     if isinstance(environment := plain.get("runtime_env", {}), dict):
         _check_environment(environment, errors)
 
@@ -583,6 +584,11 @@ def _check_storage(storage: str | None, errors: Errors) -> None:
                 f"{_shown(storage)}, which would be a different directory in each process",
             )
         )
+
+
+def _check_interval(interval_s: float | Literal["auto"] | None, errors: Errors) -> None:
+    if isinstance(interval_s, float | int) and not 0 < interval_s < math.inf:
+        errors.append(("/checkpoint/interval_s", f"expected a number of seconds above 0, got {interval_s:g}"))
 
 
 def _check_environment(runtime_env: Mapping[str, Any], errors: Errors) -> None:

@@ -78,6 +78,8 @@ class Searcher(ABC):
     HEAVY: ClassVar[bool] = False
     #: True if the searcher can continue after a user has changed the search space, see `amend`
     REVISES: ClassVar[bool] = False
+    #: for the searchers of tuner: True if it reads `Trial.values` of trials that have ended, which a driver forgets otherwise
+    READS_VALUES: ClassVar[bool] = False
 
     context: SearcherContext
 

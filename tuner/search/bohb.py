@@ -48,6 +48,7 @@ class BOHBSearch(Proposer):
     """
 
     TYPE = "bohb"
+    READS_VALUES = True
     REDRAWS: ClassVar[int] = 10
 
     def __init__(

@@ -18,12 +18,15 @@ from tuner.space import Space
 MIN_RECORDS = 10
 """The minimum number of results. With fewer results, the shares would be noise."""
 
+TOP_SHARE, TOP_RECORDS = 0.1, 5
+"""The best results that are compared with all: this share of them, but at least this number, as Optuna's documentation says."""
+
 
 def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, Any], float]]) -> dict[str, float]:
     """Return a dict from path to share of the importance, the most important first. The shares add up to 1.
 
     The method is PED-ANOVA (Watanabe, Bansal and Hutter, IJCAI 2023, https://arxiv.org/abs/2304.10255). For each parameter, it
-    measures how much the distribution of the best tenth of the results differs from the distribution of all results.
+    measures how much the distribution of the best tenth of the results (at least five) differs from that of all results.
     Conditional parameters are treated as in Optuna.
 
     Args:
@@ -42,7 +45,8 @@ def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, An
     with quiet():
         study = optuna.create_study(direction=direction(mode))
         study.add_trials([_frozen(space, params, value) for params, value in finite])
-        shares = PedAnovaImportanceEvaluator().evaluate(study)
+        top = max(TOP_SHARE, TOP_RECORDS / len(finite))
+        shares = PedAnovaImportanceEvaluator(target_quantile=top).evaluate(study)
     found = {p.path: max(shares.get(p.path, 0.0), 0.0) for p in space.parameters}
     total = sum(found.values())
     if not math.isfinite(total) or total <= 0:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
+from tuner.driver.hosts.ray import tokens
 from tuner.driver.hosts.ray.head import COMMAND_S, too_slow
 from tuner.driver.hosts.ray.link import LOOK_S, packed
 from tuner.errors import ClusterUnreachable, DriverSilent
@@ -42,7 +43,7 @@ class Child:
     def __init__(self, settings: Settings, adopt: bool, hear: Any, reserve: bool = False) -> None:
         environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
         if not settings.ray_address:
-            environment["RAY_AUTH_MODE"] = "token"  # the mode in which `start_head` starts a head
+            environment |= tokens.of_home(settings.home)  # those with which `start_head` starts a head
         self._process = subprocess.Popen(
             [sys.executable, "-m", LINK],
             stdin=subprocess.PIPE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Select, select
@@ -14,9 +14,11 @@ from tuner.store.sql.database import Database
 from tuner.store.sql.tables import experiment, rank_usage, segment, trial
 from tuner.store.writing.writer import Cursor
 
-_SEGMENT = """
-SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id
-WHERE t.experiment_id = ? AND t.number = ? AND s.ordinal = ?"""
+# One query for all, because the driver cannot commit meanwhile.
+_SEGMENTS = """
+SELECT t.number, s.ordinal, s.id FROM segment s JOIN trial t ON t.id = s.trial_id
+WHERE t.experiment_id = ? AND t.number IN ({numbers}) AND s.ordinal IN ({ordinals})"""
+_AT_ONCE = 200  # the largest number of segments in one query
 _USAGE_COLUMNS = [column.name for column in rank_usage.c if column.name != "segment_id"]
 _USAGE = f"""
 INSERT INTO rank_usage (segment_id, {", ".join(_USAGE_COLUMNS)})
@@ -71,8 +73,19 @@ class Ranks:
 
 def _segment_ids(cursor: Cursor, experiment_id: int, keys: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
     """Return a dict from (trial number, ordinal) to id, for the segments that are stored."""
-    found = {key: cursor.value(_SEGMENT, (experiment_id, *key)) for key in keys}
-    return {key: row_id for key, row_id in found.items() if row_id is not None}
+    found: dict[tuple[int, int], int] = {}
+    wanted = sorted(keys)
+    for first in range(0, len(wanted), _AT_ONCE):
+        part = wanted[first : first + _AT_ONCE]
+        numbers, ordinals = ({key[at] for key in part} for at in (0, 1))
+        query = _SEGMENTS.format(numbers=_marks(numbers), ordinals=_marks(ordinals))
+        rows = cursor.rows(query, (experiment_id, *numbers, *ordinals))
+        found |= {(number, ordinal): row_id for number, ordinal, row_id in rows}
+    return {key: found[key] for key in wanted if key in found}
+
+
+def _marks(values: Collection[int]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def _of_ranks(table: Any, trial_public_id: str, rank: int | None, ordinal: int | None) -> Select[Any]:

@@ -87,3 +87,14 @@ def test_a_request_is_forgotten_with_its_driver_and_folds_to_the_same_state() ->
     after.started(0)
     after.reported(0)
     assert after.verdict(0) == "continue"
+
+
+def test_a_trial_that_saves_at_every_report_needs_no_checkpoint_yet() -> None:
+    bench = running()
+    bench.reported(1, offer=3)
+    assert not bench.core.may_yield(SegmentRef(1, 1)), "it has offered none so far"
+    bench.reported(1, offer=4)
+    assert bench.core.may_yield(SegmentRef(1, 1))
+    assert wanted(bench, 1) == [1]
+    bench.reported(1, checkpoint=True)
+    assert bench.verdict(1) == "pause"

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import weakref
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,7 @@ from tuner.driver.hosts import candidates
 from tuner.driver.hosts import driven as driven_module
 from tuner.driver.hosts import host as module
 from tuner.driver.hosts.driven import Driven, HostGroups
+from tuner.driver.hosts.garbage import ShortCollections
 from tuner.driver.hosts.helpers.judge import Judge
 from tuner.driver.hosts.host import Host
 from tuner.driver.hosts.owners import owner_name
@@ -74,6 +76,41 @@ async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
     finally:
         gc.enable()
         host.store.close()
+
+
+async def test_the_local_directories_of_a_runtime_env_are_packed_for_the_workers(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray refuses the path of a directory for a single actor."""
+    code, sent = tmp_path / "code", []
+    code.mkdir()
+    (code / "module.py").write_text("VALUE = 1")
+
+    async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+        sent.append(self._launch(segment, milestone).runtime_env)
+        await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
+        return Outcome(kind="returned")
+
+    monkeypatch.setattr(RayExecutor, "capacity", lambda self, scaling: 2)
+    monkeypatch.setattr(HostGroups, "run", run)
+    host = Host(Settings(home=tmp_path / "home", database_url=sqlite_url), "host")
+    fields: dict[str, Any] = {"num_samples": 1, "search": {"type": "random"}, "scheduler": {"type": "fifo"}}
+    try:
+        for folder, state in ((code, ExperimentState.COMPLETED), (tmp_path / "gone", ExperimentState.FAILED)):
+            spec = a_spec(**fields, runtime_env={"working_dir": str(folder), "env_vars": {"A": "b"}})
+            made = host.store.experiments.create(spec)
+            host._begin(made)
+            assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is state
+        assert f"there is no directory, .zip or .whl at {tmp_path / 'gone'}" in str(
+            host.store.experiments.by_id(made.id).error
+        )
+    finally:
+        host.store.close()
+    (environment,) = sent
+    uri = environment["working_dir"]
+    assert environment == {"working_dir": uri, "env_vars": {"A": "b"}}
+    with zipfile.ZipFile(uri.removeprefix("file://")) as packed:
+        assert packed.namelist() == ["package/module.py"]
 
 
 async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_hosts(
@@ -435,7 +472,7 @@ async def test_a_host_that_is_told_twice_to_start_keeps_its_leases_once(
 
     monkeypatch.setattr(RayExecutor, "clean_up", lambda self: remove_orphans())
     monkeypatch.setattr(RayExecutor, "listen_at", lambda self: "127.0.0.1")
-    monkeypatch.setattr(module.gc, "freeze", lambda: None)
+    monkeypatch.setattr(ShortCollections, "begin", lambda self: None)
     host.settings = dataclasses.replace(host.settings, usage_every_s=0.0)
     starts = [asyncio.create_task(host.start(serve=True)) for _ in range(2)]
     try:

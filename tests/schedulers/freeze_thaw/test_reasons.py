@@ -65,3 +65,8 @@ def test_of_a_new_configuration_the_closeness_to_earlier_ones_is_a_cost_too() ->
         "14 % by iteration 12, counted as 8 % because of the cost of a start and its closeness to earlier configurations"
         in (LOSS.started(replace(WON, trial=None, forecast=COSTLY)))
     )
+
+
+def test_tiny_chances_have_no_digits() -> None:
+    tiny = replace(BEHIND, chance=1.56e-16, adjusted=1.56e-16)
+    assert "than this trial (less than 0.01 % by iteration 9, " in LOSS.paused(5, replace(WON, held=tiny))

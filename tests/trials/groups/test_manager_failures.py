@@ -313,3 +313,22 @@ def test_a_killed_host_takes_its_groups_along(local_ray: None, tmp_path: Path) -
     while time.monotonic() < deadline and any(remains(pids).values()):
         time.sleep(0.1)
     assert remains(pids) == {"processes": [], "placement_groups": []}
+
+
+def test_a_rank_whose_node_cannot_be_reached(bench: Bench) -> None:
+    """The node answers the checks, so that it is used again soon. tests/nodes has nodes that do not."""
+    launch = bench.launch(hangs, 2, scaling=NO_TORCH)
+    running = bench.begin(launch)
+    ranks = bench.started(launch)["ranks"]
+    bench.wait_for_report(launch)
+    ray.get(bench.host.cut.remote(launch.segment_id, 1, "its node has not answered for 12 s"))
+    failure = ray.get(running, timeout=60).failure
+    assert (failure.kind, failure.cause, failure.rank) == ("system", "node_unreachable", 1)
+    assert (failure.message, failure.pid) == ("its node has not answered for 12 s", ranks[1]["pid"])
+    again = bench.run(bench.launch(raises_everywhere, 1, scaling=NO_TORCH)).failure
+    assert again is not None
+    assert again.cause == "exception", "the only node is used again, after it has answered"
+    deadline = time.monotonic() + 30
+    while remains([rank["pid"] for rank in ranks])["processes"] and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert remains([rank["pid"] for rank in ranks])["processes"] == []

@@ -34,8 +34,9 @@ def test_a_group_that_is_cancelled_while_ray_is_asked_for_it_is_given_back(small
     launch = asking_for(1, tmp_path)
 
     async def scenario() -> None:
-        pool = Pool(None, name="exp_1", autoscaling=True, idle_timeout_s=60.0)
+        pool = Pool(None, name="exp_1", idle_timeout_s=60.0)
         await pool._read_nodes()
+        pool._builder._placed_before.add(room_key(launch.scaling))  # so that it is not checked first
         acquiring = asyncio.create_task(pool.acquire(launch, lambda reason: None))
         for _ in range(5):  # up to the request, which a thread has in hand by then
             await asyncio.sleep(0)
@@ -55,7 +56,7 @@ def test_what_never_fits_is_refused_and_what_once_did_is_waited_for(small_ray: N
     waits: list[str] = []
 
     async def scenario() -> None:
-        pool = Pool(None, name="exp_2", autoscaling=False, idle_timeout_s=60.0)
+        pool = Pool(None, name="exp_2", idle_timeout_s=60.0)
         with pytest.raises(PlacementError, match=r"can never run a worker with 2 CPU: 1 × 2 CPU are requested"):
             await pool.acquire(launch, waits.append)
         assert waits == []
@@ -72,7 +73,7 @@ def test_what_fits_is_remembered(small_ray: None, tmp_path: Path) -> None:
     launch = asking_for(1, tmp_path)
 
     async def scenario() -> set[tuple[Any, ...]]:
-        pool = Pool(None, name="exp_3", autoscaling=False, idle_timeout_s=60.0)
+        pool = Pool(None, name="exp_3", idle_timeout_s=60.0)
         group, warm = await pool.acquire(launch, lambda reason: None)
         pool.release(group, reusable=False)
         await pool.close()
@@ -86,7 +87,7 @@ def test_a_group_that_is_handed_on_often_leaves_no_timers(small_ray: None, tmp_p
     launch = asking_for(1, tmp_path)
 
     async def scenario() -> tuple[int, bool, int]:
-        pool = Pool(None, name="exp_4", autoscaling=False, idle_timeout_s=0.2)
+        pool = Pool(None, name="exp_4", idle_timeout_s=0.2)
         group, _ = await pool.acquire(launch, lambda reason: None)
         for _ in range(1000):
             pool.release(group, reusable=True)
@@ -116,7 +117,7 @@ def test_a_group_that_has_its_room_is_built_to_its_end_for_the_next_trial(small_
     launch = asking_for(0.25, tmp_path)
 
     async def scenario() -> list[Any]:
-        pool = Pool(None, name="exp_5", autoscaling=False, idle_timeout_s=60.0)
+        pool = Pool(None, name="exp_5", idle_timeout_s=60.0)
         first, _ = await pool.acquire(launch, lambda reason: None)
         build, placed = pool._builder.build, []
 
@@ -155,7 +156,7 @@ def test_a_large_group_that_has_waited_for_long_is_placed_before_small_ones_that
     small, large = asking_for(0.5, tmp_path), asking_for(1, tmp_path)
 
     async def scenario() -> list[str]:
-        pool = Pool(None, name="exp_7", autoscaling=False, idle_timeout_s=60.0, reserve_after_s=0.1)
+        pool = Pool(None, name="exp_7", idle_timeout_s=60.0, reserve_after_s=0.1)
         first, _ = await pool.acquire(small, lambda reason: None)
         second, _ = await pool.acquire(small, lambda reason: None)
         said: list[str] = []
@@ -188,7 +189,7 @@ def test_room_that_others_hold_is_waited_for_in_ray(small_ray: None, tmp_path: P
     small = dataclasses.replace(asking_for(0.25, tmp_path), experiment_id="other")
 
     async def scenario() -> str:
-        pool = Pool(None, name="exp_8", autoscaling=False, idle_timeout_s=60.0)
+        pool = Pool(None, name="exp_8", idle_timeout_s=60.0)
         theirs = placement_group([{"CPU": 0.75}])
         await pool._builder.blocking(theirs.wait, 30)
         waits: list[str] = []
@@ -210,7 +211,7 @@ def test_a_runtime_env_that_cannot_be_set_up_is_refused(small_ray: None, tmp_pat
     launch = asking_for(1, tmp_path, runtime_env={"conda": "no-such-environment"})
 
     async def scenario() -> None:
-        pool = Pool(None, name="exp_4", autoscaling=False, idle_timeout_s=60.0)
+        pool = Pool(None, name="exp_4", idle_timeout_s=60.0)
         with pytest.raises(PlacementError, match="the workers could not be started: ") as caught:
             await pool.acquire(launch, lambda reason: None)
         assert not isinstance(caught.value, LostAtStart | NoRoom)
@@ -228,7 +229,6 @@ def test_experiments_take_turns_and_a_higher_priority_comes_first(small_ray: Non
         pool = Pool(
             None,
             name="exp_9",
-            autoscaling=False,
             idle_timeout_s=60.0,
             standing=lambda name: standings.get(name, Standing()),
         )
@@ -270,7 +270,7 @@ def test_an_experiment_keeps_its_processes_for_a_moment_before_others_get_their_
     theirs = dataclasses.replace(ours, experiment_id="theirs", env={"X": "1"})  # needs processes of its own
 
     async def scenario() -> tuple[bool, bool, list[str]]:
-        pool = Pool(None, name="exp_10", autoscaling=False, idle_timeout_s=60.0)
+        pool = Pool(None, name="exp_10", idle_timeout_s=60.0)
         group, _ = await pool.acquire(ours, lambda reason: None)
         waits: list[str] = []
         waiting = asyncio.create_task(pool.acquire(theirs, waits.append))
@@ -302,7 +302,7 @@ def test_one_look_that_fails_leaves_nobody_waiting_for_ever(
     monkeypatch.setattr("tuner.trials.groups.pool._LOOK_S", 0.01)
 
     async def scenario() -> None:
-        pool = Pool(None, name="exp_12", autoscaling=False, idle_timeout_s=60.0)
+        pool = Pool(None, name="exp_12", idle_timeout_s=60.0)
         dispatch, looks = pool._dispatch, 0
 
         def fails_once() -> None:
@@ -330,7 +330,7 @@ def test_what_the_pool_itself_uses_is_not_taken_for_the_use_of_others(
     theirs = dataclasses.replace(asking_for(1, tmp_path), experiment_id="theirs")
 
     async def scenario() -> list[dict[str, float]]:
-        pool = Pool(None, name="exp_13", autoscaling=False, idle_timeout_s=60.0)
+        pool = Pool(None, name="exp_13", idle_timeout_s=60.0)
         nodes = {"here": {"CPU": 1.0}}
         build, started = pool._builder.build, asyncio.Event()
 
@@ -361,3 +361,34 @@ def test_what_the_pool_itself_uses_is_not_taken_for_the_use_of_others(
         return found
 
     assert asyncio.run(asyncio.wait_for(scenario(), 60)) == [{}, {}]
+
+
+def test_the_placement_group_of_a_group_that_is_ended_goes_to_the_next_one_of_its_size(
+    small_ray: None, tmp_path: Path
+) -> None:
+    """A group of another size gets its own, as does one after a loss, since its node may be gone. The others are removed."""
+    launch = asking_for(1, tmp_path)
+    smaller = asking_for(0.5, tmp_path)
+
+    async def scenario() -> None:
+        pool = Pool(None, name="exp_hand", idle_timeout_s=60.0)
+        first, _ = await pool.acquire(launch, lambda reason: None)
+        pool.release(first, reusable=False)
+        second, warm = await pool.acquire(launch, lambda reason: None)
+        assert not warm
+        assert second.placement.id == first.placement.id
+        assert second.workers[0].pid != first.workers[0].pid
+        pool.release(second, reusable=False)
+        third, _ = await pool.acquire(smaller, lambda reason: None)
+        assert third.placement.id != second.placement.id
+        third.sound = False
+        pool.release(third, reusable=False)
+        fourth, _ = await pool.acquire(smaller, lambda reason: None)
+        assert fourth.placement.id != third.placement.id
+        pool.release(fourth, reusable=False)
+        await pool.close()
+        assert pool._builder._free_placements == {}
+
+    asyncio.run(scenario())
+    groups = [group for group in placement_group_table().values() if group["name"].startswith("exp_hand")]
+    assert [group["state"] for group in groups] == ["REMOVED"] * 3

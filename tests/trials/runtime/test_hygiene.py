@@ -27,6 +27,16 @@ def after(trial: str, check: str = "", before: str = "") -> str:
     return done.stdout.strip()
 
 
+def test_the_monitor_of_progress_bars_may_stay() -> None:
+    """Show a progress bar, as `torch.compile` also does: its thread lives as long as the process."""
+    bar = """
+    from tqdm import tqdm
+    list(tqdm(range(2), file=open(os.devnull, "w")))
+    assert any("onitor" in thread.name for thread in threading.enumerate())
+    """
+    assert after(bar) == "None"
+
+
 def test_what_a_trial_changed_is_put_back(tmp_path: Path) -> None:
     found = after(
         f"""

@@ -235,6 +235,8 @@ class Decider:
         outlook = self.experiment.outlook
         if isinstance(event, e.Reported) and outlook.fresh and (said := outlook.in_words()) is not None:
             yield d.Note(reason=said)
+        if self.experiment.saving.fresh:
+            yield d.Note(reason=self.experiment.saving.in_words())
         if isinstance(event, e.Reported) and event.waits and self.trials[event.trial].segments[-1].commanded:
             yield from self._obey(self.trials[event.trial])
         if self.stopper is not None and self.experiment.finishing is None:
@@ -439,7 +441,8 @@ class Decider:
 
     def _stop_paused(self, reason: str) -> Iterator[Decision]:
         for number in self.trials.in_state(_S.PAUSED):
-            yield d.Stop(trial=number, reason=f"the search is over: {reason}")
+            paused = self.trials[number].reason or "paused"
+            yield d.Stop(trial=number, reason=f"{paused}; then the search ended: {reason}")
 
     def _fit_request(self) -> Fit | None:
         """Return the model fit that the scheduler requests; None if it requests none now."""
@@ -476,7 +479,7 @@ class Decider:
         )
         save = (
             (asked and self.scheduler.SAVES_AT_MILESTONES)
-            or save_is_due(spec, segment, self.experiment.now)
+            or save_is_due(segment, self._save_after(segment), self.experiment.now)
             or (spec.checkpoint.keep_best != 0 and self._is_best_yet(trial))
         )
         milestone, decide_at = self.next_milestone(trial, segment)
@@ -495,7 +498,12 @@ class Decider:
             decide_at = self.scheduler.milestone(trial, self.trials)
         stop_at = self.stopper.milestone(trial) if self.stopper is not None else None
         end = None if spec.max_t is None else float(spec.max_t)
-        return next_milestone(spec, trial, segment, (decide_at, stop_at, end), self.experiment.now), decide_at
+        wanted, now = (decide_at, stop_at, end), self.experiment.now
+        return next_milestone(spec, trial, segment, wanted, self._save_after(segment), now), decide_at
+
+    def _save_after(self, segment: Segment) -> float | None:
+        """Return the seconds after which a checkpoint of this segment is due; None if none is due because of its age."""
+        return self.experiment.saving.seconds(segment.workers / self.experiment.spec.scaling.num_workers)
 
 
 def _may_deliver(donor: Trial) -> bool:

@@ -14,11 +14,17 @@ from tuner.domain.trial import Segment, Trial
 
 
 def next_milestone(
-    spec: Spec, trial: Trial, segment: Segment, wanted: Iterable[float | None], now: float
+    spec: Spec, trial: Trial, segment: Segment, wanted: Iterable[float | None], interval_s: float | None, now: float
 ) -> int | None:
     """Return the report_no of the next report at which the ranks of the segment wait; None if they never wait.
 
-    wanted: the values of time_attr at which a decision is due; None for a decision that is never due.
+    Args:
+        spec: the specification of the experiment.
+        trial: the trial of the segment.
+        segment: the segment.
+        wanted: the values of time_attr at which a decision is due; None for a decision that is never due.
+        interval_s: the seconds after which a checkpoint is due; None if none is due because of its age.
+        now: the time.
     """
     found: int | None = None
     due = math.inf
@@ -29,27 +35,25 @@ def next_milestone(
         found = segment.report_no + 1
         if spec.time_attr == "training_iteration":
             found = max(found, math.ceil(due) - segment.start_iteration)
-    for save in (_next_save(spec, trial, segment, now), _next_best(spec, segment)):
+    for save in (_next_save(trial, segment, interval_s, now), _next_best(spec, segment)):
         if save is not None and (found is None or save < found):
             found = save
     return found
 
 
-def save_is_due(spec: Spec, segment: Segment, now: float) -> bool:
-    """Return whether `checkpoint.interval_s` seconds have passed since the segment's start or newest checkpoint."""
-    interval = spec.checkpoint.interval_s
-    return interval is not None and now - segment.saved_at >= interval
+def save_is_due(segment: Segment, interval_s: float | None, now: float) -> bool:
+    """Return whether `interval_s` seconds have passed since the segment's start or newest checkpoint."""
+    return interval_s is not None and now - segment.saved_at >= interval_s
 
 
-def _next_save(spec: Spec, trial: Trial, segment: Segment, now: float) -> int | None:
-    """Return the report at which `checkpoint.interval_s` will have passed, estimated from the pace of the reports so far."""
-    interval = spec.checkpoint.interval_s
-    if interval is None:
+def _next_save(trial: Trial, segment: Segment, interval_s: float | None, now: float) -> int | None:
+    """Return the report at which `interval_s` seconds will have passed, estimated from the pace of the reports so far."""
+    if interval_s is None:
         return None
     if not trial.reports:
         return segment.report_no + 1
     pace = trial.running_s / trial.reports
-    left = segment.saved_at + interval - now
+    left = segment.saved_at + interval_s - now
     return segment.report_no + max(1, math.ceil(left / pace) if pace > 0 else 10_000)
 
 

@@ -25,6 +25,7 @@ from tuner.driver.core.actions import Action, DeleteCheckpoint, Interrupt
 from tuner.driver.core.checkpoints import CheckpointLedger
 from tuner.driver.core.outlook import Outlook
 from tuner.driver.core.progress import Progress
+from tuner.driver.core.saving import SaveInterval
 from tuner.driver.core.segments import Segments
 from tuner.driver.core.sizes import Sizes
 from tuner.driver.core.standing import Standing
@@ -98,6 +99,7 @@ class State:
         self.asked = 0  # number of trials that users have enqueued so far
         self.revisions = Revisions([searcher.context.space])  # all search spaces so far
         self.usage = Usage(spec.scaling)
+        self.saving = SaveInterval(spec.checkpoint, self.usage)
         self.capped = False  # the GPU hours are used up, so every segment is ended as soon as possible
         self.begun = False  # whether a trial has ever started
         self.error: str | None = None
@@ -106,6 +108,7 @@ class State:
         self.exhausted = False  # whether the searcher has no more configurations
         self.standing = Standing(spec, searcher.metric_constraints())
         self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
+        self.keeps_values = True  # False if nobody reads `Trial.values` of trials that have ended
         self.outlook = Outlook(spec)
         self.progress = Progress(spec, self.standing, self.checkpoints, self.outlook)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time, spec.scaling.num_workers)
@@ -239,6 +242,7 @@ class State:
         else:
             self.begun = isinstance(event, (e.SegmentStarted, e.Reported))
         self.before, self.now = self.now, max(self.now, event.time)
+        self.saving.fresh = False
 
     def _apply_event(self, event: Event) -> list[Fact]:
         """Apply an event. Return the facts about which the scheduler may have to decide."""
@@ -260,12 +264,15 @@ class State:
                 for stopper, answer in zip(functions, event.answers, strict=False):
                     stopper.answered(event.trial, event.segment, event.iteration, answer)
             case e.CheckpointSaved():
-                self._keep(self._touch(event.trial), event.segment, event.checkpoint)
+                trial = self._touch(event.trial)
+                self._keep(trial, event.segment, event.checkpoint)
+                self._forget_values(trial)
             case e.CheckpointDeleted():
                 self.checkpoints.deleted(self._touch(event.trial), event.checkpoint)
             case e.UploadFailed():
-                self._touch(event.trial)
+                trial = self._touch(event.trial)
                 self.checkpoints.upload_failed(event.checkpoint.id)
+                self._forget_values(trial)
             case e.Commanded():
                 self._apply_command(event)
             case e.Amended():
@@ -356,7 +363,18 @@ class State:
         self.usage.end(trial.number, event.time)
         if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
             self._lose(segment, event.failure.cause == "disk_lost")
+        self._forget_values(trial)
         return facts
+
+    def _forget_values(self, trial: Trial) -> None:
+        """Forget the objectives of the single reports of a trial that has ended, with which its checkpoints were judged.
+
+        Otherwise, the driver's memory would grow with every report that was ever made.
+        """
+        if self.keeps_values or not trial.state.ended or trial.holds_resources:
+            return
+        if all(number != trial.number for number, _, _ in self.checkpoints.late.values()):
+            trial.values, trial.times = {}, {}
 
     def _apply_takeover(self, event: e.DriverStarted) -> None:
         """Record that a new driver has taken over the experiment, and that the previous driver's segments are lost."""
@@ -481,12 +499,16 @@ class State:
         self.scheduler.amend(context)
 
     def may_yield(self, trial: Trial) -> bool:
-        """Return whether the trial can be paused for another experiment: it runs, and has a checkpoint to continue from."""
+        """Return whether the trial can be paused for another experiment, or because its node is about to be taken away.
+
+        It must run, and have a checkpoint to continue from or save one at every report.
+        """
         segment = trial.segment
         if segment is None or self.state is not _X.RUNNING or self.finishing is not None:
             return False
         free = segment.state is SegmentState.RUNNING and segment.commanded is None and trial.next is None
-        return free and segment.report_no > 0 and trial.checkpoint is not None
+        saves = segment.offers and segment.offer == segment.report_no + 1
+        return free and segment.report_no > 0 and (trial.checkpoint is not None or saves)
 
     def _want_room(self, event: e.RoomWanted) -> None:
         trial = self._touch(event.trial)
@@ -533,6 +555,8 @@ class State:
             case d.Retry(trial=number):
                 trial = self._go_on(number, decision.reason)
                 self._count_failure(trial)
+                if trial.segments and trial.segments[-1].state is SegmentState.FAILED:
+                    self.saving.failed(self.now)
                 self._interrupt(self.segments.plan(trial, "retry", seq))
             case d.Exploit(trial=number):
                 trial = self._go_on(number, decision.reason)
@@ -604,6 +628,7 @@ class State:
         if state is _S.COMPLETED:
             self.standing.completed(trial)
         self.checkpoints.trial_ended(trial)
+        self._forget_values(trial)
         return [TrialEnded(trial=number, state=state, diverged=trial.diverged)]
 
     @staticmethod
@@ -666,6 +691,8 @@ class State:
     def _keep(self, trial: Trial, segment: int, info: CheckpointInfo) -> None:
         """Add a checkpoint of a segment, with the objective of its report unless a later segment repeated that iteration."""
         newest = trial.segments[-1]
+        if info.id not in trial.checkpoints:  # an upload that has ended names the same checkpoint again
+            self.saving.saved(info.took_s, self.now)
         reported = (s.ordinal for s in reversed(trial.segments) if s.start_iteration < info.step <= s.iteration)
         known = next(reported, None) == segment
         value = trial.values.get(info.step) if known else None

@@ -19,7 +19,7 @@ from tuner.driver.core.rules.reports import unusable
 from tuner.driver.hosts.agents.messages import is_within
 from tuner.driver.hosts.helpers.judge import Judge
 from tuner.driver.hosts.measures.logs import Owner
-from tuner.driver.loop import ExperimentLoop, is_ours
+from tuner.driver.loop import ExperimentLoop, is_ours, runs_user_code
 from tuner.driver.parts import load_parts
 from tuner.errors import SpecError
 from tuner.schedulers.functions import functions_by_name, sealed
@@ -27,6 +27,7 @@ from tuner.search.base import Searcher, Suggestion
 from tuner.space import Space
 from tuner.store.records import CodeRecord, ExperimentRecord
 from tuner.trials.checkpoints.objects import Stored
+from tuner.trials.checkpoints.packages import ship
 from tuner.trials.checkpoints.storage import join
 from tuner.trials.messages.launch import CodeRef, Launch, Resend
 
@@ -203,11 +204,21 @@ class HostGroups:
     ) -> None:
         self._host, self.record, self._core, self._space, self._code = host, record, core, space, code
         self._judge, self._sys_path = judge, sys_path
+        self._runtime_env = record.spec.runtime_env
+        try:  # Ray takes local directories only for a whole job, and this process drives many experiments.
+            self._runtime_env = ship(record.spec.runtime_env, self._base_storage)
+        except SpecError:
+            if not record.state.ended:  # else the driver may only have checkpoints to delete
+                raise
 
     @property
     def storage(self) -> str:
         """Return the path or URI below which the experiment's checkpoints are stored."""
-        return join(self.record.spec.checkpoint.storage or self._host.settings.storage, self.record.public_id)
+        return join(self._base_storage, self.record.public_id)
+
+    @property
+    def _base_storage(self) -> str:
+        return self.record.spec.checkpoint.storage or self._host.settings.storage
 
     @property
     def log_dir(self) -> str:
@@ -311,7 +322,7 @@ class HostGroups:
             checkpoint_every=spec.checkpoint.frequency,
             milestone_checkpoints=self._core.scheduler.SAVES_AT_MILESTONES,
             metric=spec.objective.metric,
-            runtime_env=spec.runtime_env,
+            runtime_env=self._runtime_env,
         )
 
 
@@ -327,6 +338,9 @@ class Driven:
             functions_by_name()
         ):  # the user's stop functions run only in the process of `Judge`, so they are not imported here
             self.core: Core = assemble(spec, space, load_parts(code.parts_blob if code else None))
+        # The user's own searcher or scheduler may read whatever a trial has.
+        reads_values = self.core.searcher.READS_VALUES or runs_user_code(self.core)
+        self.core.experiment.keeps_values = reads_values
         stoppers = self.core.stopper.functions() if self.core.stopper is not None else []
         for stopper in stoppers:
             stopper.outside = True
@@ -346,6 +360,7 @@ class Driven:
             self.core, self.loop, host.segments, self.groups.draw, host.executors.of(record.spec).share
         )
 
+        self.slots: int | None = None  # how many of its trials the cluster held at the last look
         self.granted: int | None = None  # how many workers its elastic trials could have at the last look
 
     def workers(self, ref: SegmentRef) -> int:

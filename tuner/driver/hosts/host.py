@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import time
@@ -28,6 +27,7 @@ from tuner.driver.hosts.candidates import Candidates
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.executor import Executor, GroupOptions
 from tuner.driver.hosts.executors import Executors
+from tuner.driver.hosts.garbage import ShortCollections
 from tuner.driver.hosts.helpers.proposals import Proposals
 from tuner.driver.hosts.measures.figures import Figures
 from tuner.driver.hosts.measures.logs import LogKeeper, Owner
@@ -56,6 +56,8 @@ T = TypeVar("T")
 POLL_S = 0.5
 ROOM_S = 1.0
 """The interval at which the host checks whether trials should make room for other experiments, in seconds."""
+SLOTS_S = 5.0
+"""The interval at which the host counts how many trials the cluster holds, in seconds."""
 AGAIN_S = 5.0
 """Seconds to wait, after an experiment's driver has crashed, before the experiment is driven again."""
 LOGS_S = 10.0
@@ -89,7 +91,7 @@ class Host:
 
     def __init__(self, settings: Settings, name: str, executor: Executor | None = None) -> None:
         self.settings, self.name = settings, name
-        self.executor: Executor = executor if executor is not None else _on_ray()
+        self.executor: Executor = executor if executor is not None else _on_ray(settings)
         self.executors = Executors(self.executor, self._group_options, self._lend)
         if settings.log_format == "json":
             log_format.configure(settings.log_level, "json")
@@ -112,13 +114,15 @@ class Host:
         self._candidates = Candidates(self.store, self.owner)
         self._reading = True  # whether the last read of the database succeeded
         self._starting = asyncio.Lock()  # the service calls `start` again if the first call takes long
+        self._counted_at = float("-inf")  # when the slots of experiments were last counted
         self._failed_at = float("-inf")  # when a read or a write last failed because the database was unreachable
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
-        self._report_server = ReportServer(self.report, self.take_logs, self._called)
+        self._report_server = ReportServer(self.report, self.take_logs, self._called, self._cut)
         self._report_address: Address | None = None
         self.proposals = Proposals()
+        self._collections = ShortCollections()
         self._figures = Figures()
         self._profiles: dict[str, asyncio.Task[dict[str, Any]]] = {}  # those that are being made, by id
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
@@ -217,9 +221,7 @@ class Host:
             ):  # this machine does not have the address, for instance behind NAT: reports are sent as Ray calls
                 self._report_address = await self._report_server.open(self.executor.listen_at())
             if self.executor.own_process:
-                gc.collect()
-                # Exclude the objects of loaded libraries from garbage collection: Python collects rarely if there are many.
-                gc.freeze()
+                self._collections.begin()
         self._poked = asyncio.Event()
         self._poked.set()  # look for the first time immediately
         self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
@@ -322,6 +324,11 @@ class Host:
         if question not in _QUESTIONS:
             raise NotImplementedError(question)
         return await getattr(self, question)(*arguments)
+
+    def _cut(self, rank: bytes, why: str, silent: bool) -> None:
+        """End the segment of a rank that cannot be reached or cannot reach rank 0. See `GroupManager.cut`."""
+        if (groups := self.executors.groups_in_use) is not None:
+            groups.cut(rank, why, silent)
 
     def _segment(self, segment_id: str) -> Running:
         found = self.segments.get(segment_id)
@@ -443,6 +450,7 @@ class Host:
                 await self.logs.flush(timeout=LOGS_S)
             await self.proposals.close()
             await self._report_server.close()
+            self._collections.end()
             self._writer.shutdown(wait=False)
             self.store.close()
 
@@ -627,6 +635,8 @@ class Host:
             groups = self.executors.groups_in_use
             if groups is None:
                 continue
+            await self._leave_nodes(groups)
+            await self._count_slots()
             self._grant_workers(groups)
             if len(self._named) < 2:
                 continue
@@ -635,6 +645,43 @@ class Host:
                 reason = f"to make room for experiment {experiment} (priority {priority})"
                 trial, ordinal = segment.ref
                 segment.inbound.loop.put(RoomWanted(time=time.time(), trial=trial, segment=ordinal, reason=reason))
+
+    async def _leave_nodes(self, groups: GroupManager) -> None:
+        """Pause the trials on nodes that are about to be taken away, so that they continue elsewhere from a checkpoint.
+
+        A trial that has no checkpoint yet trains on, and is lost with its node if it gets none in time.
+        """
+        try:
+            found = await groups.leaving()
+        except Exception as error:  # Ray may not answer for a moment
+            log.debug("Ray did not say which nodes are leaving: %s", error)
+            return
+        for name, reason in found.items():
+            if self._may_yield(name):
+                segment = self.segments[name]
+                trial, ordinal = segment.ref
+                segment.inbound.loop.put(RoomWanted(time=time.time(), trial=trial, segment=ordinal, reason=reason))
+
+    async def _count_slots(self) -> None:
+        """Tell experiments without `max_concurrent_trials` if nodes have joined or left, so that more or fewer trials fit.
+
+        A change counts once two looks, a few seconds apart, have found it.
+        """
+        if time.monotonic() - self._counted_at < SLOTS_S:
+            return
+        self._counted_at = time.monotonic()
+        for driven in list(self._named.values()):
+            spec = driven.core.spec
+            if spec.limits.max_concurrent_trials is not None or spec.executor in ("agents", "local"):
+                continue
+            try:
+                slots = await asyncio.to_thread(self.executor.capacity, spec.scaling)
+            except Exception as error:  # Ray may not answer for a moment
+                log.debug("Ray did not say which nodes there are: %s", error)
+                return
+            before, driven.slots = driven.slots, slots
+            if slots is not None and slots == before != driven.core.experiment.room:
+                driven.loop.put(SlotsChanged(time=time.time(), slots=slots))
 
     def _grant_workers(self, groups: GroupManager) -> None:
         """Tell experiments with elastic trials how many workers they may have, if that has changed for two looks."""
@@ -688,7 +735,7 @@ def _key(command: CommandRecord) -> CommandKey:
     return command.id, command.experiment_id, command.created_at
 
 
-def _on_ray() -> Executor:
+def _on_ray(settings: Settings) -> Executor:
     from tuner.driver.hosts.ray_executor import RayExecutor
 
-    return RayExecutor()
+    return RayExecutor(settings.node_types)

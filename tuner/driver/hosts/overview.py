@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tuner.trials.groups.admission import HeldGroup, Standing, WaitingGroup
+from tuner.trials.groups.node_names import node_names
 
 
 def overview(
@@ -30,6 +31,7 @@ def overview(
         began: the time at which the monotonic clock was 0, in seconds since 1970.
     """
     living = [node for node in nodes if node["Alive"]]
+    names = node_names(living)
     total: dict[str, float] = {}
     for node in living:
         for name, amount in node["Resources"].items():
@@ -39,7 +41,7 @@ def overview(
         "cpus_in_use": max(0.0, total.get("CPU", 0.0) - available.get("CPU", 0.0)),
         "gpus": total.get("GPU", 0.0),
         "gpus_in_use": max(0.0, total.get("GPU", 0.0) - available.get("GPU", 0.0)),
-        "nodes": [_node(node, [group for group, _ in held]) for node in living],
+        "nodes": [_node(node, names[node["NodeID"]], [group for group, _ in held]) for node in living],
         "groups": [
             {
                 "experiment_id": group.experiment,
@@ -80,7 +82,7 @@ def overview(
     }
 
 
-def _node(node: Mapping[str, Any], held: Sequence[HeldGroup]) -> dict[str, Any]:
+def _node(node: Mapping[str, Any], name: str, held: Sequence[HeldGroup]) -> dict[str, Any]:
     used: dict[str, float] = {}
     for group in held:
         for name, amount in group.bundle.items():
@@ -88,7 +90,7 @@ def _node(node: Mapping[str, Any], held: Sequence[HeldGroup]) -> dict[str, Any]:
     resources = node["Resources"]
     return {
         "id": node["NodeID"],
-        "name": node["NodeManagerHostname"],
+        "name": name,
         "address": node["NodeManagerAddress"],
         "cpus": resources.get("CPU", 0.0),
         "cpus_in_use": used.get("CPU", 0.0),

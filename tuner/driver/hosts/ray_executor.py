@@ -13,16 +13,25 @@ from tuner.domain.segments import CheckpointInfo
 from tuner.driver.hosts.executor import GroupOptions
 from tuner.driver.hosts.ray.cluster import capacity, living_nodes, remove_orphans, workers
 from tuner.trials.checkpoints import checkpoints, transfer
+from tuner.trials.groups.growth import NodeType
 from tuner.trials.groups.manager import GroupManager
 from tuner.trials.groups.pool import Pool
+from tuner.trials.groups.ray_nodes import known_types
 from tuner.trials.messages.tasks import on_node
 
 
 class RayExecutor:
-    """An `Executor` that runs trials on the Ray cluster to which the driver host belongs."""
+    """An `Executor` that runs trials on the Ray cluster to which the driver host belongs.
+
+    node_types: the types of nodes that an autoscaler may add, if the operator has named them.
+    """
 
     name: Literal["ray", "local", "agents"] = "ray"
     own_process = True
+
+    def __init__(self, node_types: Sequence[NodeType] = ()) -> None:
+        self._types: Sequence[NodeType] | None = node_types or None
+        self._pool: Pool | None = None
 
     @property
     def node(self) -> str:
@@ -37,9 +46,10 @@ class RayExecutor:
 
     def groups(self, options: GroupOptions) -> GroupManager:
         """Return the worker groups of the host, whose ranks report to the host's actor."""
-        pool = Pool(
+        self._pool = Pool(
             ray.get_runtime_context().current_actor,
             name=options.name,
+            node_types=self._node_types,
             report_address=options.report_address,
             reserve_after_s=options.reserve_after_s,
             log_limit=options.log_limit,
@@ -47,7 +57,7 @@ class RayExecutor:
             quotas=options.quotas,
             preempt_after_s=options.preempt_after_s,
         )
-        return GroupManager(pool, logs=options.logs)
+        return GroupManager(self._pool, logs=options.logs)
 
     def clean_up(self) -> None:
         """Remove the placement groups of driver hosts that have died."""
@@ -55,11 +65,17 @@ class RayExecutor:
 
     def capacity(self, scaling: Scaling) -> int | None:
         """Return how many worker groups of this kind the cluster holds, at least one; None if they need no resources."""
-        return capacity(scaling)
+        return capacity(scaling, self._node_types())
 
     def workers(self, scaling: Scaling) -> int | None:
         """Return how many ranks the cluster holds; None if they need no resources."""
-        return workers(scaling)
+        return workers(scaling, self._node_types())
+
+    def _node_types(self) -> Sequence[NodeType]:
+        """Return the types of nodes that may join: those that the operator has named, or those that Ray knows."""
+        if self._types is None:
+            self._types = known_types()
+        return self._types
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
         """Return the nodes of the cluster, and the free resources of all nodes together."""
@@ -69,8 +85,9 @@ class RayExecutor:
         return nodes, available
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function in a Ray task on another node, or in a thread here if `node` is this node or is not alive."""
-        if node != self.node and node in await asyncio.to_thread(living_nodes):
+        """Call a function in a Ray task on another node, or in a thread here if `node` is this node or cannot be reached."""
+        is_cut = self._pool is not None and self._pool.is_cut(node)
+        if node != self.node and not is_cut and node in await asyncio.to_thread(living_nodes):
             return await on_node(node, function, *args)
         return await asyncio.to_thread(function, *args)
 

@@ -69,7 +69,9 @@ class Reasons:
 
     def _chance(self, winner: Winner, trial: int | None, forecast: Forecast) -> str:
         def amount(value: float) -> str:
-            return f"{value:.3g}" if winner.thaw else f"{100 * value:.3g} %"
+            if winner.thaw:
+                return f"{value:.3g}"
+            return f"{100 * value:.3g} %" if value >= 1e-4 else "less than 0.01 %"
 
         said = f"{amount(forecast.chance)} by {at(self.time_attr, forecast.until)}"
         if forecast.adjusted >= 0.99 * forecast.chance:

@@ -350,7 +350,7 @@ class PopulationBasedTraining(Scheduler):
         where = at(self.context.time_attr, trials[trial].t)
         own, theirs = reported(objective, scores[trial]), reported(objective, scores[donor])
         reason = (
-            f"copies trial {donor} at {where}: {own} is rank {rank} of {len(ranking)}, and trial {donor} has {theirs}"
+            f"copies trial {donor}: at {where}, {own} is rank {rank} of {len(ranking)}, and trial {donor} has {theirs}"
         )
         if how:
             reason += "; " + ", ".join(f"{path} {words}" for path, words in how.items())

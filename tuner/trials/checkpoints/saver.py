@@ -389,12 +389,16 @@ def _not_told(info: CheckpointInfo) -> None:
 
 
 def answer_notes(
-    client: ChannelClient, saver: Callable[[str], Saver | None], begun: Callable[[str], bool] = lambda _: True
+    client: ChannelClient,
+    saver: Callable[[str], Saver | None],
+    begun: Callable[[str], bool] = lambda _: True,
+    cut: Callable[[], object] = lambda: None,
 ) -> None:
     """Answer rank 0's questions about shards until the group ends. Every other rank runs this in a thread.
 
     begun: a function that returns whether this rank has begun a segment. If the ranks have no process group of
         `torch.distributed`, rank 0 may ask about a segment before this rank has begun it.
+    cut: called if the machine of rank 0 cannot be reached any more.
     """
     try:
         while True:
@@ -406,7 +410,10 @@ def answer_notes(
             under_way = functools.partial(client.notes.send, (segment, moment, None))
             forgotten = f"the rank has no part of a checkpoint of {segment}"
             client.notes.send((segment, moment, own.answer(moment, under_way) if own is not None else forgotten))
-    except (PeerLost, OSError):
+    except PeerLost as lost:
+        if lost.cut:
+            cut()
+    except OSError:
         return
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from tuner.trials.groups.fair_share import EQUAL_AFTER_S, Claim, Gang, Running, Shares
 from tuner.trials.groups.group import Group, Key, demand, group_key
+from tuner.trials.groups.growth import all_there
 from tuner.trials.messages.launch import Launch
 
 RESERVE_AFTER_S = 30.0
@@ -104,16 +105,21 @@ class Waiter:
         """Return whether the segment may run in the processes of an earlier trial."""
         return self.launch.scaling.reuse_workers
 
+    @property
+    def awaits_node(self) -> bool:
+        """Return whether the segment was admitted, and its group will be placed on a node that has not joined yet."""
+        return self.admitted_at is not None and not self.placed.is_set() and not all_there(self.at)
+
     def pending(self, now: float) -> bool:
-        """Return whether the segment was admitted some time ago, but Ray has not placed its group yet."""
-        return self.admitted_at is not None and not self.placed.is_set() and now - self.admitted_at >= _PENDING_S
+        """Return whether the segment was admitted some time ago, but Ray has not placed its group on nodes that are there."""
+        waits = self.admitted_at is not None and not self.placed.is_set() and now - self.admitted_at >= _PENDING_S
+        return waits and not self.awaits_node
 
 
 class Admission:
     """The segments that wait for a group, the groups that hold resources, and the share of each experiment.
 
     Args:
-        autoscaling: True if the cluster can grow, so that a segment is admitted even if its group does not fit yet.
         reserve_after_s: seconds that a group waits before free resources are reserved for it.
         preempt_after_s: the minimum time, in seconds, for which a group runs before it has to make room for another
             experiment.
@@ -124,13 +130,11 @@ class Admission:
     def __init__(
         self,
         *,
-        autoscaling: bool = False,
         reserve_after_s: float = RESERVE_AFTER_S,
         preempt_after_s: float = PREEMPT_AFTER_S,
         standing: Callable[[str], Standing] = ordinary,
         quotas: Quotas | None = None,
     ) -> None:
-        self._autoscaling = autoscaling
         self._quotas = quotas or {}
         self._reserve_after_s, self._preempt_after_s = reserve_after_s, preempt_after_s
         self._standing = standing
@@ -146,6 +150,11 @@ class Admission:
     def queued(self) -> bool:
         """Return whether any segment is in a queue."""
         return bool(self._queues)
+
+    @property
+    def awaits_nodes(self) -> bool:
+        """Return whether any segment was admitted whose group will be placed on a node that has not joined yet."""
+        return any(waiter.awaits_node for waiter in self.admitted)
 
     def enqueue(self, waiter: Waiter) -> None:
         """Add a segment to the queue of its experiment."""
@@ -167,7 +176,7 @@ class Admission:
         """
         heads = {head.experiment: head for head in self._heads(now)}
         for waiter in heads.values():
-            if self._autoscaling or not self._shares.room.holds(waiter.gang):  # a node that is large enough may join
+            if not self._shares.room.holds(waiter.gang):  # a node that is large enough may join
                 return waiter, ()
         stuck = [waiter for waiter in self.admitted if waiter.pending(now) and not waiter.warm.done()]
         for waiter in stuck:  # a pending group holds nothing yet
@@ -388,8 +397,20 @@ class Admission:
         return bool(self._shares.room.total)
 
     def set_nodes(self, nodes: Mapping[str, Mapping[str, float]], elsewhere: Mapping[str, float]) -> None:
-        """Set the resources of each live node, and the resources that other programs use in the whole cluster."""
+        """Set the resources of each node, and the resources that other programs use in the whole cluster.
+
+        Groups for which nodes had to join get their places anew, because such a node may have joined.
+
+        nodes: the nodes that are there, and those that may join; see `growth`.
+        """
+        now = time.monotonic()
+        anew = [waiter for waiter in self.admitted if waiter in self._shares.holdings and not all_there(waiter.at)]
         self._shares.set_nodes(nodes, elsewhere)
+        self._shares.place_anew(anew)
+        for waiter in anew:
+            waiter.at = self._shares.holdings[waiter].nodes
+            if all_there(waiter.at):
+                waiter.admitted_at = now
 
     def forget(self, experiment: str) -> None:
         """Forget the past usage of an experiment that has ended."""
@@ -461,6 +482,8 @@ class Admission:
             reason = self.why(waiter)
         elif waiter.placed.is_set():
             reason = "its processes are being started"
+        elif waiter.awaits_node:
+            reason = f"waits until nodes join the cluster for {demand(waiter.launch)}"
         else:
             reason = f"waits for Ray to place {demand(waiter.launch)}"
         return WaitingGroup(

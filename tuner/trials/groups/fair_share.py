@@ -24,12 +24,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from sortedcontainers import SortedList
 
 from tuner.domain.experiment import Scaling
+from tuner.trials.groups.growth import is_there
 
 HALF_LIFE_S = 3600.0
 """The half-life of past usage, in seconds."""
@@ -125,10 +126,11 @@ class Room:
         return _chosen(gang, fits.nodes(), smallest=True)
 
     def count(self, bundle: Mapping[str, float]) -> int:
-        """Return how many workers with these resources fit into the free resources, each on any node."""
+        """Return how many workers with these resources fit into the free resources of the nodes that are there."""
         found = sum(
-            min(int((node.get(name, 0.0) + _TINY) // amount) for name, amount in bundle.items())
-            for node in self.free.values()
+            min(int((resources.get(name, 0.0) + _TINY) // amount) for name, amount in bundle.items())
+            for node, resources in self.free.items()
+            if is_there(node)
         )
         taken = max((math.ceil(self.elsewhere.get(name, 0.0) / amount - _TINY) for name, amount in bundle.items()))
         return max(0, found - taken)
@@ -182,22 +184,31 @@ class _Fits:
     def __init__(self, gang: Gang, free: Mapping[str, Resources]) -> None:
         self._gang = gang
         self._counts = {node: _times(gang, resources) for node, resources in free.items()}
-        self._order: SortedList[tuple[int, str]] = SortedList((-count, node) for node, count in self._counts.items())
+        # the nodes that are there, and those that may join
+        self._orders: dict[bool, SortedList[tuple[int, str]]] = {
+            there: SortedList((-count, node) for node, count in self._counts.items() if is_there(node) is there)
+            for there in (True, False)
+        }
 
     def update(self, node: str, free: Mapping[str, Resources]) -> None:
         """Count again how many workers fit into the free resources of a node. Ignore an unknown node."""
         before = self._counts.get(node)
         if before is not None and (count := _times(self._gang, free[node])) != before:
-            self._order.remove((-before, node))
-            self._order.add((-count, node))
+            order = self._orders[is_there(node)]
+            order.remove((-before, node))
+            order.add((-count, node))
             self._counts[node] = count
 
     def nodes(self) -> Iterator[tuple[str, int]]:
-        """Yield (node, how many workers fit), most workers first, and only nodes on which a worker fits."""
-        for negative, node in self._order:
-            if not negative:
-                return
-            yield node, -negative
+        """Yield (node, how many workers fit), most workers first, and only nodes on which a worker fits.
+
+        The nodes that are there come before those that may join.
+        """
+        for order in self._orders.values():
+            for negative, node in order:
+                if not negative:
+                    break
+                yield node, -negative
 
 
 def _placed(
@@ -210,7 +221,10 @@ def _placed(
     """
     counts = {node: _times(gang, resources) for node, resources in room.items()}
     first = {node: _times(gang, resources) for node, resources in prefer.items()} if prefer is not None else counts
-    nodes = sorted((node for node, count in counts.items() if count), key=lambda node: (-first.get(node, 0), node))
+    nodes = sorted(
+        (node for node, count in counts.items() if count),
+        key=lambda node: (not is_there(node), -first.get(node, 0), node),
+    )
     return _chosen(gang, ((node, counts[node]) for node in nodes), smallest=prefer is None)
 
 
@@ -223,6 +237,7 @@ def _chosen(gang: Gang, nodes: Iterable[tuple[str, int]], *, smallest: bool) -> 
     match gang.strategy:
         case "STRICT_PACK":
             enough = [node for node, count in nodes if count >= gang.workers]
+            enough = [node for node in enough if is_there(node)] or enough
             return (enough[-1 if smallest else 0],) * gang.workers if enough else None
         case "STRICT_SPREAD":
             found = [node for node, _ in islice(nodes, gang.workers)]
@@ -331,6 +346,16 @@ class Shares:
         self._sums = self.room.sums()
         for holding in self.holdings.values():
             self.room.take(holding.gang, holding.nodes)
+
+    def place_anew(self, tokens: Collection[Hashable]) -> None:
+        """Give the groups with these tokens, which Ray has not placed yet, the nodes that are now best for them."""
+        for token in tokens:
+            self.room.take(self.holdings[token].gang, self.holdings[token].nodes, -1)
+        for token in tokens:
+            holding = self.holdings[token]
+            nodes = self.room.place(holding.gang) or holding.nodes
+            self.room.take(holding.gang, nodes)
+            self.holdings[token] = replace(holding, nodes=nodes)
 
     def hold(self, token: Hashable, experiment: str, gang: Gang, nodes: Sequence[str], now: float) -> None:
         """Record that a group of an experiment holds resources on these nodes. token: identifies the group in `release`."""

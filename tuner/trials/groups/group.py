@@ -27,6 +27,7 @@ class Group:
     assigned: bool = False  # whether its processes have been told their rank assignments
     codes: set[str] = field(default_factory=set)  # hashes of the training functions that its processes have
     runs: int = 0
+    sound: bool = True  # whether its processes still ran when its last segment ended
     expiry: asyncio.TimerHandle | None = None  # while the group is idle, the timer that ends it
     experiment: str = ""  # the experiment that uses the group, or used it last
     turn_began: float = 0.0  # when that experiment got the group

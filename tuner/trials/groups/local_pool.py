@@ -324,6 +324,9 @@ class LocalPool:
         """Return None, because trials of this pool have one worker."""
         return None
 
+    def cut(self, rank: bytes, silent: bool) -> None:
+        """Do nothing, because all processes are on this machine."""
+
     def held(self) -> list[HeldGroup]:
         """Return the groups that hold resources, oldest first."""
         return [
@@ -363,6 +366,10 @@ class LocalPool:
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
         """Return an empty list: without Ray, no segment is ended to make room for another experiment."""
         return []
+
+    async def leaving(self) -> Mapping[str, str]:
+        """Return nothing: without Ray, nobody announces that this machine will be taken away."""
+        return {}
 
     def forget(self, experiment: str) -> None:
         """Do nothing: the local pool remembers no past usage of experiments."""

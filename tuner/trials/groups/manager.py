@@ -93,6 +93,12 @@ class GroupPool(Protocol):
     async def settle(self) -> None:
         """Wait until all groups that are being ended have ended."""
 
+    def cut(self, rank: bytes, silent: bool) -> None:
+        """Use the node of a rank for no other group while it cannot be reached, or for a while if `silent` is False.
+
+        rank: the token of the rank's process.
+        """
+
     def held(self) -> list[HeldGroup]:
         """Return the groups that hold resources, oldest first."""
 
@@ -107,6 +113,9 @@ class GroupPool(Protocol):
 
         may_end: a function that returns whether a segment can end without losing work, and is not ending yet.
         """
+
+    async def leaving(self) -> Mapping[str, str]:
+        """Return the segments that have a rank on a node that is about to be taken away, each with the reason in words."""
 
     def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
         """Return how many workers with these resources the elastic trials of an experiment may have together.
@@ -150,7 +159,8 @@ class GroupManager:
         except EndedEarly as ended:
             if ended.ending.how == "left":
                 return Outcome(kind="left")
-            return failed(Failure(kind="system", cause="killed", message=ended.ending.reason))
+            killed = Failure(kind="system", cause="killed", message=ended.ending.reason)
+            return failed(ended.ending.failure or killed)
         finally:
             del self._running[launch.segment_id]
             running.over = True
@@ -210,6 +220,29 @@ class GroupManager:
         if running is not None:
             running.end("failed", reason)
 
+    def cut(self, rank: bytes, why: str, silent: bool) -> None:
+        """End the segment of a rank that cannot be reached any more, or cannot reach another rank.
+
+        Args:
+            rank: the token of the rank's process.
+            why: what was noticed, in words.
+            silent: True if its node cannot be reached any more.
+        """
+        for running in self._running.values():
+            workers = running.group.workers if running.group is not None else ()
+            for place, worker in zip(running.group.placed() if running.group is not None else (), workers, strict=True):
+                if worker.token == rank:
+                    failure = Failure(
+                        kind="system",
+                        cause="node_unreachable",
+                        message=why,
+                        rank=place.rank,
+                        node=place.host,
+                        pid=place.pid,
+                    )
+                    running.end("failed", why, failure)
+        self._pool.cut(rank, silent)
+
     async def rest(self, keep: bool) -> None:
         """End the idle groups, and wait until they have ended. If `keep` is true, idle groups without GPUs may stay."""
         await self._pool.rest(keep)
@@ -247,6 +280,10 @@ class GroupManager:
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
         """Return the segments that should end to make room for other experiments; see `GroupPool.make_room`."""
         return self._pool.make_room(may_end)
+
+    async def leaving(self) -> Mapping[str, str]:
+        """Return the segments that have a rank on a node that is about to be taken away; see `GroupPool.leaving`."""
+        return await self._pool.leaving()
 
     def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
         """Return how many workers the elastic trials of an experiment may have together; see `GroupPool.granted`."""
@@ -341,6 +378,7 @@ class GroupManager:
                 self._uploads.begin(launch, group, outcome.uploading, running.saving_s)
                 return outcome
             finally:
+                group.sound = sound
                 if not sound:
                     self._uploads.lose(group, "its worker process had to be ended before the upload")
                 running.training = False

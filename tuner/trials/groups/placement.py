@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import ray
+from collections.abc import Callable, Mapping, Sequence
 
 from tuner.domain.experiment import Scaling
 from tuner.names import nearest, resource_meant
+from tuner.trials.groups.growth import NodeType, may_join
+from tuner.trials.groups.ray_nodes import live_nodes
 from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
 
 
@@ -52,10 +52,15 @@ def _gpu_order(worker: WorkerMetadata) -> tuple[tuple[int, str], ...]:
     return tuple((int(gpu) if gpu.isdigit() else 0, gpu) for gpu in worker.gpus)
 
 
-def lacking(scaling: Scaling) -> str | None:
-    """Return why a group with this scaling would not fit on the empty cluster, or None if it would."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return unmet(scaling, nodes)
+def lacking(scaling: Scaling, node_types: Callable[[], Sequence[NodeType]] = tuple) -> str | None:
+    """Return why a group with this scaling would not fit on the empty cluster, or None if it would.
+
+    node_types: a function that returns the types of nodes that an autoscaler may add.
+    """
+    nodes = live_nodes()
+    if unmet(scaling, [*nodes.values()]) is None:
+        return None
+    return unmet(scaling, [*nodes.values(), *may_join(node_types(), nodes).values()])
 
 
 def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tuner.domain.experiment import Scaling
@@ -28,12 +28,14 @@ from tuner.trials.groups.admission import (
 )
 from tuner.trials.groups.builder import PATIENCE_S, GroupBuilder
 from tuner.trials.groups.group import Group, Key, group_key
+from tuner.trials.groups.growth import NodeType, may_join
 from tuner.trials.groups.warm import WarmGroups
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.report_socket import Address
 
 log = logging.getLogger(__name__)
 
+_PARTED_S = 60.0  # seconds for which no group is placed on a node that cannot reach another node
 _LOOK_S = 0.5  # seconds between two checks whether a waiting group fits; a group that becomes free causes a check too
 
 _Building = tuple[asyncio.Future[Group], asyncio.Event]
@@ -46,7 +48,7 @@ class Pool:
     Args:
         driver: the actor to which ranks report; see `launch.Driver`.
         name: a prefix for the names of placement groups.
-        autoscaling: True if the cluster can grow, so that a group that does not fit waits instead of being refused.
+        node_types: a function that returns the types of nodes that an autoscaler may add to the cluster. It may block.
         idle_timeout_s: how long a warm group is kept for another trial.
         report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
         reserve_after_s: seconds that a group waits before free resources are reserved for it.
@@ -63,7 +65,7 @@ class Pool:
         driver: Any,
         *,
         name: str = "",
-        autoscaling: bool = False,
+        node_types: Callable[[], Sequence[NodeType]] = tuple,
         idle_timeout_s: float = 60.0,
         report_address: Address | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
@@ -74,7 +76,6 @@ class Pool:
         builder: Callable[..., GroupBuilder] = GroupBuilder,
     ) -> None:
         self._admission = Admission(
-            autoscaling=autoscaling,
             reserve_after_s=reserve_after_s,
             preempt_after_s=preempt_after_s,
             standing=standing,
@@ -83,7 +84,7 @@ class Pool:
         self._builder: GroupBuilder = builder(
             driver,
             name=name,
-            autoscaling=autoscaling,
+            node_types=node_types,
             report_address=report_address,
             log_limit=log_limit,
             idle=self._take_idle,
@@ -96,6 +97,9 @@ class Pool:
         self._nodes_read_at = float("-inf")
         self._reading: asyncio.Future[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._leaving: Mapping[
+            str, float | None
+        ] = {}  # nodes that are about to be taken away; see `ray_nodes.leaving_nodes`
         self._closed = False
 
     @property
@@ -143,8 +147,9 @@ class Pool:
         Return a future that is done once the group's processes have ended, or None if the group is not ended.
         """
         self._admission.finish(group)
-        if not reusable or self._closed:
-            ended = self._builder.end_soon(group)
+        leaves = self._on_leaving_node(group)
+        if not reusable or self._closed or leaves:
+            ended = self._builder.end_soon(group, hand_on=group.sound and not (self._closed or leaves))
             if group.uploads:  # until they have ended, nobody else can have the group's resources
                 ended.add_done_callback(lambda _: self._free(group))
             else:
@@ -165,6 +170,29 @@ class Pool:
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
         """Return the segments that should end to make room for other experiments; see `Admission.make_room`."""
         return self._admission.make_room(may_end)
+
+    async def leaving(self) -> dict[str, str]:
+        """Return the segments that have a rank on a node that is about to be taken away, each with the reason in words.
+
+        Idle groups on such nodes are ended, and no new group is placed there.
+        """
+        self._leaving = await self._builder.leaving_nodes()
+        if not self._leaving:
+            return {}
+        for group in list(self._warm.idle):
+            if self._on_leaving_node(group):
+                self._builder.end_soon(self._warm.take(group))
+        found: dict[str, str] = {}
+        for group, launch in self._admission.launches.items():
+            there = next((worker for worker in group.workers if worker.node in self._leaving), None)
+            if there is not None:
+                gone_at = self._leaving[there.node]
+                when = "" if gone_at is None else f", in {max(0.0, gone_at - time.time()):.0f} s"
+                found[launch.segment_id] = f"because its node {there.host} ({there.ip}) is about to be taken away{when}"
+        return found
+
+    def _on_leaving_node(self, group: Group) -> bool:
+        return bool(self._leaving) and any(node in self._leaving for node in group.nodes())
 
     def forget(self, experiment: str) -> None:
         """Forget the past usage of an experiment that has ended."""
@@ -221,6 +249,26 @@ class Pool:
         """Run a function, such as those of the module `nodes`, on a node of the cluster, and return its value."""
         return await self._builder.on_node(node, function, *args)
 
+    def is_cut(self, node: str) -> bool:
+        """Return whether a node cannot be reached, although Ray counts it as alive."""
+        return node in self._builder.cut
+
+    def cut(self, rank: bytes, silent: bool) -> None:
+        """Use the node of a rank for no other group while it cannot be reached, or for a while if `silent` is False.
+
+        rank: the token of the rank's process.
+        """
+        idle = (*self._warm.idle, *self._warm.kept)
+        workers = [worker for group in (*self._admission.launches, *idle) for worker in group.workers]
+        node = next((worker.node for worker in workers if worker.token == rank), None)
+        if node is None:
+            return
+        self._builder.cut.add(node, 0.0 if silent else _PARTED_S)
+        self._idle_all()
+        for group in list(self._warm.idle):
+            if node in group.nodes():
+                self._builder.end_soon(self._warm.take(group))
+
     def _take_idle(self) -> Group | None:
         """Return the longest idle group that can be ended now, and remove it from the idle groups; None if there is none."""
         found = next((group for group in self._warm.idle if not group.uploads), None)
@@ -231,9 +279,9 @@ class Pool:
     async def _served(self, waiter: Waiter, waiting: Callable[[str], None]) -> tuple[Group, bool]:
         """Wait for the waiter's turn, then for a warm or a new group. Return the group, and whether it is warm."""
         self._dispatch()
+        if (not waiter.turn.done() or waiter.awaits_node) and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look())
         if not waiter.turn.done():
-            if self._looking is None or self._looking.done():
-                self._looking = asyncio.create_task(self._look())
             await asyncio.wait({waiter.turn}, timeout=PATIENCE_S)
             if not waiter.turn.done():
                 waiting(self._admission.why(waiter))
@@ -346,7 +394,7 @@ class Pool:
 
     async def _look(self) -> None:
         """Check every `_LOOK_S` seconds whether a waiting segment can be served, because nodes may join or leave."""
-        while self._admission.queued and not self._closed:
+        while (self._admission.queued or self._admission.awaits_nodes) and not self._closed:
             await asyncio.sleep(_LOOK_S)
             with contextlib.suppress(Exception):  # Ray may not answer for a moment
                 await self._read_nodes()
@@ -366,11 +414,13 @@ class Pool:
 
     async def _set_nodes(self) -> None:
         nodes = await self._builder.nodes()
+        types = await self._builder.node_types()
+        there = {node: resources for node, resources in nodes.items() if node not in self._leaving}
         elsewhere: dict[str, float] = {}
         if self._admission.any_pending(time.monotonic()) and not self._builder.ending:
             free = await self._builder.free_resources()
             elsewhere = used_elsewhere(nodes, free, self._keys_with_room())
-        self._admission.set_nodes(nodes, elsewhere)
+        self._admission.set_nodes(there | may_join(types, there), elsewhere)
 
     def _keys_with_room(self) -> Iterator[Key]:
         """Yield the keys of this pool's groups that hold resources: in use, idle, briefly kept, uploading, or starting."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from tuner.domain.logs import LogChunk
+from tuner.domain.segments import Failure
 from tuner.errors import Conflict, SpecError
 from tuner.trials.groups.group import Group
 from tuner.trials.messages.launch import Launch
@@ -34,10 +35,17 @@ SUMS_UP = f"still sums up the profile after {PROFILE_S:.0f} s; a shorter one has
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A request to end a segment now, whatever its ranks do. reason: why, in words."""
+    """A request to end a segment now, whatever its ranks do.
+
+    Attributes:
+        how: the outcome of the segment.
+        reason: why, in words.
+        failure: the failure of the segment; None if a user or the driver has ended it.
+    """
 
     how: Literal["left", "failed"]
     reason: str
+    failure: Failure | None = None
 
 
 class EndedEarly(Exception):
@@ -74,10 +82,10 @@ class SegmentRun:
     log_rest: list[LogChunk] = field(default_factory=list)  # the log chunks that the ranks sent with their results
     gone: Awaitable[Any] | None = None  # completes once the ranks' processes have ended; None if they are kept
 
-    def end(self, how: Literal["left", "failed"], reason: str) -> None:
+    def end(self, how: Literal["left", "failed"], reason: str, failure: Failure | None = None) -> None:
         """End the segment now, unless it has ended already."""
         if not self.ending.done():
-            self.ending.set_result(Ending(how, reason))
+            self.ending.set_result(Ending(how, reason, failure))
 
     @property
     def saving_s(self) -> float:

@@ -18,11 +18,20 @@ import threading
 import time
 from typing import Any
 
+from tuner.trials.messages.keepalive import is_cut, keep_alive
+
 _HEADER = struct.Struct("!I")
 
 
 class PeerLost(ConnectionError):
-    """The process at the other end of a connection has ended."""
+    """The process at the other end of a connection has ended, or its machine cannot be reached.
+
+    cut: True if the machine cannot be reached.
+    """
+
+    def __init__(self, message: str, cut: bool = False) -> None:
+        super().__init__(message)
+        self.cut = cut
 
 
 class Link:
@@ -31,6 +40,7 @@ class Link:
     def __init__(self, connection: socket.socket) -> None:
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(connection)
         connection.setblocking(True)
         self._socket = connection
         self._sending = threading.Lock()
@@ -41,7 +51,7 @@ class Link:
             with self._sending:
                 self._socket.sendall(_HEADER.pack(len(body)) + body)
         except OSError as error:
-            raise PeerLost(f"the peer is gone: {error}") from None
+            raise PeerLost(f"the peer is gone: {error}", is_cut(error)) from None
 
     def receive(self, timeout: float | None = None) -> Any:
         """Return the next message. Raise TimeoutError if no message begins to arrive within `timeout` seconds."""
@@ -65,7 +75,7 @@ class Link:
             try:
                 part = self._socket.recv(size - len(parts))
             except OSError as error:
-                raise PeerLost(f"the peer is gone: {error}") from None
+                raise PeerLost(f"the peer is gone: {error}", is_cut(error)) from None
             if not part:
                 raise PeerLost("the peer is gone")
             parts += part

@@ -9,12 +9,14 @@ Logs have separate connections, so that reports never wait for logs.
 
 In the local executor, the driver is not an actor. There, ranks send all other requests over a third connection
 (`SocketDriver`).
+
+A rank on another machine has one more connection, by which the driver notices that the machine cannot be reached
+(`tuner.trials.messages.lifeline`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import hmac
 import logging
@@ -33,6 +35,7 @@ from tuner.domain.logs import LogChunk
 from tuner.domain.segments import Report, Verdict, VerdictAction
 from tuner.errors import DriverSilent
 from tuner.trials.messages.channel import Link, PeerLost
+from tuner.trials.messages.keepalive import SILENT_S, is_cut, keep_alive
 from tuner.trials.messages.launch import Resend
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,8 @@ Answer = Verdict | Resend | None
 Take = Callable[[str, list[Report]], Awaitable[Answer]]
 TakeLogs = Callable[[str, Sequence[LogChunk]], Awaitable[None]]
 TakeCall = Callable[[str, Sequence[Any]], Awaitable[Any]]
+TakeCut = Callable[[bytes, str, bool], None]
+LIFELINE = b"W"
 _REPORTS, _LOGS, _CALLS = b"R", b"L", b"C"  # the byte after the token: what the connection is for
 
 
@@ -64,10 +69,18 @@ class ReportServer:
         take: called with each batch of reports; returns the answer.
         take_logs: called with chunks of logs; returns once they are stored.
         take_call: called with the name and the arguments of each other request; returns the answer.
+        take_cut: called with the token of a rank's process, a reason in words, and True if the machine of the rank cannot
+            be reached any more, or False if that rank cannot reach the machine of rank 0.
     """
 
-    def __init__(self, take: Take, take_logs: TakeLogs | None = None, take_call: TakeCall | None = None) -> None:
-        self._take, self._take_logs, self._take_call = take, take_logs, take_call
+    def __init__(
+        self,
+        take: Take,
+        take_logs: TakeLogs | None = None,
+        take_call: TakeCall | None = None,
+        take_cut: TakeCut | None = None,
+    ) -> None:
+        self._take, self._take_logs, self._take_call, self._take_cut = take, take_logs, take_call, take_cut
         self._token = secrets.token_bytes(16)
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[Any]] = set()
@@ -94,6 +107,9 @@ class ReportServer:
             greeting = await asyncio.wait_for(reader.readexactly(len(self._token) + 1), _GREETING_S)
             if not hmac.compare_digest(greeting[:-1], self._token):
                 return
+            if greeting.endswith(LIFELINE):
+                await self._hear(reader, writer)
+                return
             while True:
                 (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
                 segment_id, packed = pickle.loads(await reader.readexactly(size))
@@ -112,6 +128,19 @@ class ReportServer:
         finally:
             self._connections.discard(task)
             writer.close()
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Wait until a rank's lifeline ends. Report that it was cut, or what the rank says about another rank."""
+        keep_alive(writer.get_extra_info("socket"))
+        rank = await reader.readexactly(len(self._token))
+        tell = self._take_cut or (lambda rank, why, silent: None)
+        try:
+            while True:
+                (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
+                tell(rank, str(pickle.loads(await reader.readexactly(size))), False)
+        except OSError as error:
+            if is_cut(error):
+                tell(rank, f"its node has not answered for {SILENT_S} s", True)
 
     async def _answer(self, segment_id: str, reports: list[Report]) -> tuple[bool, tuple[Any, ...] | int | None]:
         """Return (True, the parts of the answer to a batch of reports), or (False, None) after an error.
@@ -182,8 +211,7 @@ class _DriverConnection:
         if self._link is None and (to := self._address) is not None:
             try:
                 connection = socket.create_connection((to.host, to.port), timeout=_CONNECT_S)
-                with contextlib.suppress(OSError):  # keep-alive notices the loss of the driver's machine
-                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                keep_alive(connection)
                 connection.sendall(to.token + self._purpose)
                 self._link = Link(connection)
             except OSError as error:

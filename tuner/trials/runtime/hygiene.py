@@ -22,7 +22,7 @@ import psutil
 
 from tuner.trials.runtime.process_stats import has_children
 
-_HARMLESS = ("TMonitor", "ray_", "tuner-")
+_HARMLESS = ("TMonitor", "tqdm_monitor", "ray_", "tuner-")  # tqdm has had both names
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch/_inductor/compile_worker")
 _OF_STORAGE = ("AWS_", "GOOGLE_", "AZURE_", "HADOOP_", "ARROW_", "KRB5", "CLASSPATH", "LD_LIBRARY_PATH")
 _GRACE_S = 0.3

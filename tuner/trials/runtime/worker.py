@@ -32,6 +32,7 @@ from tuner.trials.compat import ray_compat
 from tuner.trials.compat.on_import import on_import
 from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 from tuner.trials.messages.launch import Launch, Resend
+from tuner.trials.messages.lifeline import Lifeline
 from tuner.trials.messages.lost import unavailable_errors
 from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.protocol import NotReusable, Progress, RankAssignment, RankError, RankResult, WorkerMetadata
@@ -110,6 +111,9 @@ class Rank:
     ) -> None:
         self._driver = driver
         self._reports = ReportClient(report_address, self._report)
+        self._report_address = report_address
+        self._lifeline: Lifeline | None = None
+        self._token = secrets.token_bytes(16)
         self._log_limit = log_limit
         self._log_client = LogClient(report_address, self._send_log)
         self._assignment: RankAssignment | None = None
@@ -171,9 +175,8 @@ class Rank:
 
     def hello(self, of_many: bool) -> WorkerMetadata:
         ip = self.ip()
-        token = secrets.token_bytes(16)
         if of_many:
-            self._channel_server = ChannelServer(ip, token)
+            self._channel_server = ChannelServer(ip, self._token)
         return WorkerMetadata(
             node=self.node() or socket.gethostname(),
             host=socket.gethostname(),
@@ -181,7 +184,7 @@ class Rank:
             pid=os.getpid(),
             gpus=self.gpus(),
             channel_address=self._channel_server.address if self._channel_server is not None else None,
-            token=token,
+            token=self._token,
             oom_kills=oom_kills(),
         )
 
@@ -335,6 +338,9 @@ class Rank:
 
     def _take(self, assignment: RankAssignment) -> None:
         self._assignment = assignment
+        to = self._report_address
+        if to is not None and assignment.local_rank == 0 and (assignment.nodes > 1 or self.ip() != to.host):
+            self._lifeline = Lifeline(to, self._token)
         if assignment.rank != 0 and self._channel_server is not None:
             self._channel_server.close()
             self._channel_server = None
@@ -347,7 +353,7 @@ class Rank:
             )
             threading.Thread(
                 target=answer_notes,
-                args=(self._channel_client, self._uploads.saver, self._uploads.has_begun),
+                args=(self._channel_client, self._uploads.saver, self._uploads.has_begun, self._cut_off),
                 name="tuner-notes",
                 daemon=True,
             ).start()
@@ -358,6 +364,12 @@ class Rank:
             self._importing.join()
         self._baseline = Baseline()
         self._baseline.remember_torch()
+
+    def _cut_off(self) -> None:
+        """Tell the driver that this rank cannot reach rank 0. A collective of the training code would wait for long."""
+        if self._lifeline is not None and self._assignment is not None:
+            assert self._assignment.channel_address is not None
+            self._lifeline.tell(f"it cannot reach rank 0 at {self._assignment.channel_address[0]}")
 
     def _why_not(self, launch: Launch) -> str | None:
         if self._dirty is not None:

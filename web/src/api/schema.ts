@@ -4791,10 +4791,10 @@ export interface components {
             frequency: number | null;
             /**
              * Interval S
-             * @description save a checkpoint at the next milestone once the newest one is this many seconds old, to limit what a crash can lose; null: never
+             * @description save a checkpoint at the next milestone once the newest one is this many seconds old, to limit what a crash can lose; auto: the interval that loses the least time, from the measured cost of a checkpoint and the rate of failures; null: never
              * @default 60
              */
-            interval_s: number | null;
+            interval_s: number | "auto" | null;
             /**
              * At End
              * @description save a checkpoint when a trial completes

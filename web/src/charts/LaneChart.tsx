@@ -2,10 +2,10 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useMemo, useState } from "react";
 import { colourAt } from "../curves/colours";
 import { ticks } from "../curves/ticks";
-import { metric as written } from "../format";
+import { config, metric as written, param } from "../format";
 import type { SourceOf } from "../live/useExperiment";
 import classes from "./charts.module.css";
-import { ancestry, type Lanes, type Piece } from "./lanes";
+import { ancestry, shadesOfParam, shadesOfScores, type Lanes, type Piece, type Shades } from "./lanes";
 import { useWidth } from "./useWidth";
 
 interface LaneChartProps {
@@ -13,6 +13,8 @@ interface LaneChartProps {
   source: SourceOf;
   metric: string;
   mode: "min" | "max";
+  /** The parameter that the colours show; null for the last values of the metric. */
+  by: string | null;
   selected: number | null;
   onSelect: (number: number) => void;
 }
@@ -21,8 +23,8 @@ const [LEFT, RIGHT, TOP] = [64, 18, 30];
 const LANE = 24;
 const BAR = 12;
 
-/** A lane for each member of a population, its segments coloured by score, with arrows from donors to recipients. */
-export function LaneChart({ lanes, source, metric, mode, selected, onSelect }: LaneChartProps) {
+/** A lane for each member of a population, its segments coloured by score or by a parameter, with arrows from donors to recipients. */
+export function LaneChart({ lanes, source, metric, mode, by, selected, onSelect }: LaneChartProps) {
   const [root, width] = useWidth<HTMLDivElement>();
   const theme = useComputedColorScheme("light");
   const [pointed, setPointed] = useState<Piece | null>(null);
@@ -33,7 +35,10 @@ export function LaneChart({ lanes, source, metric, mode, selected, onSelect }: L
     () => new Map(lanes.order.map((number, i) => [number, TOP + i * LANE + LANE / 2])),
     [lanes.order],
   );
-  const shares = useMemo(() => scoreShares(lanes.pieces, mode), [lanes.pieces, mode]);
+  const shades = useMemo(
+    () => (by === null ? shadesOfScores(lanes.pieces, mode) : shadesOfParam(lanes.pieces, by)),
+    [lanes.pieces, mode, by],
+  );
   const chain = useMemo(
     () => (selected === null ? null : ancestry(lanes, source, selected)),
     [lanes, source, selected],
@@ -87,6 +92,7 @@ export function LaneChart({ lanes, source, metric, mode, selected, onSelect }: L
         {lanes.pieces.map((piece) => {
           const y = row.get(piece.trial);
           if (y === undefined) return null;
+          const share = shades.share(piece);
           return (
             <rect
               key={`${piece.trial}.${piece.ordinal}`}
@@ -95,14 +101,14 @@ export function LaneChart({ lanes, source, metric, mode, selected, onSelect }: L
               y={y - BAR / 2}
               height={BAR}
               rx={2}
-              fill={piece.score === null ? "var(--mantine-color-gray-5)" : colourAt(shares(piece.score), theme)}
+              fill={share === null ? "var(--mantine-color-gray-5)" : colourAt(share, theme)}
               className={classes.piece}
               opacity={inChain(piece.trial, piece.ordinal) ? 1 : 0.25}
               onClick={() => onSelect(piece.trial)}
               onMouseEnter={() => setPointed(piece)}
               onMouseLeave={() => setPointed(null)}
             >
-              <title>{`trial ${piece.trial}, iterations ${piece.from + 1} to ${piece.to}: ${metric} ${written(piece.score)}`}</title>
+              <title>{wordsOf(piece, metric)}</title>
             </rect>
           );
         })}
@@ -125,24 +131,38 @@ export function LaneChart({ lanes, source, metric, mode, selected, onSelect }: L
           );
         })}
       </svg>
+      <Legend shades={shades} name={by ?? `${metric} at the end of a bar`} theme={theme} />
       <p className={classes.caption} aria-live="polite">
         {pointed
-          ? `Trial ${pointed.trial}, ${pointed.to > pointed.from + 1 ? `iterations ${pointed.from + 1} to ${pointed.to}` : `iteration ${pointed.to}`}: ${metric} ${written(pointed.score)} at the end`
+          ? wordsOf(pointed, metric)
           : selected !== null && chain !== null
             ? `Highlighted: the origin of the weights of trial ${selected}.`
-            : `A lane is a trial, the best first; training iterations run to the right. An arrow leads from a donor to the trial that continued from its checkpoint.`}
+            : "A lane is a trial, the best first; training iterations run to the right. An arrow leads from a donor to the trial that continued from its checkpoint, with the donor's iteration: a gap means that the trial jumped ahead."}
       </p>
     </div>
   );
 }
 
-/** Return the rank of a score as a share: 0 for the worst score, 1 for the best. */
-export function scoreShares(pieces: readonly Piece[], mode: "min" | "max"): (score: number) => number {
-  const sorted = pieces
-    .map((piece) => piece.score)
-    .filter((score): score is number => score !== null && Number.isFinite(score));
-  sorted.sort((a, b) => (mode === "max" ? a - b : b - a));
-  const place = new Map<number, number>();
-  sorted.forEach((score, i) => place.set(score, i));
-  return (score) => (sorted.length < 2 ? 1 : (place.get(score) ?? 0) / (sorted.length - 1));
+function wordsOf({ trial, from, to, score, params }: Piece, metric: string): string {
+  const where = to > from + 1 ? `iterations ${from + 1} to ${to}` : `iteration ${to}`;
+  return `Trial ${trial}, ${where}: ${metric} ${written(score)} at the end${params ? `; ${config(params)}` : ""}`;
+}
+
+function Legend({ shades: { ends, values }, name, theme }: { shades: Shades; name: string; theme: "light" | "dark" }) {
+  const scale = [0, 0.25, 0.5, 0.75, 1].map((share) => colourAt(share, theme)).join(", ");
+  return (
+    <p className={classes.shades}>
+      <span>{name}:</span>
+      {ends && (
+        <>
+          {param(ends[0])} <i style={{ background: `linear-gradient(to right, ${scale})` }} /> {param(ends[1])}
+        </>
+      )}
+      {values.map(([value, share]) => (
+        <span key={value}>
+          <i data-single style={{ background: colourAt(share, theme) }} /> {value}
+        </span>
+      ))}
+    </p>
+  );
 }

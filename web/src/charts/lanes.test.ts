@@ -1,8 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Series } from "../api/types";
 import type { Source } from "../curves/geometry";
-import { scoreShares } from "./LaneChart";
-import { ancestry, lanesOf } from "./lanes";
+import { ancestry, lanesOf, shadesOfParam, shadesOfScores, type Piece as Bar } from "./lanes";
 
 type Piece = Series["segments"][number];
 
@@ -45,8 +44,8 @@ describe("the lanes of a population", () => {
 
   it("have a piece for each segment, with the last value reported in it", () => {
     expect(lanes.pieces.filter((piece) => piece.trial === 1)).toEqual([
-      { trial: 1, ordinal: 1, cause: "start", from: 0, to: 4, score: 0 },
-      { trial: 1, ordinal: 2, cause: "exploit", from: 4, to: 8, score: 0.8 },
+      { trial: 1, ordinal: 1, cause: "start", from: 0, to: 4, score: 0, params: null },
+      { trial: 1, ordinal: 2, cause: "exploit", from: 4, to: 8, score: 0.8, params: null },
     ]);
   });
 
@@ -69,8 +68,31 @@ describe("the lanes of a population", () => {
   });
 
   it("are coloured by the place of a score among all", () => {
-    const share = scoreShares(lanes.pieces, "max");
-    expect([share(0), share(0.95)].map((one) => Math.round(one * 100))).toEqual([0, 100]);
-    expect(scoreShares(lanes.pieces, "min")(0.95)).toBe(0);
+    const { share, ends } = shadesOfScores(lanes.pieces, "max");
+    const at = (score: number) => share({ score } as Bar);
+    expect([at(0), at(0.95)].map((one) => Math.round(one! * 100))).toEqual([0, 100]);
+    expect(shadesOfScores(lanes.pieces, "min").share({ score: 0.95 } as Bar)).toBe(0);
+    expect(ends).toEqual([0, 0.95]);
+  });
+
+  it("are coloured by a parameter of their segments", () => {
+    const segments = [
+      { trial_number: 0, ordinal: 1, params: { lr: 0.001, width: 16, kind: "a" } },
+      { trial_number: 1, ordinal: 1, params: { lr: 0.1, width: 32, kind: "b" } },
+      { trial_number: 1, ordinal: 2, params: { lr: 0.01, width: 24, kind: "a" } },
+    ];
+    const { pieces } = lanesOf({ series: SERIES }, source, RANK, segments);
+    const shares = (name: string) => {
+      const { share } = shadesOfParam(pieces, name);
+      return pieces.filter((one) => one.trial < 2).map((one) => share(one) && Math.round(share(one)! * 100) / 100);
+    };
+    expect(shares("lr")).toEqual([0, null, 1, 0.5]); // on a log scale
+    expect(shares("width")).toEqual([0, null, 1, 0.5]);
+    expect(shares("kind")).toEqual([0, null, 1, 0]);
+    expect(shadesOfParam(pieces, "lr").ends).toEqual([0.001, 0.1]);
+    expect(shadesOfParam(pieces, "kind").values).toEqual([
+      ["a", 0],
+      ["b", 1],
+    ]);
   });
 });

@@ -1,6 +1,6 @@
 /** The lineage of a population as lanes: a lane for each member, its segments, and the arrows between them. */
 
-import type { Curves } from "../api/types";
+import type { Curves, Params } from "../api/types";
 import { rankedOf } from "../curves/colours";
 import type { SourceOf } from "../live/useExperiment";
 
@@ -13,6 +13,8 @@ export interface Piece {
   to: number;
   /** The last value that was reported in it; null if there is none. */
   score: number | null;
+  /** The configuration that it trained with; null until it is known. */
+  params: Params | null;
 }
 
 export interface Handover {
@@ -32,12 +34,14 @@ export interface Lanes {
   end: number;
 }
 
-/** Make the lanes from the curves of the objective over steps. */
+/** Make the lanes from the curves of the objective over steps, and from the configurations of the segments. */
 export function lanesOf(
   { series }: Pick<Curves, "series">,
   source: SourceOf,
   rank: ReadonlyMap<number, number>,
+  configured: readonly { trial_number: number; ordinal: number; params: Params }[] = [],
 ): Lanes {
+  const params = new Map(configured.map((one) => [`${one.trial_number}.${one.ordinal}`, one.params]));
   const pieces: Piece[] = [];
   const handovers: Handover[] = [];
   let end = 0;
@@ -58,6 +62,7 @@ export function lanesOf(
         from,
         to: last,
         score: known[known.length - 1] ?? null,
+        params: params.get(`${number}.${segment.ordinal}`) ?? null,
       });
       const taken = segment.cause === "exploit" ? source(number, segment.ordinal) : undefined;
       if (taken)
@@ -99,4 +104,47 @@ export function ancestry({ pieces }: Pick<Lanes, "pieces">, source: SourceOf, tr
     if (next === null) return found;
     [here, upTo] = [next.trial, next.ordinal];
   }
+}
+
+/** What the colours of pieces mean. `share` is a place on the scale of colours; null for a piece without a value. */
+export interface Shades {
+  share: (piece: Piece) => number | null;
+  /** The values at both ends of the scale, or all values with their places on it. */
+  ends: [number, number] | null;
+  values: [string, number][];
+}
+
+/** Shade the pieces by the rank of their last value: 1 for the best. */
+export function shadesOfScores(pieces: readonly Piece[], mode: "min" | "max"): Shades {
+  const sorted = pieces
+    .map((piece) => piece.score)
+    .filter((score): score is number => score !== null && Number.isFinite(score));
+  sorted.sort((a, b) => (mode === "max" ? a - b : b - a));
+  const place = new Map(sorted.map((score, i) => [score, sorted.length < 2 ? 1 : i / (sorted.length - 1)]));
+  return {
+    share: ({ score }) => (score === null ? null : (place.get(score) ?? 0)),
+    ends: sorted.length === 0 ? null : [sorted[0]!, sorted[sorted.length - 1]!],
+    values: [],
+  };
+}
+
+/** Shade the pieces by a parameter: numbers by their size, on a log scale if they span a decade; other values by name. */
+export function shadesOfParam(pieces: readonly Piece[], name: string): Shades {
+  const of = ({ params }: Piece): unknown => params?.[name];
+  const known = pieces.map(of).filter((value) => value !== undefined && value !== null);
+  const numbers = known.filter((value): value is number => typeof value === "number");
+  if (numbers.length > 0 && numbers.length === known.length) {
+    const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
+    const scale = low > 0 && high / low >= 10 ? Math.log : (value: number) => value;
+    const width = scale(high) - scale(low);
+    const share = (value: number) => (width > 0 ? (scale(value) - scale(low)) / width : 0.5);
+    return {
+      share: (piece) => (typeof of(piece) === "number" ? share(of(piece) as number) : null),
+      ends: [low, high],
+      values: [],
+    };
+  }
+  const names = [...new Set(known.map(String))].sort();
+  const place = new Map(names.map((one, i) => [one, names.length < 2 ? 0.5 : i / (names.length - 1)]));
+  return { share: (piece) => place.get(String(of(piece))) ?? null, ends: null, values: [...place] };
 }

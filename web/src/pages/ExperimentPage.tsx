@@ -341,7 +341,14 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
             )}
             {tab === "lineage" && (
               <>
-                <LineageTab experiment={experiment} live={live} rank={rank} selected={selected} onSelect={select} />
+                <LineageTab
+                  experiment={experiment}
+                  live={live}
+                  rank={rank}
+                  selected={selected}
+                  onSelect={select}
+                  address={address}
+                />
                 {table}
               </>
             )}

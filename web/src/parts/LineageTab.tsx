@@ -1,4 +1,4 @@
-import { Skeleton } from "@mantine/core";
+import { Select, Skeleton } from "@mantine/core";
 import { useMemo } from "react";
 import type { Experiment } from "../api/types";
 import { LaneChart } from "../charts/LaneChart";
@@ -7,6 +7,7 @@ import { lanesOf } from "../charts/lanes";
 import { curvesRows } from "../charts/save";
 import { STEP } from "../curves/across";
 import { useCurves, useSources, type LiveExperiment } from "../live/useExperiment";
+import type { Address } from "../pages/useAddress";
 import { Panel } from "./Panel";
 import classes from "./parts.module.css";
 import { ProblemBox } from "./Problem";
@@ -18,23 +19,40 @@ interface LineageTabProps {
   rank: ReadonlyMap<number, number>;
   selected: number | null;
   onSelect: (number: number) => void;
+  address: Address;
 }
 
 /** The whole population over time: who took over whose weights, and how good each was. */
-export default function LineageTab({ experiment, live, rank, selected, onSelect }: LineageTabProps) {
+export default function LineageTab({ experiment, live, rank, selected, onSelect, address }: LineageTabProps) {
   const curves = useCurves(live, experiment.metric, STEP);
-  const { source } = useSources(live, true);
-  const lanes = useMemo(() => curves.data && lanesOf(curves.data, source, rank), [curves.data, source, rank]);
+  const { segments, source } = useSources(live, true);
+  const lanes = useMemo(
+    () => curves.data && lanesOf(curves.data, source, rank, segments),
+    [curves.data, source, rank, segments],
+  );
+  const params = [...new Set(segments.flatMap((one) => Object.keys(one.params)))].sort();
+  const by = params.find((one) => one === address.get("shade")) ?? null;
   return (
     <Panel
       title="Lineage of the population"
       aside={
         curves.data && (
-          <SaveMenu
-            name={`${experiment.name} lineage`}
-            rows={() => curvesRows(curves.data, null)}
-            call={curvesCall(experiment.id, experiment.metric, STEP)}
-          />
+          <div className={classes.controls}>
+            <Select
+              size="xs"
+              w={150}
+              aria-label="Colours show"
+              allowDeselect={false}
+              data={[{ value: "", label: `${experiment.metric}` }, ...params]}
+              value={by ?? ""}
+              onChange={(next) => address.set({ shade: next })}
+            />
+            <SaveMenu
+              name={`${experiment.name} lineage`}
+              rows={() => curvesRows(curves.data, null)}
+              call={curvesCall(experiment.id, experiment.metric, STEP)}
+            />
+          </div>
         )
       }
     >
@@ -49,6 +67,7 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect 
             source={source}
             metric={experiment.metric}
             mode={experiment.mode}
+            by={by}
             selected={selected}
             onSelect={onSelect}
           />

@@ -28,22 +28,6 @@ def test_a_command_of_ray_that_hangs_is_given_up(tmp_path: Path, monkeypatch: py
         head.run_ray(["start", "--head"], {})
 
 
-def test_a_token_that_ray_cannot_write_is_an_error_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        asked.append(arguments[0])
-        return subprocess.CompletedProcess(arguments, 1, "", "PermissionError: /var/empty/.ray")
-
-    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "no token"))
-    with pytest.raises(ClusterUnreachable, match=r"PermissionError: /var/empty.*set RAY_AUTH_TOKEN_PATH"):
-        head.start_head(tmp_path / "home", run)
-    assert asked == ["get-auth-token"], "no head is started without a token"
-
-
 @contextmanager
 def process(*arguments: str, **environment: str) -> Iterator[int]:
     """Start a Python process that waits for the end of its input."""

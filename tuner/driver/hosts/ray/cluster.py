@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -14,16 +16,21 @@ from ray import PlacementGroupID
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from tuner.domain.experiment import Scaling
+from tuner.driver.hosts.ray import tokens
 from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer
 from tuner.driver.hosts.ray.ray_start import without_helpers
 from tuner.errors import ClusterUnreachable
 from tuner.names import RAY_CLIENT, no_ray_client
+from tuner.settings import Settings
 from tuner.trials.compat.ray_compat import this_machine
+from tuner.trials.groups.growth import NodeType, may_join
 from tuner.trials.groups.placement import unmet
+from tuner.trials.groups.ray_nodes import live_nodes
 
 log = logging.getLogger(__name__)
 
 NAMESPACE = "tuner"
+_CONNECT_S = 10.0  # for a connection to the port of Ray's head
 HOST_PREFIX = "tuner-host-"
 DEAD = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
 """The errors that calls of a dead driver host raise. OutOfMemoryError means that Ray killed the host for lack of memory."""
@@ -46,31 +53,60 @@ def connect(
         raise ClusterUnreachable(no_ray_client())
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False, "namespace": NAMESPACE}
+    where: str | None = None
     try:
         if address:
-            ray.init(address=address, **quiet)
+            _check_listens(address)
+            with tokens.of_cluster(address, Settings.from_env().home) as where:
+                ray.init(address=address, **quiet)
             return False
+        tokens.begin_private()
         logging.getLogger("ray._private.authentication").setLevel(
             logging.ERROR
         )  # Ray logs advice about authentication, which a private instance does not need
         with without_helpers(fork_server() if fork_server is not None and FORKS else None):
             ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
         return True
+    except ClusterUnreachable:
+        raise
     except Exception as error:  # Ray raises a bare Exception when one of its processes does not come up in time
         log.debug("Ray could not be reached or started", exc_info=True)
         with contextlib.suppress(Exception):
-            ray.shutdown()  # ends the processes that had already started
-        raise ClusterUnreachable(_unreachable(address, error)) from None
+            disconnect()  # ends the processes that had already started
+        raise ClusterUnreachable(_unreachable(address, error, where)) from None
 
 
-def _unreachable(address: str | None, error: Exception) -> str:
-    """Return one line that says why Ray could not be reached or started, and what the user can do about it."""
+def disconnect() -> None:
+    """End this process's connection to Ray. If `connect` has started a private Ray instance, end that too."""
+    ray.shutdown()
+    tokens.end_private()
+
+
+def _check_listens(address: str) -> None:
+    """Raise ClusterUnreachable if nothing listens at an address. Ray itself would try for four minutes."""
+    found = re.fullmatch(r"\[?([^\[\]]+)\]?:(\d+)", address)
+    if found is None:  # such as "auto"
+        return
+    try:
+        socket.create_connection((found[1], int(found[2])), timeout=_CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterUnreachable(
+            f"Ray at {address} could not be reached: {getattr(error, 'strerror', None) or error}. Check the address "
+            "(ray_address or RAY_ADDRESS) and that the cluster runs (`ray status`), and try again"
+        ) from None
+
+
+def _unreachable(address: str | None, error: Exception, where: str | None = None) -> str:
+    """Return one line that says why Ray could not be reached or started, and what the user can do about it.
+
+    where: the place of the token that was used, as a phrase; None if none was used.
+    """
     lines = str(error).strip().splitlines()
     what = lines[0].strip().rstrip(".")[:300] if lines else type(error).__name__
     if address:
         return (
             f"Ray at {address} could not be reached: {what}. Check the address (ray_address or RAY_ADDRESS) and that the "
-            "cluster runs (`ray status`), and try again"
+            f"cluster runs (`ray status`), and try again. {tokens.advice(where)}"
         )
     return (
         f"Ray could not be started on this machine: {what}. Check that memory, /dev/shm and the temporary directory have room "
@@ -98,21 +134,27 @@ def living_nodes() -> set[str]:
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
-def capacity(scaling: Scaling) -> int | None:
-    """Return how many worker groups of this kind the cluster holds at once, at least one; None if they need no resources."""
-    ranks = workers(scaling)
+def capacity(scaling: Scaling, types: Sequence[NodeType] = ()) -> int | None:
+    """Return how many worker groups of this kind the cluster holds at once, at least one; None if they need no resources.
+
+    types: the types of nodes that an autoscaler may add. The nodes that may still join count too.
+    """
+    ranks = workers(scaling, types)
     return None if ranks is None else max(1, ranks // scaling.num_workers)
 
 
-def workers(scaling: Scaling) -> int | None:
-    """Return how many ranks the cluster holds at once, on whichever nodes; None if they need no resources."""
+def workers(scaling: Scaling, types: Sequence[NodeType] = ()) -> int | None:
+    """Return how many ranks the cluster holds at once, on whichever nodes; None if they need no resources.
+
+    types: the types of nodes that an autoscaler may add. The nodes that may still join count too.
+    """
     bundle = scaling.bundle()
     if not bundle:
         return None
+    nodes = live_nodes()
     return sum(
-        int(min(_times(node["Resources"], name, amount) for name, amount in bundle.items()))
-        for node in ray.nodes()
-        if node["Alive"]
+        int(min(_times(resources, name, amount) for name, amount in bundle.items()))
+        for resources in (nodes | may_join(types, nodes)).values()
     )
 
 

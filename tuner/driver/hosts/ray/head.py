@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from tuner.domain.keys import keyed_seed
+from tuner.driver.hosts.ray import tokens
 from tuner.errors import ClusterUnreachable
 
 log = logging.getLogger(__name__)
@@ -98,8 +99,6 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
         if (head := find_head(home)) is not None:
             return head
         left = _kill(home)
-        if not _has_token():
-            _generate_token(home, run)
         done = _ray_command(
             home,
             run,
@@ -239,26 +238,9 @@ def _locked(home: Path) -> Iterator[None]:
         yield
 
 
-def _has_token() -> bool:
-    """Return whether Ray already has an authentication token. Asking Ray itself would take a second."""
-    if "RAY_AUTH_TOKEN" in os.environ:
-        return True
-    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").is_file()
-
-
-def _generate_token(home: Path, run: RunRay) -> None:
-    """Let Ray write the user's authentication token, without which no head starts. Raise ClusterUnreachable if it cannot."""
-    done = _ray_command(home, run, "get-auth-token", "--generate")
-    if done.returncode:
-        raise ClusterUnreachable(
-            f"Ray could not write an authentication token: {(done.stdout + done.stderr).strip()[-1000:]}. Make "
-            f"{Path.home() / '.ray'} writable, or set RAY_AUTH_TOKEN_PATH to a file in a writable directory, and start again"
-        )
-
-
 def _ray_command(home: Path, run: RunRay, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a `ray` command, and mark the processes that it starts, so that `_processes` finds them even if it fails."""
-    return run(arguments, {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", MARK: str(_scratch(home))})
+    return run(arguments, {"RAY_USAGE_STATS_ENABLED": "0", MARK: str(_scratch(home)), **tokens.of_home(home)})
 
 
 def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

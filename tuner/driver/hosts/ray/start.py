@@ -28,9 +28,11 @@ def start_host(settings: Settings, *, shared: bool = False) -> Any:
         "name": name,
         "enable_task_events": False,  # otherwise the Ray head keeps a record of each report
     }
-    if settings.database_url.startswith("sqlite"):  # the file is on this machine, so the host stays here
-        here = ray.get_runtime_context().get_node_id()
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
+    # A host with SQLite must run here, where the file is. Others should, because an actor would keep an autoscaler from
+    # letting its node go, and would be lost with a node that is taken away.
+    here = ray.get_runtime_context().get_node_id()
+    elsewhere = not settings.database_url.startswith("sqlite")
+    options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=elsewhere)
     if shared:
         options |= {"lifetime": "detached", "get_if_exists": True}
     return ray.remote(HostActor).options(**options).remote(settings, name)

@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from tuner.driver.hosts.ray.cluster import DEAD, connect
+from tuner.driver.hosts.ray.cluster import DEAD, connect, disconnect
 from tuner.driver.hosts.ray.fork_server import ForkServer
 from tuner.driver.hosts.ray.start import start_host
 from tuner.driver.hosts.scripts import ahead
@@ -215,7 +215,7 @@ def _end_ray() -> None:
             return
         private, _private = _private, None
         if private.connection == _connection():
-            ray.shutdown()
+            disconnect()
         if private.forks is not None:
             private.forks.end()
 

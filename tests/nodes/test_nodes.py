@@ -1,0 +1,239 @@
+"""Searches on a cluster whose nodes have addresses of their own, and what happens when nodes and links fail."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests import invariants
+from tests.nodes.cluster import Cluster
+from tests.nodes.conftest import NewCluster
+from tuner.domain import events as e
+from tuner.domain.segments import Failure
+from tuner.errors import TunerError
+from tuner.store import Store
+from tuner.store.records import ExperimentRecord, SegmentRecord
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(500)]
+
+NOTICED_S = 20.0
+"""Seconds within which a cut link must be noticed."""
+DEADLINE_S = 150.0
+
+
+class Search:
+    """Reads the database of the only experiment of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._url = f"sqlite:///{cluster.folder}/tuner/tuner.db"
+
+    def read(self, question: Callable[[Store, ExperimentRecord], Any]) -> Any:
+        with Store.open(self._url) as store:
+            [experiment] = store.experiments.page().items
+            return question(store, experiment)
+
+    def segments(self) -> dict[int, tuple[SegmentRecord, ...]]:
+        """Return the segments of each trial."""
+        return dict(self.read(lambda store, experiment: store.trials.segments(experiment.id)))
+
+    def ends(self) -> list[e.SegmentEnded]:
+        """Return how segments have ended, in order."""
+        log = self.read(lambda store, experiment: list(store.drivers.load(experiment.id)))
+        return [entry for _, entry in log if isinstance(entry, e.SegmentEnded)]
+
+    def failures(self) -> list[tuple[float, int, Failure]]:
+        """Return the time, the trial and the failure of each segment that has failed."""
+        return [(end.time, end.trial, end.failure) for end in self.ends() if end.failure is not None]
+
+    def iterations(self) -> list[int]:
+        """Return the number of counted reports of each trial."""
+        return list(self.read(lambda store, experiment: [t.iteration for t in store.trials.page(experiment.id).items]))
+
+    def trained_on(self, trial: int) -> list[set[str]]:
+        """Return the names of the nodes of each segment of a trial."""
+        return [{rank["host"] for rank in s.placement.get("ranks", ())} for s in self.segments().get(trial, ())]
+
+    def completes(self, script: subprocess.Popen[str], *, iterations: int = 30) -> None:
+        """Wait until the script has ended well, and check all that must hold."""
+        assert script.wait(timeout=DEADLINE_S) == 0, self.output()
+        with Store.open(self._url) as store:
+            invariants.check_all(store, set())
+        assert self.read(lambda store, experiment: str(experiment.state)) == "completed"
+        assert self.iterations() == [iterations] * len(self.iterations())
+
+    def output(self) -> str:
+        return self.cluster.output.read_text()[-4000:]
+
+
+def until(what: str, happened: Callable[[], Any], seconds: float = 90.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if found := happened():
+                return found
+        except (TunerError, ValueError):  # the script has not made the database or the experiment yet
+            pass
+        time.sleep(0.2)
+    raise AssertionError(f"not within {seconds:g} s: {what}")
+
+
+def training(search: Search, trials: int = 2, iterations: int = 3) -> None:
+    """Wait until each trial has made some reports."""
+    counts = search.iterations
+    until("reports", lambda: len(counts()) == trials and min(counts()) >= iterations)
+
+
+def test_ranks_meet_over_the_bridge_with_the_address_of_rank_0(new_cluster: NewCluster) -> None:
+    cluster = new_cluster((2, 2))
+    addresses = cluster.network.addresses[1:]
+    search = Search(cluster)
+    search.completes(cluster.search("ddp", pause=0.0))
+    seats = [json.loads(found) for found in re.findall(r"seats (\[.*\])", cluster.output.read_text())]
+    assert len(seats) == 2
+    for first, second in seats:
+        assert [first[:2], second[:2]] == [[0, 0], [1, 0]], "node_rank and local_rank"
+        assert first[2] == second[2]
+        assert first[2] in addresses
+        assert first[3] == second[3] == "eth0"
+    for trial in search.segments():
+        assert search.trained_on(trial) == [set(addresses)], "nodes of one host name are named by their addresses"
+
+
+def test_a_slow_link_is_no_cut_link(new_cluster: NewCluster) -> None:
+    cluster = new_cluster((1, 1))
+    print(cluster.network.slow(2, mbit=8, delay_ms=50))
+    search = Search(cluster)
+    search.completes(cluster.search("one", pause=0.0, ballast=1_000_000, steps=10), iterations=10)
+    assert search.failures() == []
+    [[segment]] = search.segments().values()
+    assert segment.ended_at is not None
+    assert segment.started_at is not None
+    assert segment.ended_at - segment.started_at > 10 * 0.9, "ten times a megabyte each way, over 8 Mbit/s"
+
+
+def test_checkpoints_travel_from_node_to_node(new_cluster: NewCluster) -> None:
+    cluster = new_cluster((1, 1))
+    search = Search(cluster)
+    search.completes(cluster.search("copies", steps=12, pause=0.1), iterations=12)
+    places: dict[tuple[int | None, int | None], str] = {
+        (trial, found.ordinal): found.placement["ranks"][0]["host"]
+        for trial, segments in search.segments().items()
+        for found in segments
+    }
+    travelled = [
+        found
+        for trial, segments in search.segments().items()
+        for found in segments
+        if str(found.cause) == "exploit"
+        and places[found.source_trial, found.source_ordinal] != places[trial, found.ordinal]
+    ]
+    assert travelled, places
+    assert all(s.start_iteration > 0 for s in travelled)
+    for number in (1, 2):
+        assert list(cluster.disk(number).rglob("model.pt")), "each node saves on its own disk"
+    assert search.failures() == []
+
+
+def test_a_cut_link_is_noticed_soon_and_both_trials_go_on(new_cluster: NewCluster) -> None:
+    cluster = new_cluster((2, 1, 1))  # each trial needs two nodes, so both use node 1
+    search = Search(cluster)
+    script = cluster.search("ddp", steps=60)
+    training(search)
+    before, begun = search.iterations(), time.time()
+    cut = cluster.network.addresses[1]
+    cluster.network.cut(1)
+    failures = until("both failures", lambda: len(search.failures()) == 2 and search.failures())
+    for at, trial, failure in failures:
+        print(f"trial {trial}: noticed after {at - begun:.1f} s")
+        assert at - begun < NOTICED_S
+        assert (failure.kind, failure.cause, failure.node) == ("system", "node_unreachable", cut)
+        assert "has not answered for 12 s" in failure.message
+    others = set(cluster.network.addresses[2:])
+    gone_on = until("one trial on the others", lambda: [t for t in (0, 1) if others in search.trained_on(t)])
+    cluster.network.mend(1)  # before Ray has noticed anything
+    [waits] = {0, 1} - set(gone_on[:1])
+    until("both trials", lambda: len(search.trained_on(waits)) > 1 and search.trained_on(waits)[-1])
+    search.completes(script, iterations=60)
+    for segments in search.segments().values():
+        assert len(segments) == 2, "nothing was lost again"
+    for (_, trial, _), segments in zip(failures, search.segments().values(), strict=True):
+        assert segments[1].start_iteration >= before[trial] - 1, "from the newest checkpoint"
+
+
+def test_a_node_that_stays_away_is_left_out(new_cluster: NewCluster) -> None:
+    cluster = new_cluster((1, 1, 1))
+    search = Search(cluster)
+    script = cluster.search("one", steps=40)
+    training(search, trials=1)
+    [used] = search.trained_on(0)
+    lost = sorted(used)[-1]
+    begun = time.time()
+    cluster.network.cut(cluster.network.addresses.index(lost))
+    search.completes(script, iterations=40)
+    [(at, _, failure)] = search.failures()
+    print(f"noticed after {at - begun:.1f} s, the script ended after {time.time() - begun:.1f} s")
+    assert at - begun < NOTICED_S
+    assert failure.node == lost
+    assert lost not in search.trained_on(0)[-1]
+
+
+def test_two_nodes_that_cannot_reach_each_other(new_cluster: NewCluster) -> None:
+    cluster = new_cluster((1, 1, 1))
+    search = Search(cluster)
+    script = cluster.search("one", steps=40)
+    training(search, trials=1)
+    [used] = search.trained_on(0)
+    begun = time.time()
+    cluster.network.part(*(cluster.network.addresses.index(address) for address in used))
+    search.completes(script, iterations=40)
+    at, _, failure = search.failures()[0]
+    print(f"noticed after {at - begun:.1f} s")
+    assert at - begun < NOTICED_S
+    assert (failure.kind, failure.cause) == ("system", "node_unreachable")
+    assert re.search(r"it cannot reach rank 0 at 10\.213\.", failure.message)
+    assert len(search.failures()) == 1
+    assert search.trained_on(0)[-1] != used
+
+
+def test_a_node_that_vanishes_and_one_that_comes_instead(new_cluster: NewCluster) -> None:
+    cluster = new_cluster((1, 1))
+    search = Search(cluster)
+    script = cluster.search("one", steps=40)
+    training(search, trials=1)
+    begun = time.time()
+    cluster.network.kill(2)
+    [(at, _, failure)] = until("the failure", search.failures)
+    print(f"noticed after {at - begun:.1f} s: {failure.message}")
+    assert (failure.kind, failure.cause) == ("system", "node_lost")
+    assert at - begun < NOTICED_S
+    cluster.start_node(2, 1)
+    search.completes(script, iterations=40)
+    assert search.trained_on(0) == [set(cluster.network.addresses[1:])] * 2
+    assert search.segments()[0][1].start_iteration >= 3
+
+
+def test_the_death_of_the_head(new_cluster: NewCluster) -> None:
+    cluster = new_cluster((1, 1))
+    search = Search(cluster)
+    script = cluster.search("one", number=1, steps=60)  # a script on the head's node would die with it
+    training(search, trials=1)
+    begun = time.time()
+    cluster.network.kill(0)
+    assert script.wait(timeout=DEADLINE_S) != 0
+    print(f"the script ended after {time.time() - begun:.1f} s: {search.output()[-1500:]}")
+    for number in (1, 2):
+        cluster.network.kill(number)
+    cluster.start_head()
+    for number in (1, 2):
+        cluster.start_node(number, 1)
+    reached = search.iterations()[0]
+    resumed = cluster.search("resume", number=1)
+    search.completes(resumed, iterations=60)
+    assert search.segments()[0][-1].start_iteration >= reached - 1

@@ -1,0 +1,44 @@
+"""Keep the garbage collections of a driver host short, because no verdict is given meanwhile.
+
+A full collection of Python looks at all objects. A driver host keeps the objects of loaded libraries and those of ended trials
+for long, and would look at them again and again.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Mapping
+from typing import Any
+
+LONG_S = 0.02
+"""Seconds that a full collection may take. After a longer one, later ones leave out the objects that it has left."""
+
+
+class ShortCollections:
+    """Excludes objects from later collections if a collection has taken long. They are still freed once nothing refers to them.
+
+    Only garbage in cycles that was in use at the time of such a collection is never freed. Such collections are rare: each needs
+    as many new objects as take `LONG_S` to look at.
+    """
+
+    def __init__(self) -> None:
+        self._begun = 0.0
+
+    def begin(self) -> None:
+        """Exclude all present objects, such as those of loaded libraries, and watch all later collections."""
+        gc.collect()
+        gc.freeze()
+        self.end()
+        gc.callbacks.append(self._watch)
+
+    def end(self) -> None:
+        """Stop watching collections, if they are watched."""
+        if self._watch in gc.callbacks:
+            gc.callbacks.remove(self._watch)
+
+    def _watch(self, phase: str, about: Mapping[str, Any]) -> None:
+        if phase == "start":
+            self._begun = time.perf_counter()
+        elif about["generation"] == 2 and time.perf_counter() - self._begun > LONG_S:
+            gc.freeze()

@@ -1,0 +1,160 @@
+"""Ray's authentication tokens: of the Ray instances that are started here, and of clusters that are connected to.
+
+Ray writes a token to ~/.ray/auth_token when it starts with token authentication and finds none. From then on, each
+`ray start --head` of the user would turn token authentication on by itself. So the Ray instances that this project starts get
+a token of their own, which is not in the user's home.
+
+This module does not import Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tuner.errors import ClusterUnreachable
+
+MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+
+RAYLET = "ray._raylet"
+NAMES = ("AuthenticationTokenLoader", "Config")
+"""The private names of `RAYLET` that this module uses."""
+
+_private: list[str] = []
+"""The environment variables that `begin_private` has set."""
+
+
+def users_token() -> str | None:
+    """Return where the user's token is, as a phrase; None if the user has none."""
+    if os.environ.get(TOKEN):
+        return TOKEN
+    if path := os.environ.get(TOKEN_PATH):
+        return f"{TOKEN_PATH}={path}" if Path(path).is_file() else None
+    return str(_default()) if _default().is_file() else None
+
+
+def begin_private() -> None:
+    """Prepare this process for starting a Ray instance of its own, with token authentication.
+
+    If the user has no token, make one for this instance. Call `end_private` when the instance has ended.
+    """
+    end_private()
+    if os.environ.get(MODE, "token").lower() != "token":
+        return
+    values = {MODE: "token"} if MODE not in os.environ else {}
+    if users_token() is None:
+        values[TOKEN] = secrets.token_hex(32)
+    _private.extend(values)
+    os.environ |= values
+    _read_again()
+
+
+def end_private() -> None:
+    """Undo `begin_private`, and let Ray read the environment variables again."""
+    for name in _private:
+        os.environ.pop(name, None)
+    _private.clear()
+    _read_again()
+
+
+@contextlib.contextmanager
+def of_cluster(address: str, home: Path | None = None) -> Iterator[str | None]:
+    """Use the user's token, if there is one, to connect to a cluster within a `with` block. Yield where it is, as a phrase.
+
+    Ray itself uses a token only if RAY_AUTH_MODE is "token". A cluster without authentication ignores the token.
+
+    Args:
+        address: the cluster's address.
+        home: the home of this user. If the head of its service has this address, the token of that head is used.
+    """
+    end_private()
+    if MODE in os.environ:
+        yield users_token() if os.environ[MODE].lower() == "token" else None
+        return
+    values: dict[str, str] = {}
+    if home is not None and _is_own(address, home) and (own := token_file(home)).is_file():
+        values, where = {MODE: "token", TOKEN_PATH: str(own)}, str(own)
+    elif (found := users_token()) is not None:
+        values, where = {MODE: "token"}, found
+    else:
+        yield None
+        return
+    before = {name: os.environ.get(name) for name in values}
+    os.environ |= values
+    _read_again()
+    try:
+        yield where
+    finally:
+        for name, value in before.items():  # Ray has read them
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def token_file(home: Path) -> Path:
+    """Return the file with the token of the Ray head that the service of this home starts."""
+    return home / "ray_token"
+
+
+def of_home(home: Path) -> dict[str, str]:
+    """Return the environment variables for the Ray head of this home and for what connects to it.
+
+    If neither the home nor the user has a token, make one and write it to the file of the home.
+
+    Raises:
+        ClusterUnreachable: the file cannot be written.
+    """
+    own = token_file(home)
+    if not own.is_file():
+        if users_token() is not None:
+            return {MODE: "token"}
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=home) as file:  # only this user can read it
+                file.write(secrets.token_hex(32))
+                file.flush()
+                with contextlib.suppress(FileExistsError):  # another process has just written one
+                    os.link(file.name, own)
+        except OSError as error:
+            raise ClusterUnreachable(f"the token of Ray cannot be written to {own}: {error.strerror}") from None
+    return {MODE: "token", TOKEN_PATH: str(own)}
+
+
+def advice(where: str | None) -> str:
+    """Return what to set if the cluster uses token authentication.
+
+    where: the place of the token that was used, as a phrase; None if none was used.
+    """
+    told = "`ray get-auth-token` on the cluster's head prints it"
+    if where is not None:
+        return f"If it uses token authentication, the token in {where} may be that of another cluster; {told}"
+    if os.environ.get(MODE, "").lower() == "disabled":
+        return f"If it uses token authentication, do not set {MODE}=disabled"
+    return (
+        f"If it uses token authentication, set {TOKEN} to its token, or {TOKEN_PATH} to a file with the token; {told}"
+    )
+
+
+def _is_own(address: str, home: Path) -> bool:
+    try:
+        return (home / "ray_address").read_text().strip() == address
+    except OSError:
+        return False
+
+
+def _default() -> Path:
+    return Path.home() / ".ray" / "auth_token"
+
+
+def _read_again() -> None:
+    """Let Ray, if this process has loaded it, forget the token and the mode that it has read from the environment."""
+    raylet = sys.modules.get(RAYLET)
+    if raylet is not None and all(hasattr(raylet, name) for name in NAMES):
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+        raylet.Config.initialize("")

@@ -1,0 +1,44 @@
+"""Notice within seconds that another machine cannot be reached any more, although no process on it has ended.
+
+When a process ends, the kernel of its machine closes its connections, and the other side learns that at once. When a cable is
+cut or a machine loses its power, nothing is sent. So the kernel of this machine asks the other kernel for a sign of life. A
+kernel answers even for a process that hangs, is stopped or holds the GIL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+
+SILENT_S = 12
+"""Seconds without a sign of life after which a connection counts as cut."""
+ASK_S = 3
+"""Seconds between two requests for a sign of life, if nothing else is sent."""
+
+_CUT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Let the kernel break a TCP connection whose other machine has been silent for `SILENT_S` seconds.
+
+    On systems that lack some of these options, a cut connection is noticed later.
+    """
+    options = {
+        (socket.SOL_SOCKET, "SO_KEEPALIVE"): 1,
+        (socket.IPPROTO_TCP, "TCP_KEEPIDLE"): ASK_S,
+        (socket.IPPROTO_TCP, "TCP_KEEPINTVL"): ASK_S,
+        (socket.IPPROTO_TCP, "TCP_KEEPCNT"): SILENT_S // ASK_S,
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT"): SILENT_S * 1000,  # for data that was sent and not acknowledged
+    }
+    for (level, name), value in options.items():
+        with contextlib.suppress(AttributeError, OSError):
+            connection.setsockopt(level, getattr(socket, name), value)
+
+
+def is_cut(error: BaseException) -> bool:
+    """Return whether this error of a connection means that the other machine cannot be reached.
+
+    An end of the other process is another error: the connection was closed or reset.
+    """
+    return isinstance(error, OSError) and error.errno in _CUT
