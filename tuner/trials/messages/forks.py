@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-PATH = "TUNER_FORK_SERVER"
+PATH = "_TUNER_FORK_SERVER"
 """The environment variable of a forked worker that has the path of the server's socket."""
 
 

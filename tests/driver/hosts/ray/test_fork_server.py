@@ -142,7 +142,7 @@ def test_a_forked_rank_has_the_threads_of_its_cpus(private_ray: None) -> None:
         from threadpoolctl import threadpool_info
 
         blas = max(found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas")
-        forked = "TUNER_FORK_SERVER" in os.environ
+        forked = "_TUNER_FORK_SERVER" in os.environ
         tuner.report({"loss": 1.0, "torch": torch.get_num_threads(), "blas": blas, "forked": forked})
 
     result = tuner.run(
