@@ -159,7 +159,14 @@ class LocalBench(Launches):
         return outcome
 
     def started(self, launch: Launch) -> dict[str, Any]:
-        return next(start for start in self.host.inbox.starts if start["segment"] == launch.segment_id)
+        """Wait until the rank has started, which may be after its first report."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for start in list(self.host.inbox.starts):
+                if start["segment"] == launch.segment_id:
+                    return dict(start)
+            time.sleep(0.01)
+        raise TimeoutError(f"{launch.segment_id} has not started")
 
     def call(self, name: str, *args: Any) -> Any:
         return self.wait(self.host.call(name, *args))

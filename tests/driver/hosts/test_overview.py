@@ -83,7 +83,10 @@ def test_nodes_groups_and_what_waits() -> None:
     )
     shown = Cluster.of(found, {})
     assert (shown.cpus, shown.cpus_in_use, shown.gpus, shown.gpus_in_use) == (8.0, 4.0, 4.0, 3.0)
-    assert [(node.id, node.gpus_in_use) for node in shown.nodes] == [("a", 2.0), ("b", 1.0)]
+    assert [(node.id, node.name, node.gpus_in_use) for node in shown.nodes] == [
+        ("a", "host-a", 2.0),
+        ("b", "host-b", 1.0),
+    ]
     [group] = shown.groups
     assert (group.experiment_id, group.since) == ("exp_1", "1970-01-01T00:16:45.000000Z")
     assert [(rank.rank, rank.host, rank.gpus) for rank in group.ranks] == [

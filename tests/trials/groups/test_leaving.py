@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.trials.groups.asking import asking_for
 from tuner.trials.groups.builder import GroupBuilder
+from tuner.trials.groups.cut_nodes import CutNodes
 from tuner.trials.groups.group import Group
 from tuner.trials.groups.growth import NodeType
 from tuner.trials.groups.pool import Pool
@@ -26,6 +27,7 @@ class Builder(GroupBuilder):
         self._background: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(1)
         self.ending, self.uploading = 0, set()
+        self.cut = CutNodes(self.blocking, lambda node: None)
         self.draining: dict[str, float | None] = {}
         self.free = list(NODES)
         self.ended: list[str] = []

@@ -85,8 +85,8 @@ def overview(
 def _node(node: Mapping[str, Any], name: str, held: Sequence[HeldGroup]) -> dict[str, Any]:
     used: dict[str, float] = {}
     for group in held:
-        for name, amount in group.bundle.items():
-            used[name] = used.get(name, 0.0) + amount * group.nodes.count(node["NodeID"])
+        for resource, amount in group.bundle.items():
+            used[resource] = used.get(resource, 0.0) + amount * group.nodes.count(node["NodeID"])
     resources = node["Resources"]
     return {
         "id": node["NodeID"],

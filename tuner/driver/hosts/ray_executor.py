@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,6 +21,9 @@ from tuner.trials.groups.pool import Pool
 from tuner.trials.groups.ray_nodes import known_types
 from tuner.trials.messages.tasks import on_node
 
+TYPES_S = 60.0
+"""Seconds between two questions to Ray which types of nodes an autoscaler may add."""
+
 
 class RayExecutor:
     """An `Executor` that runs trials on the Ray cluster to which the driver host belongs.
@@ -30,7 +35,10 @@ class RayExecutor:
     own_process = True
 
     def __init__(self, node_types: Sequence[NodeType] = ()) -> None:
-        self._types: Sequence[NodeType] | None = node_types or None
+        self._types = node_types
+        self._ask_again = (
+            -math.inf if not node_types else math.inf
+        )  # when Ray is asked for the types, as a monotonic time
         self._pool: Pool | None = None
 
     @property
@@ -73,8 +81,8 @@ class RayExecutor:
 
     def _node_types(self) -> Sequence[NodeType]:
         """Return the types of nodes that may join: those that the operator has named, or those that Ray knows."""
-        if self._types is None:
-            self._types = known_types()
+        if time.monotonic() >= self._ask_again:  # Ray may learn of them later than this process is started
+            self._types, self._ask_again = known_types(), time.monotonic() + TYPES_S
         return self._types
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:

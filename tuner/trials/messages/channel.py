@@ -35,12 +35,15 @@ class PeerLost(ConnectionError):
 
 
 class Link:
-    """Sends and receives framed messages over a connected socket. Only one thread may receive at a time."""
+    """Sends and receives framed messages over a connected socket. Only one thread may receive at a time.
 
-    def __init__(self, connection: socket.socket) -> None:
+    large_messages: True if messages may fill the buffers of the other side.
+    """
+
+    def __init__(self, connection: socket.socket, large_messages: bool = False) -> None:
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            keep_alive(connection)
+            keep_alive(connection, large_messages)
         connection.setblocking(True)
         self._socket = connection
         self._sending = threading.Lock()

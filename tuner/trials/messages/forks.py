@@ -31,12 +31,17 @@ def send(connection: socket.socket, message: Mapping[str, Any], files: Sequence[
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Return a message and the files that came with it. Raise OSError if the other side has ended."""
+    """Return a message and the files that came with it. Raise OSError if the other side has ended or sends anything else."""
     header, files, _, _ = socket.recv_fds(connection, 4, 3)
-    size, body = int.from_bytes(header, "big"), b""
-    while len(header) == 4 and len(body) < size and (more := connection.recv(size - len(body))):
-        body += more
-    if len(header) < 4 or len(body) < size:
-        raise ConnectionError("the other side has ended")
-    message: dict[str, Any] = json.loads(body)
+    try:
+        size, body = int.from_bytes(header, "big"), b""
+        while len(header) == 4 and len(body) < size and (more := connection.recv(size - len(body))):
+            body += more
+        if len(header) < 4 or len(body) < size:
+            raise ConnectionError("the other side has ended")
+        message: dict[str, Any] = json.loads(body)
+    except (OSError, ValueError) as error:
+        for file in files:
+            os.close(file)
+        raise ConnectionError(f"no message could be read: {error}") from error
     return message, files

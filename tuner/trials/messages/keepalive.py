@@ -2,7 +2,8 @@
 
 When a process ends, the kernel of its machine closes its connections, and the other side learns that at once. When a cable is
 cut or a machine loses its power, nothing is sent. So the kernel of this machine asks the other kernel for a sign of life. A
-kernel answers even for a process that hangs, is stopped or holds the GIL.
+kernel answers even for a process that hangs, is stopped or holds the GIL. But if such a process has so much unread data that
+its buffers are full, that looks like a cut link to a sender with a time limit. So there is none where large messages are sent.
 """
 
 from __future__ import annotations
@@ -19,18 +20,24 @@ ASK_S = 3
 _CUT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
-def keep_alive(connection: socket.socket) -> None:
+def keep_alive(connection: socket.socket, large_messages: bool = False) -> None:
     """Let the kernel break a TCP connection whose other machine has been silent for `SILENT_S` seconds.
 
     On systems that lack some of these options, a cut connection is noticed later.
+
+    Args:
+        connection: the connection.
+        large_messages: True if messages may fill the buffers of the other side. If data is on its way when the link is cut,
+            such a connection breaks only after many minutes.
     """
     options = {
         (socket.SOL_SOCKET, "SO_KEEPALIVE"): 1,
         (socket.IPPROTO_TCP, "TCP_KEEPIDLE"): ASK_S,
         (socket.IPPROTO_TCP, "TCP_KEEPINTVL"): ASK_S,
         (socket.IPPROTO_TCP, "TCP_KEEPCNT"): SILENT_S // ASK_S,
-        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT"): SILENT_S * 1000,  # for data that was sent and not acknowledged
     }
+    if not large_messages:
+        options[socket.IPPROTO_TCP, "TCP_USER_TIMEOUT"] = SILENT_S * 1000  # for data that was sent and not acknowledged
     for (level, name), value in options.items():
         with contextlib.suppress(AttributeError, OSError):
             connection.setsockopt(level, getattr(socket, name), value)

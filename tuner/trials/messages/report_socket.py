@@ -211,9 +211,8 @@ class _DriverConnection:
         if self._link is None and (to := self._address) is not None:
             try:
                 connection = socket.create_connection((to.host, to.port), timeout=_CONNECT_S)
-                keep_alive(connection)
                 connection.sendall(to.token + self._purpose)
-                self._link = Link(connection)
+                self._link = Link(connection, large_messages=True)  # logs
             except OSError as error:
                 log.info("cannot connect to the driver, continuing through Ray: %s", error)
                 self._address = None

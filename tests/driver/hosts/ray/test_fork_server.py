@@ -119,6 +119,53 @@ def test_the_server_ends_with_a_starter_that_has_started_no_raylet() -> None:
     until("the end", lambda: not psutil.pid_exists(int(started.stdout)))
 
 
+def test_a_starter_may_end_while_the_server_still_imports(raylet: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    """`ray start` ends soon after it has started the raylet."""
+    script = f"""
+import os
+from tuner.driver.hosts.ray.fork_server import ForkServer
+server = ForkServer(ignored=["PYTEST_CURRENT_TEST", "LC_CTYPE"])
+server.listen({str(tmp_path / "forks")!r})
+server.attend({raylet.pid}, os.environ)
+print(server.pid, flush=True)
+"""
+    started = subprocess.run(
+        [sys.executable, "-c", script], env=dict(os.environ), capture_output=True, text=True, check=True
+    )
+    assert ask(tmp_path, "--runtime-env-hash=0")["parent"] == int(started.stdout)
+
+
+def test_a_child_that_cannot_become_the_worker_ends(
+    server: ForkServer, raylet: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """Otherwise it would be a second server."""
+    server.attend(raylet.pid, os.environ)
+    wanted = {
+        "command": ["worker.py", "--runtime-env-hash=0"],
+        "environment": dict(os.environ),
+        "directory": str(tmp_path / "gone"),
+        "niceness": os.nice(0),
+        "files": [1024, 1024],
+    }
+    with socket.socket(socket.AF_UNIX) as client, open(os.devnull) as file:
+        client.connect(str(tmp_path / "forks"))
+        send(client, wanted, [file.fileno()] * 3)
+        assert client.recv(1) == b"y"
+    until("the end of the child", lambda: not psutil.Process(server.pid).children())
+
+
+def test_in_a_deleted_directory_workers_are_started_as_ray_does_it(
+    server: ForkServer, raylet: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    server.attend(raylet.pid, os.environ)
+    (tmp_path / "worker.py").write_text("print('started')")
+    (tmp_path / "gone").mkdir()
+    script = f"cd {tmp_path}/gone && rmdir ../gone && exec {sys.executable} -S -E {fork_client.__file__} ../forks "
+    script = script.replace("../forks", str(tmp_path / "forks"))
+    command = ["sh", "-c", f"{script} {tmp_path}/worker.py --runtime-env-hash=0"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "started\n"
+
+
 def test_a_message_arrives_with_its_files_and_half_a_message_is_an_error() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, open(os.devnull) as file:
@@ -133,21 +180,35 @@ def test_a_message_arrives_with_its_files_and_half_a_message_is_an_error() -> No
             receive(theirs)
 
 
+THREADS = """
+import json, os
+import tuner
+
+def train(config):
+    import torch
+    from threadpoolctl import threadpool_info
+
+    blas = max(found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas")
+    forked = "_TUNER_FORK_SERVER" in os.environ
+    tuner.report({"loss": 1.0, "torch": torch.get_num_threads(), "blas": blas, "forked": forked})
+
+result = tuner.run(
+    train, metric="loss", mode="min", num_samples=1, resources_per_worker={"CPU": 2}, executor="ray",
+    scheduler="fifo", search_alg="random", verbose=0,
+)
+print(json.dumps([result.trials[0].metrics[name] for name in ("torch", "blas", "forked")]))
+"""
+
+
 @pytest.mark.ray
-def test_a_forked_rank_has_the_threads_of_its_cpus(private_ray: None) -> None:
-    import tuner
-
-    def train(config: dict[str, Any]) -> None:
-        import torch
-        from threadpoolctl import threadpool_info
-
-        blas = max(found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas")
-        forked = "_TUNER_FORK_SERVER" in os.environ
-        tuner.report({"loss": 1.0, "torch": torch.get_num_threads(), "blas": blas, "forked": forked})
-
-    result = tuner.run(
-        train, metric="loss", mode="min", num_samples=1, resources_per_worker={"CPU": 2}, executor="ray",
-        scheduler="fifo", search_alg="random", verbose=0,
-    )  # fmt: skip
-    metrics = result.trials[0].metrics
-    assert (metrics["torch"], metrics["blas"], metrics["forked"]) == (2, 2, 1)
+def test_a_forked_rank_has_the_threads_of_its_cpus(tmp_path: Path) -> None:
+    environment = {**os.environ, "RAY_OVERRIDE_RESOURCES": '{"CPU": 2}', "TUNER_HOME": str(tmp_path)}
+    for name in (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+    ):  # benchmarks set them when they are imported
+        environment.pop(name, None)
+    done = subprocess.run([sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [2, 2, 1]

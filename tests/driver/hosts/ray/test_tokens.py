@@ -79,7 +79,22 @@ def test_the_head_of_a_service_has_a_token_that_only_its_user_can_read(home: Pat
     assert tokens.of_home(service) == found, "that of the head that may run already"
     assert own.read_text() == token
     assert os.listdir(service) == ["ray_token"]
-    assert tokens.of_home(home / "another") == {tokens.MODE: "token"}, "the user's own"
+    another = tokens.token_file(home / "another")
+    assert tokens.of_home(home / "another") == {tokens.MODE: "token", tokens.TOKEN_PATH: str(another)}
+    assert another.read_text() == "t" * 32, "the user's own, which the user may change while the head runs"
+
+
+def test_the_token_of_the_head_comes_before_one_in_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RAY_AUTH_TOKEN may be that of another cluster. Ray prefers it to a file."""
+    own = tokens.token_file(home)
+    own.write_text("s" * 32)
+    (home / "ray_address").write_text("10.0.0.1:6379")
+    monkeypatch.setenv(tokens.TOKEN, "t" * 32)
+    expected = {tokens.MODE: "token", tokens.TOKEN_PATH: str(own), tokens.TOKEN: "s" * 32}
+    assert tokens.of_home(home) == expected
+    with tokens.of_cluster("10.0.0.1:6379", home) as where:
+        assert (where, variables()) == (str(own), expected)
+    assert variables() == {tokens.TOKEN: "t" * 32}
 
 
 def test_a_token_that_cannot_be_written_is_an_error_that_names_the_file(home: Path) -> None:

@@ -12,6 +12,9 @@ import resource
 import socket
 import sys
 
+PATIENCE_S = 30.0
+"""Seconds to wait for the server, which answers once it has imported Ray."""
+
 
 def main() -> None:
     """Ask the fork server for the worker. If there is no server, or if it refuses, become the worker."""
@@ -22,15 +25,16 @@ def main() -> None:
 
 def _forked(path: str, command: list[str]) -> bool:
     """Return whether the fork server has forked a process for this command."""
-    wanted = {
-        "command": command,
-        "environment": dict(os.environ),
-        "directory": os.getcwd(),
-        "niceness": os.nice(0),
-        "files": resource.getrlimit(resource.RLIMIT_NOFILE),
-    }
     try:
+        wanted = {
+            "command": command,
+            "environment": dict(os.environ),
+            "directory": os.getcwd(),  # an error, if it has been deleted
+            "niceness": os.nice(0),
+            "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+        }
         with socket.socket(socket.AF_UNIX) as server:
+            server.settimeout(PATIENCE_S)
             server.connect(path)
             body = json.dumps(wanted).encode()
             socket.send_fds(server, [len(body).to_bytes(4, "big")], [0, 1, 2])

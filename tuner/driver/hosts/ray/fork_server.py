@@ -109,7 +109,7 @@ class _Server:
     """The server's process."""
 
     def __init__(self, control: socket.socket, ignored: Iterable[str]) -> None:
-        self._control, self._starter = control, os.getppid()
+        self._control = control
         self._ignored = _OF_A_WORKER.union(ignored)
         self._environment = dict(os.environ)
         self._starter_ended = False
@@ -119,14 +119,14 @@ class _Server:
 
     def serve(self) -> list[str] | None:
         """Answer clients until the raylet ends, and return None. In each forked process, return its command instead."""
-        while self._raylet is not None or (os.getppid() == self._starter and not self._starter_ended):
+        while self._raylet is not None or not self._starter_ended:
             sources: list[Any] = [] if self._starter_ended else [self._control]
             if self._raylet is not None:
                 sources += [self._raylet, self._listener]
             readable, _, _ = select.select(sources, [], [], LOOK_S)
             if self._raylet in readable:
                 return None
-            if self._control in readable:
+            if self._control in readable:  # also if the starter has ended, after its last message
                 self._hear()
             elif self._listener is not None and self._listener in readable:
                 with contextlib.suppress(OSError):  # the client has ended, or this process cannot be forked
@@ -174,9 +174,12 @@ class _Server:
                     return None
                 command: list[str] = request["command"]
                 forks = self._can_fork(command, request["environment"])
-                if forks and os.fork() == 0:
-                    become(files, request, {"RAY_JOB_ID": _NO_JOB, PATH: listener.getsockname()})
-                    self._close()
+                if forks and _waits(client) and os.fork() == 0:
+                    try:
+                        become(files, request, {"RAY_JOB_ID": _NO_JOB, PATH: listener.getsockname()})
+                        self._close()
+                    except BaseException:
+                        os._exit(1)  # this process must not become a second server
                     return command
             finally:
                 for file in files:
@@ -208,6 +211,12 @@ class _Server:
             self._listener.close()
         if self._raylet is not None:
             os.close(self._raylet)
+
+
+def _waits(client: socket.socket) -> bool:
+    """Return whether the client still waits for the answer. It may have started the worker itself meanwhile."""
+    readable, _, _ = select.select([client], [], [], 0)
+    return not readable  # it sends nothing more, so it is readable only after it has closed the connection
 
 
 def become(files: Sequence[int], request: Mapping[str, Any], variables: Mapping[str, str]) -> None:

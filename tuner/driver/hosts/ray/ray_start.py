@@ -86,7 +86,11 @@ def _start_process(
     if server is None or not sockets or _ISOLATED in command:
         return start([_with_our_agents(argument) for argument in command], *args, **options)
     path = f"{sockets[0]}-forks"
-    server.listen(path)
+    try:
+        server.listen(path)
+    except OSError:  # for instance, because the path is longer than a socket's path may be
+        server.end()
+        return start([_with_our_agents(argument) for argument in command], *args, **options)
     started = start([_forking(_with_our_agents(argument), path) for argument in command], *args, **options)
     server.attend(started.process.pid, {**os.environ, **(options.get("env_updates") or {})})
     return started

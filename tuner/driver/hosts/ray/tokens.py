@@ -78,7 +78,7 @@ def of_cluster(address: str, home: Path | None = None) -> Iterator[str | None]:
         return
     values: dict[str, str] = {}
     if home is not None and _is_own(address, home) and (own := token_file(home)).is_file():
-        values, where = {MODE: "token", TOKEN_PATH: str(own)}, str(own)
+        values, where = _of_file(own), str(own)
     elif (found := users_token()) is not None:
         values, where = {MODE: "token"}, found
     else:
@@ -105,25 +105,38 @@ def token_file(home: Path) -> Path:
 def of_home(home: Path) -> dict[str, str]:
     """Return the environment variables for the Ray head of this home and for what connects to it.
 
-    If neither the home nor the user has a token, make one and write it to the file of the home.
+    If the home has no token, write the user's, or a new one, to the file of the home: the head keeps its token even if the user
+    changes theirs.
 
     Raises:
         ClusterUnreachable: the file cannot be written.
     """
     own = token_file(home)
     if not own.is_file():
-        if users_token() is not None:
-            return {MODE: "token"}
         try:
             home.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=home) as file:  # only this user can read it
-                file.write(secrets.token_hex(32))
+                file.write(_text_of_users_token() or secrets.token_hex(32))
                 file.flush()
                 with contextlib.suppress(FileExistsError):  # another process has just written one
                     os.link(file.name, own)
         except OSError as error:
             raise ClusterUnreachable(f"the token of Ray cannot be written to {own}: {error.strerror}") from None
-    return {MODE: "token", TOKEN_PATH: str(own)}
+    return _of_file(own)
+
+
+def _of_file(own: Path) -> dict[str, str]:
+    """Return the environment variables for Ray to use the token of this file. Ray prefers RAY_AUTH_TOKEN, if that is set."""
+    token = own.read_text().strip()
+    return {MODE: "token", TOKEN_PATH: str(own), **({TOKEN: token} if TOKEN in os.environ else {})}
+
+
+def _text_of_users_token() -> str | None:
+    """Return the user's token; None if the user has none."""
+    if text := os.environ.get(TOKEN):
+        return text
+    path = Path(os.environ.get(TOKEN_PATH) or _default())
+    return path.read_text().strip() or None if path.is_file() else None
 
 
 def advice(where: str | None) -> str:
