@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tests.store.examples import begin
 from tuner.errors import EntrypointError, NotFound, SpecError
 from tuner.experiment import usecases
 from tuner.experiment.usecases import numbered
-from tuner.store import Store
+from tuner.store import ExperimentRecord, Store
 from tuner.usercode.entrypoints import EntrypointChecker
 
 
@@ -77,6 +78,34 @@ def test_an_edited_file_is_new_code_and_the_same_request(
     second = usecases.create_experiment(sqlite_store, data, checker)
     assert first.code_hash != second.code_hash
     assert usecases.create_experiment(sqlite_store, data, checker, idempotency_key="key") == first
+
+
+def test_local_directories_are_packed_once_for_all_workers(
+    sqlite_store: Store, checker: EntrypointChecker, tmp_path: Path
+) -> None:
+    """Ray refuses the path of a directory for a single actor."""
+    code, storage = tmp_path / "code", str(tmp_path / "storage")
+    code.mkdir()
+    (code / "packed_here.py").write_text("def train(config): ...")
+    env = {"working_dir": str(code), "env_vars": {"A": "b"}}
+    data = {**SPEC, "entrypoint": "packed_here:train", "runtime_env": env}
+
+    def create() -> ExperimentRecord:
+        return usecases.create_experiment(sqlite_store, data, checker, idempotency_key="key", storage=storage)
+
+    made = sqlite_store.experiments.get(create().public_id)
+    shipped = made.spec.resolved["runtime_env"]
+    assert (made.spec.runtime_env, shipped["env_vars"]) == (env, {"A": "b"})
+    with zipfile.ZipFile(shipped["working_dir"].removeprefix("file://")) as found:
+        assert found.namelist() == ["package/packed_here.py"]
+    (code / "packed_here.py").unlink()
+    code.rmdir()
+    assert create().public_id == made.public_id, "a repeated request does not need the directory"
+    (tmp_path / "code").mkdir()
+    (code / "packed_here.py").write_text("def train(config): ...")
+    (code / "dangling").symlink_to("nowhere")
+    with pytest.raises(SpecError, match="runtime_env: the local directories cannot be packed: .*dangling"):
+        usecases.create_experiment(sqlite_store, data, checker, storage=storage)
 
 
 def test_the_error_for_a_trial_that_is_not_there_names_the_experiment_and_its_trials(sqlite_store: Store) -> None:

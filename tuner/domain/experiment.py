@@ -234,8 +234,9 @@ class Spec:
     former_spaces: tuple[Mapping[str, Any], ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)
     # The scheduler and the search after "auto" and inherited options were resolved: {"scheduler": {...},
-    # "search": {...} or None, "constraints": {...}, "budget": "in words"}. "search" is None if the scheduler proposes
-    # configurations itself. "constraints" and "budget" are left out if there are none. No decision depends on this.
+    # "search": {...} or None, "constraints": {...}, "budget": "in words", "runtime_env": {...}}. "search" is None if the
+    # scheduler proposes configurations itself. "runtime_env" has the URIs of the packages into which local directories were
+    # packed when the experiment was created. The last three are left out if there are none. No decision depends on this.
     resolved: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property

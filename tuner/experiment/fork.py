@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.experiment.earlier import with_earlier
 from tuner.experiment.spec import NAME_LENGTH, merge_patch, written
-from tuner.experiment.usecases import checked_code, parsed
+from tuner.experiment.usecases import checked_code, packed, parsed
 from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.usercode.entrypoints import EntrypointChecker
 
@@ -25,6 +25,7 @@ def fork_experiment(
     learn: bool = False,
     idempotency_key: str | None = None,
     prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    storage: str | None = None,
 ) -> ExperimentRecord:
     """Create an experiment from the current spec of another experiment. A driver then starts it.
 
@@ -39,6 +40,7 @@ def fork_experiment(
         learn: True to add the original experiment to `warm_start`, so that the fork learns from its trials.
         idempotency_key: if this key was used before with the same spec, return the experiment that was created with it.
         prepare: a function that is applied to the changed spec before the check.
+        storage: where local directories of the `runtime_env` are packed if the spec has no storage.
 
     Raises:
         NotFound: there is no such experiment.
@@ -54,7 +56,7 @@ def fork_experiment(
         return found
     code = checked_code(spec, names, sent, checker)
     inherited = source.spec.warm_start if isinstance(source.spec.warm_start, list | tuple) else ()
-    spec = with_earlier(store, spec, inherited if "warm_start" not in changes else ())
+    spec = packed(with_earlier(store, spec, inherited if "warm_start" not in changes else ()), storage)
     return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 

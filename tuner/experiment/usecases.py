@@ -22,7 +22,7 @@ from tuner.domain.experiment import SECTIONS, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
-from tuner.errors import Conflict, EntrypointError, ErrorCollector, NotFound, Stale
+from tuner.errors import Conflict, EntrypointError, ErrorCollector, NotFound, SpecError, Stale
 from tuner.experiment import bundles, by_value, lineage, scripts
 from tuner.experiment.earlier import with_earlier
 from tuner.experiment.lineage import Link
@@ -34,6 +34,7 @@ from tuner.schedulers.functions import functions_by_name
 from tuner.space import Space
 from tuner.space.revisions import in_words
 from tuner.store import CodeRecord, ExperimentRecord, Store
+from tuner.trials.checkpoints import packages
 from tuner.trials.groups.local_pool import unfit
 from tuner.usercode.entrypoints import EntrypointChecker
 
@@ -45,7 +46,12 @@ MOST_TRIES = 50
 
 
 def create_experiment(
-    store: Store, data: Mapping[str, Any], checker: EntrypointChecker, *, idempotency_key: str | None = None
+    store: Store,
+    data: Mapping[str, Any],
+    checker: EntrypointChecker,
+    *,
+    idempotency_key: str | None = None,
+    storage: str | None = None,
 ) -> ExperimentRecord:
     """Check a spec, including its entrypoint, and store it as a new experiment, which a driver then starts.
 
@@ -53,6 +59,8 @@ def create_experiment(
 
     If the `idempotency_key` was used before with the same spec, return the experiment that was created with it. The entrypoint
     is not checked again, because its file may have been changed or deleted.
+
+    Local directories of the `runtime_env` are packed into the spec's storage, or `storage` if it has none.
 
     Raises:
         SpecError: the spec has mistakes. The error lists all of them.
@@ -63,8 +71,25 @@ def create_experiment(
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
     code = checked_code(spec, names, sent, checker)
-    spec = with_earlier(store, spec)
+    spec = packed(with_earlier(store, spec), storage)
     return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
+
+
+def packed(spec: Spec, storage: str | None) -> Spec:
+    """Pack the local directories and files of the spec's `runtime_env`, so that all workers of the experiment get the same code.
+
+    Ray takes local directories only for a whole job, and a driver host drives many experiments in one job.
+
+    Raises:
+        SpecError: a path does not exist, or cannot be read or stored.
+    """
+    if storage is None or spec.executor == "agents" or not packages.any_local(spec.runtime_env):
+        return spec
+    try:
+        shipped = packages.ship(spec.runtime_env, spec.checkpoint.storage or storage)
+    except OSError as error:
+        raise SpecError(f"the local directories cannot be packed: {error}", "/runtime_env") from error
+    return dataclasses.replace(spec, resolved={**spec.resolved, "runtime_env": shipped})
 
 
 def dry_run(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 
 from tuner.api.schemas.forms import Body, Json, Model, Number, PageOf, shown, values
-from tuner.domain.experiment import Limits, Scaling
+from tuner.domain.experiment import Limits, Scaling, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
 from tuner.experiment.preview import Importance, Preview
@@ -101,6 +101,14 @@ class Resolved(Model):
     budget: Annotated[
         str | None, Field(description="a sentence on how much training the search may do, and how to allow more")
     ] = None
+
+    @classmethod
+    def of(cls, spec: Spec) -> Resolved | None:
+        return (
+            cls(**{name: spec.resolved[name] for name in cls.model_fields if name in spec.resolved})
+            if spec.resolved
+            else None
+        )
 
 
 class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
@@ -217,7 +225,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             assumed=dict(spec.assumed),
             search=dict(spec.search),
             scheduler=dict(spec.scheduler),
-            resolved=Resolved(**spec.resolved) if spec.resolved else None,
+            resolved=Resolved.of(spec),
             method=spec.method,
             stop=dict(spec.stop),
             scaling=spec.scaling,

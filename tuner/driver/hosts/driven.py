@@ -27,7 +27,6 @@ from tuner.search.base import Searcher, Suggestion
 from tuner.space import Space
 from tuner.store.records import CodeRecord, ExperimentRecord
 from tuner.trials.checkpoints.objects import Stored
-from tuner.trials.checkpoints.packages import ship
 from tuner.trials.checkpoints.storage import join
 from tuner.trials.messages.launch import CodeRef, Launch, Resend
 
@@ -204,21 +203,11 @@ class HostGroups:
     ) -> None:
         self._host, self.record, self._core, self._space, self._code = host, record, core, space, code
         self._judge, self._sys_path = judge, sys_path
-        self._runtime_env = record.spec.runtime_env
-        try:  # Ray takes local directories only for a whole job, and this process drives many experiments.
-            self._runtime_env = ship(record.spec.runtime_env, self._base_storage)
-        except SpecError:
-            if not record.state.ended:  # else the driver may only have checkpoints to delete
-                raise
 
     @property
     def storage(self) -> str:
         """Return the path or URI below which the experiment's checkpoints are stored."""
-        return join(self._base_storage, self.record.public_id)
-
-    @property
-    def _base_storage(self) -> str:
-        return self.record.spec.checkpoint.storage or self._host.settings.storage
+        return join(self.record.spec.checkpoint.storage or self._host.settings.storage, self.record.public_id)
 
     @property
     def log_dir(self) -> str:
@@ -322,7 +311,7 @@ class HostGroups:
             checkpoint_every=spec.checkpoint.frequency,
             milestone_checkpoints=self._core.scheduler.SAVES_AT_MILESTONES,
             metric=spec.objective.metric,
-            runtime_env=self._runtime_env,
+            runtime_env=spec.resolved.get("runtime_env", spec.runtime_env),
         )
 
 

@@ -61,7 +61,9 @@ async def create(
 ) -> Response:
     def create() -> Response:
         wanted = here.bundles.applied(_in_project(here, data))
-        record = usecases.create_experiment(here.store, wanted, here.checker, idempotency_key=idempotency_key)
+        record = usecases.create_experiment(
+            here.store, wanted, here.checker, idempotency_key=idempotency_key, storage=here.settings.storage
+        )
         here.poke()
         return _created(record)
 
@@ -207,6 +209,7 @@ async def fork(
             learn=given.learn,
             idempotency_key=idempotency_key,
             prepare=here.bundles.applied,
+            storage=here.settings.storage,
         )
         here.poke()
         return _created(record)
