@@ -6,6 +6,8 @@ import {
   curvesCall,
   decisionsCall,
   experimentsCall,
+  replayCall,
+  settingsCall,
   trialCall,
   trialCurvesCall,
   trialsCall,
@@ -79,6 +81,16 @@ describe("the call of a view", () => {
       "curl --get 'http://localhost:8000/api/v1/experiments/exp_1/checkpoints' --data-urlencode 'trial=4'\n",
     );
     expect(trialCall(trial, "profile", none)).toBeNull();
+  });
+
+  it("that replays a search has what is asked, and one of the settings is a list", () => {
+    const replay = replayCall("exp_1", { scheduler: { type: "asha" }, search: null });
+    expect(replay.python).toContain('client.request("POST", "/experiments/exp_1/replay", body={');
+    expect(replay.python).toContain('"search": None,');
+    expect(asCurl(replay, AT)).toContain(`'http://localhost:8000/api/v1/experiments/exp_1/replay'`);
+    expect(asCurl(replay, AT)).toContain(`-d '{"scheduler":{"type":"asha"},"search":null}'`);
+    expect(settingsCall("tokens").python).toBe('client.request("GET", "/tokens")["items"]');
+    expect(asCurl(settingsCall("audit"), AT)).toBe("curl 'http://localhost:8000/api/v1/audit'\n");
   });
 
   it("that starts a search has the spec as a literal of Python and as JSON", () => {

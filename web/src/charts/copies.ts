@@ -159,6 +159,18 @@ export function createCall(spec: Readonly<Record<string, unknown>>): Call {
   return { name: "experiment", python, reads: [{ path: "experiments", query: {}, body: spec }] };
 }
 
+/** What would have happened under another scheduler. `body`: what is asked. */
+export function replayCall(experiment: string, body: Readonly<Record<string, unknown>>): Call {
+  const path = `experiments/${experiment}/replay`;
+  const python = `client.request("POST", "/${path}", body=${pythonOf(body, 1)})`;
+  return { name: "replay", python, reads: [{ path, query: {}, body }] };
+}
+
+/** A list of the settings: "tokens", "webhooks" or "audit". */
+export function settingsCall(name: string): Call {
+  return { name, python: `client.request("GET", "/${name}")["items"]`, reads: [{ path: name, query: {} }] };
+}
+
 /** A JSON value as a literal of Python, with a line for each member of an object that is not inside a list. */
 export function pythonOf(value: unknown, depth = 0): string {
   if (value === null || value === undefined) return "None";

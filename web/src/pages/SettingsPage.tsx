@@ -5,6 +5,8 @@ import { Link } from "react-router";
 import { api, ApiError, type NewToken } from "../api/client";
 import { moment } from "../format";
 import { Mistakes } from "../parts/Mistakes";
+import { settingsCall } from "../charts/copies";
+import { CopyMenu } from "../parts/CopyMenu";
 import { Panel } from "../parts/Panel";
 import { ProblemBox } from "../parts/Problem";
 import { Snippet } from "../parts/FirstExperiment";
@@ -48,7 +50,11 @@ export default function SettingsPage() {
       {tokens.data && (
         <>
           <Create />
-          <Panel flush title={`Tokens · ${tokens.data.items.length}`}>
+          <Panel
+            flush
+            title={`Tokens · ${tokens.data.items.length}`}
+            aside={<CopyMenu call={settingsCall("tokens")} />}
+          >
             {tokens.data.items.length === 0 ? (
               <p className={classes.none}>No tokens yet. Create one for each person and each script.</p>
             ) : (
@@ -209,7 +215,7 @@ function Audit() {
   if (audit.isError) return <ProblemBox error={audit.error} what="audit trail" retry={() => void audit.refetch()} />;
   if (!audit.data) return <Skeleton height={120} />;
   return (
-    <Panel flush title="Latest changes">
+    <Panel flush title="Latest changes" aside={<CopyMenu call={settingsCall("audit")} />}>
       {audit.data.items.length === 0 ? (
         <p className={classes.none}>No changes yet.</p>
       ) : (

@@ -6,6 +6,8 @@ import type { Webhook } from "../api/types";
 import { moment } from "../format";
 import { Snippet } from "../parts/FirstExperiment";
 import { Mistakes } from "../parts/Mistakes";
+import { settingsCall } from "../charts/copies";
+import { CopyMenu } from "../parts/CopyMenu";
 import { Panel } from "../parts/Panel";
 import parts from "../parts/parts.module.css";
 import { ProblemBox } from "../parts/Problem";
@@ -34,7 +36,7 @@ export function Webhooks() {
   const { items } = query.data;
   return (
     <>
-      <Panel flush title={`Webhooks · ${items.length}`}>
+      <Panel flush title={`Webhooks · ${items.length}`} aside={<CopyMenu call={settingsCall("webhooks")} />}>
         {items.length === 0 ? (
           <p className={classes.none}>
             No webhooks yet. A webhook sends a message to a URL, or to Slack, when an experiment ends or fails.

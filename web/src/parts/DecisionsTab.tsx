@@ -88,7 +88,7 @@ export default function DecisionsTab({
   };
   return (
     <>
-      <WhatIf experiment={experiment} onSelect={onSelect} />
+      <WhatIf experiment={experiment} onSelect={onSelect} address={address} />
       <Panel
         flush
         title="Decisions"

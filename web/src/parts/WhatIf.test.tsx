@@ -1,9 +1,11 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { act, fireEvent, render, screen, within } from "@testing-library/react";
+import { MemoryRouter, useLocation } from "react-router";
 import { describe, expect, it, vi } from "vitest";
 import { api } from "../api/client";
 import type { Experiment, Replay } from "../api/types";
+import { useAddress } from "../pages/useAddress";
 import { optionsOf, WhatIf } from "./WhatIf";
 
 const EXPERIMENT = { id: "exp_1", metric: "accuracy", method: "random + asha" } as unknown as Experiment;
@@ -22,6 +24,16 @@ const REPLAY = {
   ],
 } as unknown as Replay;
 
+function Page({ onSelect }: { onSelect: (number: number) => void }) {
+  const address = useAddress();
+  return (
+    <>
+      <WhatIf experiment={EXPERIMENT} onSelect={onSelect} address={address} />
+      <p data-testid="address">{useLocation().search}</p>
+    </>
+  );
+}
+
 describe("what if", () => {
   it("replays under another scheduler, and shows both side by side with the trials that differ", async () => {
     const replay = vi.spyOn(api, "replay").mockResolvedValue(REPLAY);
@@ -29,7 +41,9 @@ describe("what if", () => {
     render(
       <MantineProvider env="test">
         <QueryClientProvider client={new QueryClient()}>
-          <WhatIf experiment={EXPERIMENT} onSelect={(number) => selected.push(number)} />
+          <MemoryRouter>
+            <Page onSelect={(number) => selected.push(number)} />
+          </MemoryRouter>
         </QueryClientProvider>
       </MantineProvider>,
     );
@@ -38,6 +52,8 @@ describe("what if", () => {
     fireEvent.click(screen.getByRole("combobox", { name: "Scheduler" }));
     fireEvent.click(screen.getByRole("option", { name: "median", hidden: true }));
     fireEvent.change(screen.getByLabelText("Its options"), { target: { value: "grace_period=2" } });
+    fireEvent.blur(screen.getByLabelText("Its options"));
+    expect(screen.getByTestId("address").textContent).toBe("?if=median&ifwith=grace_period%3D2");
     await act(() => Promise.resolve(fireEvent.click(button)));
     expect(replay).toHaveBeenCalledWith("exp_1", {
       scheduler: { type: "median", grace_period: 2 },

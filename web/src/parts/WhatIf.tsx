@@ -4,6 +4,9 @@ import { useState } from "react";
 import { api } from "../api/client";
 import type { Experiment, Replay } from "../api/types";
 import { duration, metric } from "../format";
+import { replayCall } from "../charts/copies";
+import type { Address } from "../pages/useAddress";
+import { CopyMenu } from "./CopyMenu";
 import { Mistakes } from "./Mistakes";
 import { Panel } from "./Panel";
 import classes from "./WhatIf.module.css";
@@ -13,23 +16,24 @@ const SCHEDULERS = ["asha", "hyperband", "median", "fifo", "freeze_thaw"];
 interface WhatIfProps {
   experiment: Experiment;
   onSelect: (number: number) => void;
+  /** Keeps what is asked. */
+  address: Address;
 }
 
 /** What would have happened under another scheduler, beside what did: the recorded trials are replayed, nothing is trained. */
-export function WhatIf({ experiment, onSelect }: WhatIfProps) {
-  const [scheduler, setScheduler] = useState<string | null>(null);
-  const [options, setOptions] = useState("");
-  const [concurrent, setConcurrent] = useState<number | "">("");
-  const replay = useMutation({
-    mutationFn: () =>
-      api.replay(experiment.id, {
-        scheduler: scheduler === null ? null : { type: scheduler, ...optionsOf(options) },
-        search: null,
-        max_concurrent_trials: concurrent === "" ? null : concurrent,
-      }),
-  });
+export function WhatIf({ experiment, onSelect, address }: WhatIfProps) {
+  const scheduler = SCHEDULERS.find((one) => one === address.get("if")) ?? null;
+  const [options, setOptions] = useState(address.get("ifwith") ?? "");
+  const slots = Number(address.get("ifslots"));
+  const concurrent = Number.isInteger(slots) && slots > 0 ? slots : null;
+  const asked = {
+    scheduler: scheduler === null ? null : { type: scheduler, ...optionsOf(options) },
+    search: null,
+    max_concurrent_trials: concurrent,
+  };
+  const replay = useMutation({ mutationFn: () => api.replay(experiment.id, asked) });
   return (
-    <Panel title="What if?">
+    <Panel title="What if?" aside={<CopyMenu call={replayCall(experiment.id, asked)} />}>
       <p className={classes.words}>
         Replay the recorded reports of the trials under another scheduler, and compare the outcome. Nothing is trained
         or changed.
@@ -48,7 +52,7 @@ export function WhatIf({ experiment, onSelect }: WhatIfProps) {
           clearable
           data={SCHEDULERS}
           value={scheduler}
-          onChange={setScheduler}
+          onChange={(value) => address.set({ if: value })}
         />
         <TextInput
           label="Its options"
@@ -58,6 +62,7 @@ export function WhatIf({ experiment, onSelect }: WhatIfProps) {
           disabled={scheduler === null}
           value={options}
           onChange={(event) => setOptions(event.currentTarget.value)}
+          onBlur={() => address.set({ ifwith: options })}
         />
         <NumberInput
           label="Trials at the same time"
@@ -66,10 +71,10 @@ export function WhatIf({ experiment, onSelect }: WhatIfProps) {
           w={170}
           min={1}
           allowDecimal={false}
-          value={concurrent}
-          onChange={(value) => setConcurrent(typeof value === "number" ? value : "")}
+          value={concurrent ?? ""}
+          onChange={(value) => address.set({ ifslots: typeof value === "number" ? String(value) : null })}
         />
-        <Button type="submit" size="xs" loading={replay.isPending} disabled={scheduler === null && concurrent === ""}>
+        <Button type="submit" size="xs" loading={replay.isPending} disabled={scheduler === null && concurrent === null}>
           Replay
         </Button>
       </form>
@@ -95,7 +100,7 @@ export function optionsOf(text: string): Record<string, unknown> {
   return found;
 }
 
-interface ComparedProps extends WhatIfProps {
+interface ComparedProps extends Omit<WhatIfProps, "address"> {
   replay: Replay;
 }
 
