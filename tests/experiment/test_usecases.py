@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,9 +98,8 @@ def test_local_directories_are_packed_once_for_all_workers(
     shipped = made.spec.resolved["runtime_env"]
     assert (made.spec.runtime_env, shipped["env_vars"]) == (env, {"A": "b"})
     with zipfile.ZipFile(shipped["working_dir"].removeprefix("file://")) as found:
-        assert found.namelist() == ["package/packed_here.py"]
-    (code / "packed_here.py").unlink()
-    code.rmdir()
+        assert found.namelist() == ["package/packed_here.py"]  # without __pycache__
+    shutil.rmtree(code)
     assert create().public_id == made.public_id, "a repeated request does not need the directory"
     (tmp_path / "code").mkdir()
     (code / "packed_here.py").write_text("def train(config): ...")
