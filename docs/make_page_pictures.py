@@ -44,13 +44,15 @@ def service() -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as home:
-        command = [sys.executable, "-c", "from tuner.cli import main; main()", "serve", "--port", str(port)]
-        process = subprocess.Popen(command, env={**os.environ, "TUNER_HOME": home})
+        command = [sys.executable, "-c", "from tuner.cli import main; main()", "serve"]
+        environment = {**os.environ, "TUNER_HOME": home}
+        process = subprocess.Popen([*command, "--port", str(port)], env=environment)
         try:
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
             process.wait()
+            subprocess.run([*command, "--stop"], env=environment, check=True)  # a service leaves Ray for the next one
 
 
 def connected(url: str) -> Client:
