@@ -40,17 +40,20 @@ export function formatSort(sort: Sort, fallback: Sort): string | null {
 export type Chosen = { from: number; to: number } | { of: string[] };
 export type Brushes = Readonly<Record<string, Chosen>>;
 
+/** The members of an object in JSON. There are none if the text is anything else. */
+function membersOf(text: string | null): [string, unknown][] {
+  try {
+    const data: unknown = JSON.parse(text ?? "{}");
+    return data !== null && typeof data === "object" && !Array.isArray(data) ? Object.entries(data) : [];
+  } catch {
+    return [];
+  }
+}
+
 /** JSON: {"lr": [0.001, 0.01], "width": ["16", "32"]}. What is not understood is left out. */
 export function parseBrushes(text: string | null): Brushes {
-  let data: unknown;
-  try {
-    data = JSON.parse(text ?? "{}");
-  } catch {
-    return {};
-  }
-  if (data === null || typeof data !== "object" || Array.isArray(data)) return {};
   const found: Record<string, Chosen> = {};
-  for (const [name, value] of Object.entries(data)) {
+  for (const [name, value] of membersOf(text)) {
     if (!Array.isArray(value) || value.length === 0) continue;
     const [from, to] = value as unknown[];
     if (value.length === 2 && typeof from === "number" && typeof to === "number")
@@ -100,15 +103,8 @@ export interface ChartView {
 
 /** JSON, by metric: {"loss": ["log"], "accuracy": ["", "step", "1,20,0.5,0.9"]}. What is not understood is left out. */
 export function parseCharts(text: string | null): Readonly<Record<string, ChartView>> {
-  let data: unknown;
-  try {
-    data = JSON.parse(text ?? "{}");
-  } catch {
-    return {};
-  }
-  if (data === null || typeof data !== "object" || Array.isArray(data)) return {};
   const found: Record<string, ChartView> = {};
-  for (const [metric, value] of Object.entries(data)) {
+  for (const [metric, value] of membersOf(text)) {
     if (!Array.isArray(value) || !value.every((one) => typeof one === "string")) continue;
     const [scale = "", x = "", zoom = ""] = value;
     found[metric] = { log: scale === "log", zoom: parseZoom(zoom), x };
