@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import operator
 import os
@@ -23,6 +24,7 @@ import tuner
 from tuner import errors
 from tuner.cli.commands import app
 from tuner.domain.segments import CAUSES
+from tuner.settings import Settings
 from tuner.store.sql.connect import StoreUnavailable
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,6 +118,15 @@ def mistake(command: str) -> str | None:
         if re.match(r"--?[a-z]", word) and (option := word.partition("=")[0]) not in known:
             return f"{command}: there is no option {option}"
     return None
+
+
+def test_the_variables_of_all_pages_are_settings() -> None:
+    known = {one.metadata["variable"] for one in dataclasses.fields(Settings) if "variable" in one.metadata}
+    deployed = {path.name: path.read_text() for path in (ROOT / "deploy").rglob("*") if path.is_file()}
+    texts = (PAGES | deployed).items()
+    found = {(name, variable) for name, text in texts for variable in re.findall(r"\bTUNER_[A-Z_]+\b", text)}
+    assert len({variable for _, variable in found}) > 30
+    assert {(name, variable) for name, variable in found if variable not in known} == set()
 
 
 def test_the_commands_of_all_pages_exist() -> None:

@@ -24,6 +24,7 @@ from tests.store.examples import T0, a_spec, begin
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Complete, Finish
 from tuner.domain.events import DriverStarted, Failure, Reported, SegmentEnded, SegmentStarted, StopJudged
+from tuner.domain.experiment import Limits
 from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef
@@ -75,6 +76,46 @@ async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
     finally:
         gc.enable()
         host.store.close()
+
+
+async def test_nodes_that_join_let_more_trials_run_at_once(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change counts once two looks have found it."""
+    slots, started, end = [1], [], asyncio.Event()
+
+    async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+        await self.inbound.loop.put(SegmentStarted(time=time.time(), trial=segment.trial, segment=segment.ordinal))
+        started.append(segment.trial)
+        await end.wait()
+        return Outcome(kind="returned")
+
+    async def until_started(count: int) -> None:
+        while len(started) < count:
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(RayExecutor, "capacity", lambda self, scaling: slots[0])
+    monkeypatch.setattr(HostGroups, "run", run)
+    monkeypatch.setattr(module, "SLOTS_S", 0.0)
+    host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
+    try:
+        made = host.store.experiments.create(
+            a_spec(num_samples=4, search={"type": "random"}, scheduler={"type": "fifo"}, limits=Limits())
+        )
+        host._begin(made)
+        await asyncio.wait_for(until_started(1), 30)
+        slots[0] = 3
+        await host._count_slots()
+        assert host.driven[made.id].core.experiment.room == 1
+        await host._count_slots()
+        await asyncio.wait_for(until_started(3), 30)
+        assert host.driven[made.id].core.experiment.room == 3
+        end.set()
+        assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.COMPLETED
+    finally:
+        end.set()
+        host.store.close()
+    assert sorted(started) == [0, 1, 2, 3]
 
 
 async def test_workers_get_the_packages_of_local_directories(

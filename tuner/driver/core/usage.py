@@ -18,9 +18,8 @@ class Usage:
         self.sizes: dict[int, float] = {}  # trial -> the size of its group, if it has grown; see `begin`
         # The usage is computed at each commit, so it must not cost more if more groups run. Sums over the trials of `since`:
         self._size_now = 0.0  # the sizes
-        self._begun = (
-            0.0  # the sizes times `since`, which is counted from `_zero` because small numbers are more precise
-        )
+        # the sizes times `since`, which is counted from `_zero` because small numbers are more precise
+        self._begun = 0.0
         self._zero: float | None = None
 
     def begin(self, trial: int, time: float, size: float = 1.0) -> None:

@@ -88,9 +88,8 @@ class GroupBuilder:
         """The name of each node by its id, for messages."""
         self.cut = CutNodes(self.blocking, self._reap_left)
         """The nodes on which no group shall be placed, because they cannot be reached."""
-        self._left: dict[
-            str, list[int]
-        ] = {}  # processes to be ended on nodes that cannot be reached, when they come back
+        # processes to be ended on nodes that cannot be reached, when they come back
+        self._left: dict[str, list[int]] = {}
         self.uploading: set[Group] = set()
         """The groups that will be ended once their uploads have ended."""
 

@@ -97,9 +97,8 @@ class Pool:
         self._nodes_read_at = float("-inf")
         self._reading: asyncio.Future[None] | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._leaving: Mapping[
-            str, float | None
-        ] = {}  # nodes that are about to be taken away; see `ray_nodes.leaving_nodes`
+        # nodes that are about to be taken away; see `ray_nodes.leaving_nodes`
+        self._leaving: Mapping[str, float | None] = {}
         self._closed = False
 
     @property
