@@ -15,6 +15,7 @@ from tuner.cli.commands import app
 from tuner.cli.run import parameter, run_status, run_target, workers_of
 from tuner.errors import EntrypointError, SpecError
 from tuner.sdk.run import Result
+from tuner.settings import Settings
 
 DDP = """
 import argparse, os
@@ -118,25 +119,27 @@ time.sleep(600)
 @pytest.mark.slow
 @pytest.mark.usefixtures("private_ray")
 def test_a_retried_script_continues_from_its_checkpoint(tmp_path: Path) -> None:
-    """Two ranks with a shard each; rank 1 is killed once, when the second checkpoint is committed."""
+    """Two ranks with a shard each; rank 1 is killed once, when the driver knows of the checkpoint of iteration 4."""
     text = """
-import os, pathlib, signal, sys, time
+import os, pathlib, signal, sqlite3, sys, time
 import tuner
-rank, storage, done = os.environ["RANK"], pathlib.Path(sys.argv[1]), 0
+rank, (storage, database), done = os.environ["RANK"], sys.argv[1:], 0
+known = "SELECT 1 FROM checkpoint WHERE step = 4 AND state = 'ready' AND uri LIKE ?"
 if (checkpoint := tuner.get_checkpoint()) is not None:
     with checkpoint.as_directory() as folder:
         done = int(pathlib.Path(folder, f"done{rank}").read_text())
 for i in range(done, 6):
     while i == 4 and done == 0:
-        if rank == "1" and list(storage.glob("**/iteration_00000004*.committed")):
+        if rank == "1" and sqlite3.connect(database).execute(known, (f"%{storage}%",)).fetchone():
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.01)
     save = lambda folder: pathlib.Path(folder, f"done{rank}").write_text(str(i + 1))
     tuner.report({"loss": 1 / (i + 1), "from": done}, checkpoint=save)
 """
     storage, policy = str(tmp_path / "storage"), {"frequency": 2}
+    arguments = [storage, Settings.from_env().database_url.removeprefix("sqlite:///")]
     result = run(
-        tmp_path, text, [storage], num_workers=2, num_samples=1, max_failures=1, storage=storage, checkpoint=policy
+        tmp_path, text, arguments, num_workers=2, num_samples=1, max_failures=1, storage=storage, checkpoint=policy
     )
     (trial,) = result.trials
     assert trial.error is None
