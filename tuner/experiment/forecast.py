@@ -251,7 +251,7 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
     given = spec.limits.budget is not None or spec.scheduler.get("budget") is not None
     # a budget that was derived from num_samples grows with trials that users have added
     if not given and spec.num_samples is not None:
-        from tuner.schedulers.freeze_thaw.budget import derived
+        from tuner.schedulers.freeze_thaw.decisions.budget import derived
 
         trainings = max(trainings, derived(spec.num_samples))
     return "budget", float(trainings) * float(scheduler["max_t"])

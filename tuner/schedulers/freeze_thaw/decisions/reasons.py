@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tuner.domain.experiment import Objective
-from tuner.schedulers.freeze_thaw.acquisition import RIVAL, Forecast, Winner
+from tuner.schedulers.freeze_thaw.decisions.acquisition import RIVAL, Forecast, Winner
 from tuner.schedulers.shared.wording import at
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import tuner
-from tuner.schedulers.freeze_thaw.curve_model import Evidence, Floats, Posterior, Prior, Rows
-from tuner.schedulers.freeze_thaw.earlier import Earlier, EarlierTrial, Surrogate, portfolio, relevance, surrogate
-from tuner.schedulers.freeze_thaw.learned import Learned
-from tuner.schedulers.freeze_thaw.unit_cube import Cube
+from tuner.schedulers.freeze_thaw.model.curve_model import Evidence, Floats, Posterior, Prior, Rows
+from tuner.schedulers.freeze_thaw.model.earlier import Earlier, EarlierTrial, Surrogate, portfolio, relevance, surrogate
+from tuner.schedulers.freeze_thaw.model.learned import Learned
+from tuner.schedulers.freeze_thaw.model.unit_cube import Cube
 from tuner.space import Space
 
 SPACE = Space.from_python({"x": tuner.uniform(0, 1), "y": tuner.uniform(0, 1), "kind": tuner.choice(["a", "b"])})

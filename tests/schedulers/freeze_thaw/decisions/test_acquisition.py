@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner.schedulers.freeze_thaw import novelty
-from tuner.schedulers.freeze_thaw.acquisition import DecisionInputs, Winner, choose_next
-from tuner.schedulers.freeze_thaw.curve_model import Floats, Prior
-from tuner.schedulers.freeze_thaw.levels import levels
-from tuner.schedulers.freeze_thaw.novelty import DISTANCES
-from tuner.schedulers.freeze_thaw.results import MAX_ROWS, TOP_TRIALS, Results
-from tuner.schedulers.freeze_thaw.unit_cube import Cube
+from tuner.schedulers.freeze_thaw.decisions import novelty
+from tuner.schedulers.freeze_thaw.decisions.acquisition import DecisionInputs, Winner, choose_next
+from tuner.schedulers.freeze_thaw.decisions.novelty import DISTANCES
+from tuner.schedulers.freeze_thaw.model.curve_model import Floats, Prior
+from tuner.schedulers.freeze_thaw.model.levels import levels
+from tuner.schedulers.freeze_thaw.model.results import MAX_ROWS, TOP_TRIALS, Results
+from tuner.schedulers.freeze_thaw.model.unit_cube import Cube
 from tuner.space import Space, uniform
 
 LEVELS = np.array(levels(1.0, 27.0))  # 1, 2, 3, 5, 8, 12, 18, 27

@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tuner.schedulers.freeze_thaw.curve_model import Floats
-from tuner.schedulers.freeze_thaw.novelty import DISTANCES, MOST, Novelty, distance_to_nearest, log_apart, log_new
+from tuner.schedulers.freeze_thaw.decisions.novelty import (
+    DISTANCES,
+    MOST,
+    Novelty,
+    distance_to_nearest,
+    log_apart,
+    log_new,
+)
+from tuner.schedulers.freeze_thaw.model.curve_model import Floats
 
 Result = tuple[int, int, float | None]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.schedulers.freeze_thaw.curve_model import Floats, Ints
+from tuner.schedulers.freeze_thaw.model.curve_model import Floats, Ints
 
 MAX_ROWS = 320  # the maximum number of results in the model, whose cost grows with the cube of this number
 TOP_TRIALS = 40  # this many of the best trials are preferred to other trials

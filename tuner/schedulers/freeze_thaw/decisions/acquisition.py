@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import log_ndtr
 
-from tuner.schedulers.freeze_thaw.curve_model import Floats, Ints, Posterior, Rows
-from tuner.schedulers.freeze_thaw.earlier import Earlier
-from tuner.schedulers.freeze_thaw.levels import tau
-from tuner.schedulers.freeze_thaw.novelty import distance_to_nearest, log_apart, log_new
-from tuner.schedulers.freeze_thaw.results import MAX_ROWS, Results
-from tuner.schedulers.freeze_thaw.score_warp import Warp
-from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
+from tuner.schedulers.freeze_thaw.decisions.novelty import distance_to_nearest, log_apart, log_new
+from tuner.schedulers.freeze_thaw.model.curve_model import Floats, Ints, Posterior, Rows
+from tuner.schedulers.freeze_thaw.model.earlier import Earlier
+from tuner.schedulers.freeze_thaw.model.levels import tau
+from tuner.schedulers.freeze_thaw.model.results import MAX_ROWS, Results
+from tuner.schedulers.freeze_thaw.model.score_warp import Warp
+from tuner.schedulers.freeze_thaw.model.unit_cube import Cube, key
 
 MAX_STARTED = 150  # number of started trials that a decision compares exactly
 RIVAL = 10  # in a thaw decision, a new configuration must promise this many times the improvement of any started trial

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from tuner.domain.decisions import Start
-from tuner.schedulers.freeze_thaw.curve_model import Floats
-from tuner.schedulers.freeze_thaw.earlier import Earlier, Surrogate, relevance
-from tuner.schedulers.freeze_thaw.results import Results
-from tuner.schedulers.freeze_thaw.score_warp import Warp
-from tuner.schedulers.freeze_thaw.unit_cube import Cube
+from tuner.schedulers.freeze_thaw.model.curve_model import Floats
+from tuner.schedulers.freeze_thaw.model.earlier import Earlier, Surrogate, relevance
+from tuner.schedulers.freeze_thaw.model.results import Results
+from tuner.schedulers.freeze_thaw.model.score_warp import Warp
+from tuner.schedulers.freeze_thaw.model.unit_cube import Cube
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from tuner.schedulers.freeze_thaw.curve_model import Floats
-from tuner.schedulers.freeze_thaw.results import Result
-from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
+from tuner.schedulers.freeze_thaw.model.curve_model import Floats
+from tuner.schedulers.freeze_thaw.model.results import Result
+from tuner.schedulers.freeze_thaw.model.unit_cube import Cube, key
 
 DECISION_S, DECISION_S_PER_TRIAL = 0.008, 2e-5  # seconds that a decision of the model takes on a busy machine
 KEEP = 3  # without the model, one in this many trials continues at each level

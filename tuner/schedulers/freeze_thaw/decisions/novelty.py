@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tuner.schedulers.freeze_thaw.curve_model import Floats, squared_distances
+from tuner.schedulers.freeze_thaw.model.curve_model import Floats, squared_distances
 
 DISTANCES: Floats = np.geomspace(1e-4, 10.0, 60)  # the distances at which the probability of a repeat is estimated
 BANDWIDTH = 0.25  # the width of the kernel over logarithms of distances

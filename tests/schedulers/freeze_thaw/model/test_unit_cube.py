@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.schedulers.driving import SPACE
-from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
+from tuner.schedulers.freeze_thaw.model.unit_cube import Cube, key
 from tuner.space import Space, choice, lograndint, loguniform, quniform, randint, randn, uniform
 
 MIXED = Space(

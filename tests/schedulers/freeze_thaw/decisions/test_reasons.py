@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tuner.domain.experiment import Objective
-from tuner.schedulers.freeze_thaw.acquisition import Forecast, Winner
-from tuner.schedulers.freeze_thaw.reasons import Reasons
+from tuner.schedulers.freeze_thaw.decisions.acquisition import Forecast, Winner
+from tuner.schedulers.freeze_thaw.decisions.reasons import Reasons
 
 LOSS = Reasons(Objective("loss", "min"), "training_iteration")
 ACCURACY = Reasons(Objective("accuracy", "max"), "time_total_s")

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.schedulers.freeze_thaw.curve_model import Floats, Ints
+from tuner.schedulers.freeze_thaw.model.curve_model import Floats, Ints
 from tuner.space import Parameter, Space
 
 INACTIVE = 0.5

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from tuner.schedulers.freeze_thaw import curve_model
-from tuner.schedulers.freeze_thaw.acquisition import log_expected_improvement, log_probability_of_improvement
-from tuner.schedulers.freeze_thaw.curve_model import (
+from tuner.schedulers.freeze_thaw.decisions.acquisition import log_expected_improvement, log_probability_of_improvement
+from tuner.schedulers.freeze_thaw.model import curve_model
+from tuner.schedulers.freeze_thaw.model.curve_model import (
     JITTER,
     LINEAR,
     Evidence,
@@ -23,7 +23,7 @@ from tuner.schedulers.freeze_thaw.curve_model import (
     centred,
     matern52,
 )
-from tuner.schedulers.freeze_thaw.score_warp import Warp
+from tuner.schedulers.freeze_thaw.model.score_warp import Warp
 
 # Computed by the prototype (two parameters; three trials with results at 1, 3, 9; at 1, 3; and at 27 of 27).
 X = np.array([[0.1, 0.2], [0.9, 0.4], [0.5, 0.7]])

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.schedulers.freeze_thaw.curve_model import (
+from tuner.schedulers.freeze_thaw.model.curve_model import (
     LINEAR,
     Evidence,
     Floats,
@@ -32,9 +32,9 @@ from tuner.schedulers.freeze_thaw.curve_model import (
     matern52,
     squared_distances,
 )
-from tuner.schedulers.freeze_thaw.levels import levels, tau
-from tuner.schedulers.freeze_thaw.score_warp import Warp
-from tuner.schedulers.freeze_thaw.unit_cube import Cube
+from tuner.schedulers.freeze_thaw.model.levels import levels, tau
+from tuner.schedulers.freeze_thaw.model.score_warp import Warp
+from tuner.schedulers.freeze_thaw.model.unit_cube import Cube
 
 WEIGHT = 1.0  # the total prior variance of the terms of all earlier experiments
 AT_FIRST = 0.7  # the relevance of an earlier experiment before there are results

@@ -7,7 +7,7 @@ from typing import Any
 
 from tuner.domain.decisions import Pause
 from tuner.driver.virtual import Step, simulate
-from tuner.schedulers.freeze_thaw.repeats import Repeats
+from tuner.schedulers.freeze_thaw.model.repeats import Repeats
 from tuner.space import uniform
 
 
