@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import CheckpointPolicy, Objective
 from tuner.domain.trial import KeptCheckpoint, Population, Segment, Trial
-from tuner.driver.core.retention import keeps_all, superfluous
+from tuner.driver.core.state.retention import keeps_all, superfluous
 
 Deletion = tuple[int, CheckpointInfo]
 """A checkpoint to delete, as (number of the trial that saved the checkpoint, the checkpoint)."""

@@ -14,8 +14,8 @@ from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.experiment import CheckpointPolicy, Scaling
 from tuner.domain.segments import CheckpointInfo, Failure, SegmentRef
-from tuner.driver.core.saving import FIRST_S, PRIOR_FAILURES, PRIOR_MTBF_S, SaveInterval, best_interval
-from tuner.driver.core.usage import Usage
+from tuner.driver.core.state.saving import FIRST_S, PRIOR_FAILURES, PRIOR_MTBF_S, SaveInterval, best_interval
+from tuner.driver.core.state.usage import Usage
 from tuner.errors import SpecError
 from tuner.experiment.spec import parse_spec
 

@@ -13,7 +13,7 @@ from tuner.domain import events as e
 from tuner.domain.decisions import Note
 from tuner.domain.experiment import Objective, Scaling, Spec
 from tuner.driver.assemble import assemble
-from tuner.driver.core.outlook import Outlook
+from tuner.driver.core.state.outlook import Outlook
 from tuner.driver.virtual import Simulation, Step, simulate
 from tuner.schedulers.shared.forecast import expected_gain
 from tuner.space import Space

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from tuner.domain.experiment import CheckpointPolicy
-from tuner.driver.core.usage import Usage
+from tuner.driver.core.state.usage import Usage
 
 FIRST_S = 60.0
 """The interval, in seconds, until the cost of a checkpoint is known."""

@@ -7,7 +7,7 @@ import pytest
 from tests.driver.bench import Bench, deletions, launches
 from tuner.domain import events as e
 from tuner.domain.events import Failure
-from tuner.driver.core.checkpoints import CheckpointLedger
+from tuner.driver.core.state.checkpoints import CheckpointLedger
 
 ONE = {"num_samples": 1, "limits": {"max_concurrent_trials": 1, "max_failures": 3}}
 LOST = Failure(kind="system", cause="node_lost", message="its node was lost")

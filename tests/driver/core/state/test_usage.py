@@ -18,7 +18,7 @@ from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling
 from tuner.domain.segments import Interruption, SegmentRef
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import assemble
-from tuner.driver.core.usage import Usage
+from tuner.driver.core.state.usage import Usage
 from tuner.driver.virtual_loop import SimulatedGroups, Step, virtual_loop
 from tuner.space import Space
 from tuner.store import Store

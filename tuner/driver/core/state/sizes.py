@@ -6,7 +6,7 @@ import math
 
 from tuner.domain.experiment import Objective, Scaling
 from tuner.domain.trial import Population, Segment, Trial
-from tuner.driver.core.segments import Segments
+from tuner.driver.core.state.segments import Segments
 
 LEAST_REPORTS = 2
 """The speed of a segment is known from this number of reports on."""

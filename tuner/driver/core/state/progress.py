@@ -9,9 +9,9 @@ from tuner.domain.events import Reported
 from tuner.domain.experiment import Spec
 from tuner.domain.segments import CheckpointInfo
 from tuner.domain.trial import ScoredReport, Segment, Trial
-from tuner.driver.core.checkpoints import CheckpointLedger
-from tuner.driver.core.outlook import Outlook
-from tuner.driver.core.standing import Standing
+from tuner.driver.core.state.checkpoints import CheckpointLedger
+from tuner.driver.core.state.outlook import Outlook
+from tuner.driver.core.state.standing import Standing
 
 
 class Progress:

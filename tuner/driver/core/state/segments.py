@@ -12,7 +12,7 @@ from tuner.domain.segments import CheckpointInfo, Leave
 from tuner.domain.states import SegmentState, TrialState
 from tuner.domain.trial import Cause, Population, Segment, Trial
 from tuner.driver.core.actions import Interrupt, RunSegment
-from tuner.driver.core.checkpoints import CheckpointLedger
+from tuner.driver.core.state.checkpoints import CheckpointLedger
 
 
 class Segments:

@@ -9,7 +9,7 @@ import pytest
 from tests.driver.bench import Bench
 from tuner.domain.events import Failure
 from tuner.domain.states import ExperimentState
-from tuner.driver.core.alike import place_of
+from tuner.driver.core.rules.alike import place_of
 
 LIMITS = {"max_concurrent_trials": 1}
 

@@ -22,14 +22,14 @@ from tuner.domain.segments import CheckpointInfo, SegmentRef
 from tuner.domain.states import ExperimentState, SegmentState, TrialState, change_experiment
 from tuner.domain.trial import Population, Segment, Trial
 from tuner.driver.core.actions import Action, DeleteCheckpoint, Interrupt
-from tuner.driver.core.checkpoints import CheckpointLedger
-from tuner.driver.core.outlook import Outlook
-from tuner.driver.core.progress import Progress
-from tuner.driver.core.saving import SaveInterval
-from tuner.driver.core.segments import Segments
-from tuner.driver.core.sizes import Sizes
-from tuner.driver.core.standing import Standing
-from tuner.driver.core.usage import Usage
+from tuner.driver.core.state.checkpoints import CheckpointLedger
+from tuner.driver.core.state.outlook import Outlook
+from tuner.driver.core.state.progress import Progress
+from tuner.driver.core.state.saving import SaveInterval
+from tuner.driver.core.state.segments import Segments
+from tuner.driver.core.state.sizes import Sizes
+from tuner.driver.core.state.standing import Standing
+from tuner.driver.core.state.usage import Usage
 from tuner.schedulers.base import (
     Fact,
     Fitted,
