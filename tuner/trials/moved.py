@@ -29,6 +29,9 @@ _ROOMS = {
     "tuner.trials.runtime": (
         "calling", "code", "directories", "hygiene", "logs", "modules", "outbox", "rendezvous", "worker",
     ),
+    "tuner.trials.runtime.function": ("calling", "code", "directories", "modules"),
+    "tuner.trials.runtime.measures": ("process_stats", "profiler", "speedscope"),
+    "tuner.trials.runtime.sending": ("log_shipper", "logs", "outbox", "uploads"),
     "tuner.trials.training": ("metrics", "session", "torch"),
     "tuner.search.optuna_samplers": (
         "cmaes", "define_by_run", "gp", "model_based", "nsgaii", "optuna_search", "study", "tpe",

@@ -32,7 +32,7 @@ from tuner.trials.messages.protocol import WorkerMetadata
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.messages.tasks import on_node
 from tuner.trials.runtime.ray_rank import RayRank
-from tuner.trials.runtime.uploads import MOST
+from tuner.trials.runtime.sending.uploads import MOST
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.lost import LostAtStart, RankLost
 from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
 from tuner.trials.messages.report_socket import Address
-from tuner.trials.runtime.process_stats import memory_used
+from tuner.trials.runtime.measures.process_stats import memory_used
 from tuner.usercode.pickling import dumps
 
 log = logging.getLogger(__name__)

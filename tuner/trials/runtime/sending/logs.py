@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tuner.domain.logs import LogChunk
-from tuner.trials.runtime.log_shipper import LogShipper
+from tuner.trials.runtime.sending.log_shipper import LogShipper
 
 _NOISE = re.compile(r"\[[-0-9]{10} [:,0-9]{12} [A-Z] \d+ \d+\] \S+\.cc:\d+:|Extension modules: ")
 """Lines that Ray's C++ code and `faulthandler` print when a process crashes, and that say nothing about user code."""
@@ -101,7 +101,7 @@ def note_exits() -> None:
     os._exit = noted
 
 
-OWN = str(Path(__file__).resolve().parents[1]) + os.sep
+OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 """The folder of `tuner.trials`, to tell stack frames in it from those in user code."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.trials.runtime.speedscope import MOST_STACKS, SCHEMA, Frame, Part, document
+from tuner.trials.runtime.measures.speedscope import MOST_STACKS, SCHEMA, Frame, Part, document
 
 TRAIN, STEP = Frame("train", "/code/train.py", 41), Frame("step", "/code/train.py", 12)
 

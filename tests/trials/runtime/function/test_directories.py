@@ -9,7 +9,7 @@ import pytest
 
 from tuner.domain.experiment import Scaling
 from tuner.trials.messages.launch import CodeRef, Launch
-from tuner.trials.runtime.directories import enter, explain_missing
+from tuner.trials.runtime.function.directories import enter, explain_missing
 
 
 def launch(folder: Path, **changes: object) -> Launch:

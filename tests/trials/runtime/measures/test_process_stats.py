@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.trials.runtime import process_stats
+from tuner.trials.runtime.measures import process_stats
 
 BUSY = "import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass\nprint('done', flush=True); input()"
 
@@ -52,7 +52,7 @@ def test_a_process_knows_whether_it_has_children() -> None:
         import subprocess
         import sys
 
-        from tuner.trials.runtime.process_stats import has_children
+        from tuner.trials.runtime.measures.process_stats import has_children
 
         assert not has_children()
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tuner.trials.runtime.logs import tail
+from tuner.trials.runtime.sending.logs import tail
 
 
 def script(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
@@ -17,7 +17,7 @@ def script(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
 def test_output_goes_to_the_file_and_back_again(tmp_path: Path) -> None:
     done = script(
         "import os, sys\n"
-        "from tuner.trials.runtime.logs import Capture\n"
+        "from tuner.trials.runtime.sending.logs import Capture\n"
         "print('before')\n"
         "capture = Capture(sys.argv[1]); capture.begin()\n"
         "print('python'); print('error', file=sys.stderr); os.system('echo child')\n"
@@ -31,7 +31,7 @@ def test_output_goes_to_the_file_and_back_again(tmp_path: Path) -> None:
 def test_a_hard_exit_says_where_it_was_called(tmp_path: Path) -> None:
     done = script(
         "import os, sys\n"
-        "from tuner.trials.runtime.logs import note_exits\n"
+        "from tuner.trials.runtime.sending.logs import note_exits\n"
         "note_exits()\n"
         "def give_up():\n    os._exit(7)\n"
         "if os.fork() == 0: os._exit(0)\n"  # a child's exit is its own affair
@@ -64,7 +64,7 @@ def test_the_tail_is_what_a_terminal_shows(tmp_path: Path) -> None:
 def test_a_hard_exit_says_so_in_the_users_frames_only(tmp_path: Path) -> None:
     done = script(
         "import os\n"
-        "from tuner.trials.runtime.logs import note_exits\n"
+        "from tuner.trials.runtime.sending.logs import note_exits\n"
         "from tuner.trials.checkpoints.objects import with_parameters\n"
         "def inner():\n    os._exit(7)\n"
         "def train(config, big):\n    inner()\n"

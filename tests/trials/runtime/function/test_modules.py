@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.trials.runtime.modules import Modules
+from tuner.trials.runtime.function.modules import Modules
 
 _numbers = itertools.count()
 

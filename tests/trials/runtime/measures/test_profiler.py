@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from tuner.trials.messages.profiling import ProfileKind, ProfileRequest
-from tuner.trials.runtime import profiler
-from tuner.trials.runtime.profiler import Profiler, Subject, sampled, traced
+from tuner.trials.runtime.measures import profiler
+from tuner.trials.runtime.measures.profiler import Profiler, Subject, sampled, traced
 
 
 class Training:

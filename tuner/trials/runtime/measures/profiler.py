@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from tuner import __version__
 from tuner.trials.messages.profiling import ProfileRequest
-from tuner.trials.runtime import process_stats
-from tuner.trials.runtime.logs import OWN
-from tuner.trials.runtime.speedscope import Frame, Part, Stack, document
+from tuner.trials.runtime.measures import process_stats
+from tuner.trials.runtime.measures.speedscope import Frame, Part, Stack, document
+from tuner.trials.runtime.sending.logs import OWN
 
 _DEEPEST = 256  # frames of a stack; of a deeper one, the outermost are left out
 _TRACED_FRAMES = 16  # frames that are kept for each block of memory

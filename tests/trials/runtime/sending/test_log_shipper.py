@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tuner.domain.logs import LogChunk, LogLimit, merged
-from tuner.trials.runtime import log_shipper
-from tuner.trials.runtime.log_shipper import LogShipper
+from tuner.trials.runtime.sending import log_shipper
+from tuner.trials.runtime.sending.log_shipper import LogShipper
 
 PLENTY = LogLimit.of(1 << 30)
 

@@ -8,7 +8,7 @@ import pytest
 from tuner.domain.segments import Report, Verdict
 from tuner.errors import DriverSilent, ReportsLost
 from tuner.trials.messages.launch import Resend
-from tuner.trials.runtime.outbox import Outbox
+from tuner.trials.runtime.sending.outbox import Outbox
 
 
 class Driver:

@@ -9,7 +9,7 @@ from typing import Any
 from tuner.trials.compat.forms import with_metrics
 from tuner.trials.compat.ray_compat import Finished
 from tuner.trials.messages.launch import Launch
-from tuner.trials.runtime.directories import explain_missing
+from tuner.trials.runtime.function.directories import explain_missing
 from tuner.trials.training.metrics import flatten, numbers
 from tuner.trials.training.session import Session
 

@@ -11,7 +11,7 @@ import torch
 from tuner.domain.segments import Report, Verdict
 from tuner.trials.compat.ray_compat import Finished
 from tuner.trials.messages.launch import CodeRef, Launch
-from tuner.trials.runtime.calling import call
+from tuner.trials.runtime.function.calling import call
 from tuner.trials.training.session import Context, Session
 
 LAUNCH = Launch(
