@@ -62,7 +62,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.driver.hosts.scripts": SLOW,
         "tuner.driver.hosts.scripts.ahead": SLOW,
         "tuner.driver.hosts.scripts.needs": SLOW,
-        "tuner.trials.groups": SLOW,
+        "tuner.trials.groups.pools": SLOW,
     },
     "tuner.sdk.arguments": {"tuner.search": SLOW},
     "tuner.sdk.plots": {"tuner.search": SLOW},
