@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.domain.experiment import Spec
-from tuner.schedulers.shared.forecast import FACTORS, Gain, expected_gain
+from tuner.schedulers.shared.forecast import FACTORS, Gain, expected_gain, room
 from tuner.schedulers.shared.wording import shown
 from tuner.store import ExperimentRecord, Store
 
@@ -282,7 +282,8 @@ class _Found:
         """Return the gain from this much additional training, or None if it is unknown or too far ahead."""
         if training > (FACTORS[-1] - 1) * pace.total:
             return None
-        return expected_gain(self.work, self.score, pace.total, training)
+        rest = room(self.spec.objective, self.score[-1])
+        return expected_gain(self.work, self.score, pace.total, training, rest)
 
     def best_after(self, end: End, pace: _Pace) -> Range | None:
         """Return the best value that is expected at the end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.domain.experiment import Spec
-from tuner.schedulers.shared.forecast import expected_gain
+from tuner.schedulers.shared.forecast import expected_gain, room
 
 HOUR_S = 3600.0
 
@@ -17,7 +17,7 @@ class Outlook:
     """
 
     def __init__(self, spec: Spec) -> None:
-        self._metric = spec.objective.metric
+        self._objective = spec.objective
         self._single = len(spec.objectives) == 1
         self._gpus = spec.scaling.bundle().get("GPU", 0.0) * spec.scaling.num_workers
         self._total = 0.0  # seconds of training of all trials together
@@ -41,11 +41,14 @@ class Outlook:
 
     def in_words(self) -> str | None:
         """Return a sentence on how much the same amount of training again would improve the best value; None if unknown."""
-        gain = expected_gain(self._work, self._score, self._total, self._total) if self._single else None
+        if not self._single or not self._score:
+            return None
+        rest = room(self._objective, self._score[-1])
+        gain = expected_gain(self._work, self._score, self._total, self._total, rest)
         if gain is None:
             return None
         hours = self._total * (self._gpus or 1.0) / HOUR_S
         trained = f"{hours:.3g} {'GPU hours' if self._gpus else 'hours of training, summed over all trials'}"
-        more = f"the same amount of training again is expected to improve {self._metric} by {gain.mean:.3g}"
+        more = f"the same amount of training again is expected to improve {self._objective.metric} by {gain.mean:.3g}"
         sure = f"with a probability of 90 % by at most {gain.high:.3g}"
         return f"after {trained}: {more}, {sure}; the chance of any improvement is {gain.chance:.0%}"
