@@ -36,7 +36,7 @@ from tuner.space import Space
 from tuner.space.revisions import in_words
 from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.trials.checkpoints import packages
-from tuner.trials.groups.local_pool import unfit
+from tuner.trials.groups.pools.local_pool import unfit
 from tuner.usercode.entrypoints import EntrypointChecker
 
 #: if the runtime_env has any of these options, workers can have packages that this process does not have

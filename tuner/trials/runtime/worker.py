@@ -38,18 +38,19 @@ from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.protocol import NotReusable, Progress, RankAssignment, RankError, RankResult, WorkerMetadata
 from tuner.trials.messages.report_socket import Address, LogClient, ReportClient
 from tuner.trials.messages.rpc import DriverLink
-from tuner.trials.runtime import directories, rendezvous
-from tuner.trials.runtime.calling import call
-from tuner.trials.runtime.code import load, resolve
+from tuner.trials.runtime import rendezvous
+from tuner.trials.runtime.function import directories
+from tuner.trials.runtime.function.calling import call
+from tuner.trials.runtime.function.code import load, resolve
+from tuner.trials.runtime.function.modules import Modules
 from tuner.trials.runtime.gradient_sync import GradientSyncCheck
 from tuner.trials.runtime.hygiene import Baseline
-from tuner.trials.runtime.log_shipper import LogShipper
-from tuner.trials.runtime.logs import OWN, Capture, note_exits
-from tuner.trials.runtime.modules import Modules
-from tuner.trials.runtime.outbox import Outbox
-from tuner.trials.runtime.process_stats import cpu_s, oom_kills, usage
-from tuner.trials.runtime.profiler import Profiler, Subject
-from tuner.trials.runtime.uploads import Uploads
+from tuner.trials.runtime.measures.process_stats import cpu_s, oom_kills, usage
+from tuner.trials.runtime.measures.profiler import Profiler, Subject
+from tuner.trials.runtime.sending.log_shipper import LogShipper
+from tuner.trials.runtime.sending.logs import OWN, Capture, note_exits
+from tuner.trials.runtime.sending.outbox import Outbox
+from tuner.trials.runtime.sending.uploads import Uploads
 from tuner.trials.training import driver_calls, session
 from tuner.trials.training.session import Context, LeaveTrial, Session
 
