@@ -717,8 +717,12 @@ def _readable(error: BaseException) -> str:
 
 
 def _add_to_path(launch: Launch) -> None:
-    """Add the folders of the user's code to `sys.path`, after the ``py_modules`` that were sent with the code."""
-    sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if launch.runtime_env.get("py_modules") else []
+    """Add the folders of the user's code to `sys.path`, after the ``working_dir`` and ``py_modules`` that were sent with it.
+
+    On the machine where directories were packed, the originals are among the folders, and may have been edited since.
+    """
+    has_code = launch.runtime_env.get("py_modules") or launch.runtime_env.get("working_dir")
+    sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if has_code else []
     at = 1 + max((i for i, entry in enumerate(sys.path) if entry and entry in sent), default=-1)
     for entry in reversed(launch.code.sys_path):
         if entry not in sys.path:
