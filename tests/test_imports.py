@@ -54,8 +54,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.schedulers.stoppers": SLOW,
         "tuner.search": SLOW,
     },
-    "tuner.experiment.forecast": {"tuner.schedulers.freeze_thaw.decisions.budget": SLOW},
-    "tuner.experiment.preview": {"tuner.search": SLOW},
+    "tuner.experiment.analysis.forecast": {"tuner.schedulers.freeze_thaw.decisions.budget": SLOW},
+    "tuner.experiment.analysis.preview": {"tuner.search": SLOW},
     "tuner.schedulers": {"tuner.schedulers.from_ray": CIRCLE},
     "tuner.schedulers.functions": {"tuner.usercode.pickling": SLOW},
     "tuner.sdk.executors": {

@@ -26,7 +26,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUnreachable, SpecError
-from tuner.experiment.verbs import TRIAL_VERBS, VERBS
+from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.store import ExperimentRecord, Store, StoreUnavailable

@@ -20,7 +20,7 @@ import tuner
 from tests import invariants
 from tuner.cli.commands import app
 from tuner.errors import Conflict, NotFound, SpecError
-from tuner.experiment import verbs
+from tuner.experiment.operations import verbs
 from tuner.sdk.saved import database
 from tuner.store import Store
 

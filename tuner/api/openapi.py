@@ -35,7 +35,7 @@ from tuner.api.schemas import (
     ReplayRequest,
 )
 from tuner.api.schemas.webhooks import NewWebhook, WebhookPatch
-from tuner.experiment.spec import ExperimentPatchModel, SpecModel
+from tuner.experiment.specs.spec import ExperimentPatchModel, SpecModel
 from tuner.space.primitives import OPTIONS
 
 ABOUT = """Experiments, their trials, and the reason of every decision. Times are RFC 3339 in UTC, NaN and infinities

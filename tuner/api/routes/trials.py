@@ -31,9 +31,9 @@ from tuner.api.context import Context, Here
 from tuner.api.permission import Permission
 from tuner.driver.hosts.refusals import raised
 from tuner.errors import Conflict, DriverSilent
-from tuner.experiment import trials, usecases
+from tuner.experiment.analysis.neighbours import neighbours as nearest
 from tuner.experiment.logs import LogReader, trial_logs
-from tuner.experiment.neighbours import neighbours as nearest
+from tuner.experiment.operations import trials, usecases
 from tuner.store import LogQuery, SegmentRecord, TrialRecord
 
 router = APIRouter(tags=["trials"])

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from tuner.api.schemas.forms import Model
-from tuner.experiment.bundles import Bundle as BundleRecord
+from tuner.experiment.code.bundles import Bundle as BundleRecord
 
 
 class Bundle(Model):

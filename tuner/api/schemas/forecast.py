@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tuner.api.schemas.forms import Model, Timestamp, rfc3339_or_none
-from tuner.experiment import forecast as forecasts
+from tuner.experiment.analysis import forecast as forecasts
 
 
 class ForecastRange(Model):

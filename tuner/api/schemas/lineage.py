@@ -9,7 +9,7 @@ from pydantic import Field
 from tuner.api.schemas.forms import Json, Model
 from tuner.domain.keys import trial_id
 from tuner.domain.trial import Cause
-from tuner.experiment.lineage import Link, schedule
+from tuner.experiment.analysis.lineage import Link, schedule
 from tuner.store import (
     TrialRecord,
 )

@@ -9,7 +9,7 @@ from pydantic import Field
 from tuner.api.schemas.forms import Model, Number
 from tuner.api.schemas.lineage import Change
 from tuner.domain.states import TrialState
-from tuner.experiment import neighbours
+from tuner.experiment.analysis import neighbours
 from tuner.store import TrialRecord
 
 

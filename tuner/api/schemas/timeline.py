@@ -8,8 +8,8 @@ from pydantic import Field
 
 from tuner.api.schemas.forms import Model, Timestamp
 from tuner.domain.states import TrialState
-from tuner.experiment import timeline as timelines
-from tuner.experiment.timeline import Phase
+from tuner.experiment.analysis import timeline as timelines
+from tuner.experiment.analysis.timeline import Phase
 
 
 class TimelineSpan(Model):
