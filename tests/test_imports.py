@@ -31,8 +31,8 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.cli.demo": {"tuner.driver.hosts.scripts.kept": SLOW, "tuner.examples": SLOW, "tuner.service.page": SLOW},
     "tuner.driver.assemble": {"tuner.schedulers.auto": SLOW},
     "tuner.driver.earlier": {
-        "tuner.schedulers.freeze_thaw.earlier": SLOW,
-        "tuner.schedulers.freeze_thaw.unit_cube": SLOW,
+        "tuner.schedulers.freeze_thaw.model.earlier": SLOW,
+        "tuner.schedulers.freeze_thaw.model.unit_cube": SLOW,
     },
     "tuner.driver.hosts.ray.link": {
         "tuner.driver.hosts.ray.cluster": SLOW,
@@ -54,7 +54,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.schedulers.stoppers": SLOW,
         "tuner.search": SLOW,
     },
-    "tuner.experiment.forecast": {"tuner.schedulers.freeze_thaw.budget": SLOW},
+    "tuner.experiment.forecast": {"tuner.schedulers.freeze_thaw.decisions.budget": SLOW},
     "tuner.experiment.preview": {"tuner.search": SLOW},
     "tuner.schedulers": {"tuner.schedulers.from_ray": CIRCLE},
     "tuner.schedulers.functions": {"tuner.usercode.pickling": SLOW},
@@ -62,7 +62,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.driver.hosts.scripts": SLOW,
         "tuner.driver.hosts.scripts.ahead": SLOW,
         "tuner.driver.hosts.scripts.needs": SLOW,
-        "tuner.trials.groups": SLOW,
+        "tuner.trials.groups.pools": SLOW,
     },
     "tuner.sdk.arguments": {"tuner.search": SLOW},
     "tuner.sdk.plots": {"tuner.search": SLOW},

@@ -27,7 +27,7 @@ from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.access import Role
 from tuner.store.webhooks import EVENTS
-from tuner.trials.runtime.speedscope import Frame, Part, document
+from tuner.trials.runtime.measures.speedscope import Frame, Part, document
 from tuner.usercode.archives import pack, sha256
 
 CODE = pack({"example.py": Path(__file__).parents[2] / "examples" / "class_form.py"})

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.domain.experiment import Spec
-from tuner.schedulers.shared.forecast import FACTORS, Gain, expected_gain
+from tuner.schedulers.shared.forecast import FACTORS, Gain, expected_gain, room
 from tuner.schedulers.shared.wording import shown
 from tuner.store import ExperimentRecord, Store
 
@@ -251,7 +251,7 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
     given = spec.limits.budget is not None or spec.scheduler.get("budget") is not None
     # a budget that was derived from num_samples grows with trials that users have added
     if not given and spec.num_samples is not None:
-        from tuner.schedulers.freeze_thaw.budget import derived
+        from tuner.schedulers.freeze_thaw.decisions.budget import derived
 
         trainings = max(trainings, derived(spec.num_samples))
     return "budget", float(trainings) * float(scheduler["max_t"])
@@ -282,7 +282,8 @@ class _Found:
         """Return the gain from this much additional training, or None if it is unknown or too far ahead."""
         if training > (FACTORS[-1] - 1) * pace.total:
             return None
-        return expected_gain(self.work, self.score, pace.total, training)
+        rest = room(self.spec.objective, self.score[-1])
+        return expected_gain(self.work, self.score, pace.total, training, rest)
 
     def best_after(self, end: End, pace: _Pace) -> Range | None:
         """Return the best value that is expected at the end."""

@@ -56,7 +56,7 @@ def fork_experiment(
         return found
     code = checked_code(spec, names, sent, checker)
     inherited = source.spec.warm_start if isinstance(source.spec.warm_start, list | tuple) else ()
-    spec = packed(with_earlier(store, spec, inherited if "warm_start" not in changes else ()), storage)
+    spec = packed(store, with_earlier(store, spec, inherited if "warm_start" not in changes else ()), storage)
     return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 

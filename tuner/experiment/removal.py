@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tuner.errors import CheckpointError, Conflict, NotFound
+from tuner.errors import CheckpointError, Conflict, NotFound, TunerError
+from tuner.experiment.shipped import Packages
 from tuner.experiment.verbs import act
 from tuner.store import ExperimentRecord, Store
 from tuner.store.removal import DELETION
 from tuner.trials.checkpoints.storage import join, place
+
+log = logging.getLogger(__name__)
 
 KILL_S = 30.0
 """A deletion waits up to this many seconds for a driver to end its ranks and release the experiment."""
@@ -31,7 +35,7 @@ def delete_experiment(
     poke: Callable[[], None] = lambda: None,
     wait_s: float = KILL_S,
 ) -> None:
-    """Delete an experiment, its checkpoints and its logs.
+    """Delete an experiment, its checkpoints, its logs, and packages of local directories that no other experiment uses.
 
     Checkpoints and logs on the disks of other nodes are not deleted, because this process cannot reach them.
 
@@ -67,6 +71,12 @@ def delete_experiment(
     shutil.rmtree(logs / experiment, ignore_errors=True)
     with contextlib.suppress(NotFound):  # another call was faster
         store.experiments.remove(record.id)
+    try:
+        Packages(store).prune()
+    except (OSError, TunerError) as error:
+        log.warning(
+            "packages of %s could not be deleted; the service tries again within an hour: %s", experiment, error
+        )
 
 
 def _remove_checkpoints(uri: str, experiment: str) -> None:

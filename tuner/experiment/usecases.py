@@ -27,6 +27,7 @@ from tuner.experiment import bundles, by_value, lineage, scripts
 from tuner.experiment.earlier import with_earlier
 from tuner.experiment.lineage import Link
 from tuner.experiment.preview import Preview, preview
+from tuner.experiment.shipped import Packages
 from tuner.experiment.spec import escape, parse_changes, parse_spec
 from tuner.experiment.verbs import check_verb
 from tuner.names import did_you_mean
@@ -35,7 +36,7 @@ from tuner.space import Space
 from tuner.space.revisions import in_words
 from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.trials.checkpoints import packages
-from tuner.trials.groups.local_pool import unfit
+from tuner.trials.groups.pools.local_pool import unfit
 from tuner.usercode.entrypoints import EntrypointChecker
 
 #: if the runtime_env has any of these options, workers can have packages that this process does not have
@@ -71,25 +72,27 @@ def create_experiment(
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
     code = checked_code(spec, names, sent, checker)
-    spec = packed(with_earlier(store, spec), storage)
+    spec = packed(store, with_earlier(store, spec), storage)
     return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 
-def packed(spec: Spec, storage: str | None) -> Spec:
+def packed(store: Store, spec: Spec, storage: str | None) -> Spec:
     """Pack the local directories and files of the spec's `runtime_env`, so that all workers of the experiment get the same code.
 
     Ray takes local directories only for a whole job, and a driver host drives many experiments in one job.
 
     Raises:
-        SpecError: a path does not exist, or cannot be read or stored.
+        SpecError: a path does not exist, or cannot be read or stored, or the spec names a package that is being deleted.
     """
+    shipped = Packages(store)
+    shipped.check(spec.runtime_env)
     if storage is None or spec.executor == "agents" or not packages.any_local(spec.runtime_env):
         return spec
     try:
-        shipped = packages.ship(spec.runtime_env, spec.checkpoint.storage or storage)
+        environment = shipped.ship(spec.runtime_env, spec.checkpoint.storage or storage)
     except OSError as error:
         raise SpecError(f"the local directories cannot be packed: {error}", "/runtime_env") from error
-    return dataclasses.replace(spec, resolved={**spec.resolved, "runtime_env": shipped})
+    return dataclasses.replace(spec, resolved={**spec.resolved, "runtime_env": environment})
 
 
 def dry_run(
@@ -193,6 +196,7 @@ def create_from_python(
     if check is not None:
         check(spec)
     spec = with_earlier(store, spec)
+    Packages(store).check(spec.runtime_env)
     if is_by_value:
         return store.experiments.create(spec, code=code, source="python")
     checker = EntrypointChecker()

@@ -22,7 +22,7 @@ from tuner.experiment.bundles import Bundles, unpacked
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.access import Role
-from tuner.store.bundles import LEASE_S
+from tuner.store.uses import LEASE_S
 from tuner.usercode.archives import pack, sha256
 from tuner.usercode.entrypoints import EntrypointChecker
 

@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogLimit
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef, Verdict
-from tuner.trials.groups.admission import PREEMPT_AFTER_S, RESERVE_AFTER_S, Quotas, Standing, ordinary
-from tuner.trials.groups.manager import Logs
+from tuner.trials.groups.pools.admission import PREEMPT_AFTER_S, RESERVE_AFTER_S, Quotas, Standing, ordinary
+from tuner.trials.groups.segments.manager import Logs
 from tuner.trials.messages.launch import Inbox, Launch, Resend
 from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.report_socket import Address

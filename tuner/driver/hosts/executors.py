@@ -11,7 +11,7 @@ from tuner.domain.experiment import Spec
 from tuner.driver.hosts.agents.executor import AgentExecutor
 from tuner.driver.hosts.agents.groups import AgentGroups
 from tuner.driver.hosts.executor import Executor, GroupOptions, SegmentGroups
-from tuner.trials.groups.manager import GroupManager
+from tuner.trials.groups.segments.manager import GroupManager
 from tuner.trials.messages.profiling import ProfileRequest
 
 

@@ -46,9 +46,9 @@ from tuner.store import Store
 from tuner.store.records import CommandRecord, ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
-from tuner.trials.groups.admission import Standing
-from tuner.trials.groups.manager import GroupManager
-from tuner.trials.groups.segment_run import LogFile
+from tuner.trials.groups.pools.admission import Standing
+from tuner.trials.groups.segments.manager import GroupManager
+from tuner.trials.groups.segments.segment_run import LogFile
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.report_socket import Address, ReportServer

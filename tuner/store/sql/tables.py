@@ -160,6 +160,14 @@ bundle = Table(
     Column("deleting_since", Real),  # when the deletion of its files began; NULL: it can be used
 )
 
+package = Table(
+    "package",
+    metadata,
+    Column("uri", Text, primary_key=True),
+    Column("used_at", Real, nullable=False),
+    Column("deleting_since", Real),  # when its deletion began; NULL: it can be used
+)
+
 experiment = Table(
     "experiment",
     metadata,

@@ -38,18 +38,19 @@ from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.protocol import NotReusable, Progress, RankAssignment, RankError, RankResult, WorkerMetadata
 from tuner.trials.messages.report_socket import Address, LogClient, ReportClient
 from tuner.trials.messages.rpc import DriverLink
-from tuner.trials.runtime import directories, rendezvous
-from tuner.trials.runtime.calling import call
-from tuner.trials.runtime.code import load, resolve
+from tuner.trials.runtime import rendezvous
+from tuner.trials.runtime.function import directories
+from tuner.trials.runtime.function.calling import call
+from tuner.trials.runtime.function.code import load, resolve
+from tuner.trials.runtime.function.modules import Modules
 from tuner.trials.runtime.gradient_sync import GradientSyncCheck
 from tuner.trials.runtime.hygiene import Baseline
-from tuner.trials.runtime.log_shipper import LogShipper
-from tuner.trials.runtime.logs import OWN, Capture, note_exits
-from tuner.trials.runtime.modules import Modules
-from tuner.trials.runtime.outbox import Outbox
-from tuner.trials.runtime.process_stats import cpu_s, oom_kills, usage
-from tuner.trials.runtime.profiler import Profiler, Subject
-from tuner.trials.runtime.uploads import Uploads
+from tuner.trials.runtime.measures.process_stats import cpu_s, oom_kills, usage
+from tuner.trials.runtime.measures.profiler import Profiler, Subject
+from tuner.trials.runtime.sending.log_shipper import LogShipper
+from tuner.trials.runtime.sending.logs import OWN, Capture, note_exits
+from tuner.trials.runtime.sending.outbox import Outbox
+from tuner.trials.runtime.sending.uploads import Uploads
 from tuner.trials.training import driver_calls, session
 from tuner.trials.training.session import Context, LeaveTrial, Session
 
@@ -723,8 +724,12 @@ def _readable(error: BaseException) -> str:
 
 
 def _add_to_path(launch: Launch) -> None:
-    """Add the folders of the user's code to `sys.path`, after the ``py_modules`` that were sent with the code."""
-    sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if launch.runtime_env.get("py_modules") else []
+    """Add the folders of the user's code to `sys.path`, after the ``working_dir`` and ``py_modules`` that were sent with it.
+
+    On the machine where directories were packed, the originals are among the folders, and may have been edited since.
+    """
+    has_code = launch.runtime_env.get("py_modules") or launch.runtime_env.get("working_dir")
+    sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if has_code else []
     at = 1 + max((i for i, entry in enumerate(sys.path) if entry and entry in sent), default=-1)
     for entry in reversed(launch.code.sys_path):
         if entry not in sys.path:

@@ -26,7 +26,7 @@ from tuner.driver.hosts.agents.messages import (
 from tuner.driver.hosts.executor import SegmentGroups, SegmentInbox
 from tuner.driver.hosts.refusals import REFUSALS, refusal
 from tuner.errors import Conflict, DriverSilent, Gone, NotFound, Retryable, SpecError, StoreError, TunerError
-from tuner.trials.groups.manager import Logs
+from tuner.trials.groups.segments.manager import Logs
 from tuner.trials.messages.launch import Launch, Resend
 from tuner.trials.messages.profiling import ProfileRequest
 
