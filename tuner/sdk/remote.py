@@ -15,9 +15,9 @@ from tuner.driver.assemble import Parts
 from tuner.errors import Retryable, ServiceError, SpecError
 from tuner.experiment import by_value
 from tuner.names import printable
-from tuner.sdk.interrupts import Interrupts
-from tuner.sdk.observers import observing
-from tuner.sdk.progress import Progress, Warned
+from tuner.sdk.callbacks.observers import observing
+from tuner.sdk.live.interrupts import Interrupts
+from tuner.sdk.live.progress import Progress, Warned
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space

@@ -19,7 +19,8 @@ from tuner.errors import CheckpointError, Conflict, SpecError, TrialError, Tuner
 from tuner.experiment import lineage
 from tuner.names import printable
 from tuner.schedulers.shared import pareto
-from tuner.sdk import notebook, plots
+from tuner.sdk import plots
+from tuner.sdk.live import notebook
 from tuner.search import constraints
 from tuner.space.revisions import Revisions
 from tuner.store import Store

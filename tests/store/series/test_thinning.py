@@ -223,7 +223,7 @@ def test_a_user_who_continues_and_the_thinning_exclude_each_other(store: Store) 
 
 
 def test_callbacks_are_told_of_what_is_left(sqlite_store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    from tuner.sdk.observers import Reader, StoredLog
+    from tuner.sdk.callbacks.observers import Reader, StoredLog
 
     record = searched(sqlite_store)
     sqlite_store.metrics.thin(DAY, LATER)

@@ -23,7 +23,7 @@ _HELP = {
 
 def _command(verb: Verb, about: str) -> Callable[[str], None]:
     def command(name: str) -> None:
-        from tuner.cli.experiments import ask
+        from tuner.cli.service.experiments import ask
 
         print(printable(ask(chosen_settings(), verb.name, name)))
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.store.examples import T0, begin
 from tuner.domain.logs import LogChunk
-from tuner.sdk.echo import Echo
+from tuner.sdk.live.echo import Echo
 from tuner.store import Store
 
 

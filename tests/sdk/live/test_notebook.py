@@ -9,7 +9,7 @@ import pytest
 from rich.text import Text
 
 import tuner
-from tuner.sdk import notebook
+from tuner.sdk.live import notebook
 
 EVIL = "<script>alert(1)</script>\x1b[31m"
 

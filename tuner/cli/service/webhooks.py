@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tuner.cli.experiments import connected
+from tuner.cli.service.experiments import connected
 from tuner.settings import Settings
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from tuner.domain.segments import what_to_do
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Retryable, ServiceError, StoreError
 from tuner.names import printable
-from tuner.sdk import notebook
-from tuner.sdk.echo import Echo
-from tuner.sdk.notebook import short
+from tuner.sdk.live import notebook
+from tuner.sdk.live.echo import Echo
+from tuner.sdk.live.notebook import short
 from tuner.space.revisions import Revisions
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, TrialRecord

@@ -21,8 +21,8 @@ from tests.sdk.test_remote import WAYS, driver
 from tuner.domain.experiment import Objective, Spec
 from tuner.driver.virtual import simulate
 from tuner.errors import SpecError, StoreError
-from tuner.sdk import observers
-from tuner.sdk.observers import Observers, Reader, StoredLog, named
+from tuner.sdk.callbacks import observers
+from tuner.sdk.callbacks.observers import Observers, Reader, StoredLog, named
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, StreamItem

@@ -8,8 +8,8 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from tuner.cli import access, explain, replay
-from tuner.cli.experiments import connected
+from tuner.cli.home import access, explain, replay
+from tuner.cli.service.experiments import connected
 from tuner.errors import SpecError
 from tuner.experiment.usecases import check_number
 from tuner.settings import Settings
