@@ -51,6 +51,7 @@ class Context:
     cluster: Callable[[], Mapping[str, Any]]
     agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]]
     profile: Callable[[str, Mapping[str, Any]], Future[dict[str, Any]]]
+    driver_log: Callable[[str, int, str | None], Mapping[str, Any]]
     metrics: Metrics | None = None
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
     project: str | None = None  # the only project that the caller may see; None: all projects

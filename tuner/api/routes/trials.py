@@ -216,7 +216,7 @@ def neighbours(
     "/trials/{trial_id}/live",
     response_model=schemas.Live,
     responses={**NOT_FOUND, **CONFLICT, **SILENT},
-    summary="Get the current Python stack and resource usage of each rank of a running trial.",
+    summary="Get the Python stack and resource usage of each rank of a running trial, and the state of its Ray Data data sets.",
 )
 def live(here: Here, trial_id: TrialId) -> Response:
     record = here.store.trials.get(plain_text(trial_id))

@@ -69,7 +69,17 @@ from tuner.api.schemas.health import Health
 from tuner.api.schemas.lineage import Change, Lineage, LineageSegment, ScheduleEntry
 from tuner.api.schemas.neighbours import Neighbour, Neighbours
 from tuner.api.schemas.profiles import Profile, ProfileRequest
-from tuner.api.schemas.ranks import Live, LiveRank, LogItem, Logs, Usage, UsageSeries
+from tuner.api.schemas.ranks import (
+    DataOperator,
+    DataSet,
+    DriverLog,
+    Live,
+    LiveRank,
+    LogItem,
+    Logs,
+    Usage,
+    UsageSeries,
+)
 from tuner.api.schemas.replay import Replay, ReplayedTrial, ReplayRequest, ReplayTotals, TrialOutcome
 from tuner.api.schemas.timeline import Timeline, TimelineDevice, TimelineSpan, TimelineTrial
 from tuner.api.schemas.trials import (
@@ -123,10 +133,13 @@ __all__ = [
     "Counts",
     "CurveSegment",
     "Curves",
+    "DataOperator",
+    "DataSet",
     "Decision",
     "DecisionKind",
     "DecisionPage",
     "Delivery",
+    "DriverLog",
     "DryRun",
     "Enqueue",
     "ErrorItem",
