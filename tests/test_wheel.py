@@ -27,6 +27,7 @@ if __name__ == "__main__" and "block" in sys.argv:
     sys.meta_path.insert(0, Missing())
 """
 SEARCH = """
+import sys
 import tuner
 
 def train(config):
@@ -40,7 +41,8 @@ def train(config):
 
 if __name__ == "__main__":
     result = tuner.run(
-        train, {"alpha": tuner.loguniform(1e-6, 1e-1)}, metric="accuracy", mode="max", max_t=3, num_samples=6, verbose=0
+        train, {"alpha": tuner.loguniform(1e-6, 1e-1)}, metric="accuracy", mode="max", max_t=3, num_samples=6, verbose=0,
+        executor="ray" if "ray" in sys.argv else "auto",
     )
     assert result.state == "completed", result.error
     assert result.best_value > 0.8
@@ -82,7 +84,8 @@ def test_it_works_in_an_empty_environment(tmp_path: Path) -> None:
     pip = [python, "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt")]
     _run([*pip, str(wheel)], tmp_path)
     (tmp_path / "search.py").write_text(SEARCH)
-    assert _run([python, "search.py"], tmp_path).stdout.splitlines()[-1] == "fine"
+    for executor in ("local", "ray"):
+        assert _run([python, "search.py", executor], tmp_path).stdout.splitlines()[-1] == "fine"
     _run([*pip, "torch"], tmp_path)
     _run([*pip, f"{wheel}[torch]"], tmp_path)
     _run([str(tmp_path / "empty" / "bin" / "tuner"), "doctor", "--quick"], tmp_path)

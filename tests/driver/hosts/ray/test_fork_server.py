@@ -20,6 +20,7 @@ from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer, receive, send
 
 pytestmark = pytest.mark.skipif(not FORKS, reason="this system has no pidfd")
 
+ROOT = str(Path(fork_client.__file__).resolve().parents[4])
 WORKER = """
 import json, os, sys
 facts = {"pid": os.getpid(), "parent": os.getppid(), "group": os.getpgid(0), "ray": "ray" in sys.modules, "argv": sys.argv,
@@ -77,6 +78,27 @@ def test_a_worker_is_forked_with_the_libraries_of_the_server(
     assert found["environment"]["RAY_JOB_ID"] == "ffffffff", "Ray gives it a job with its first task"
     assert found["environment"].get("PYTHONPATH") == os.environ.get("PYTHONPATH")
     until("the end of the worker, which leaves no zombie", lambda: not psutil.pid_exists(found["pid"]))
+
+
+def test_a_worker_finds_the_packages_beside_an_installed_tuner(
+    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keep the folder of the package in `sys.path` if Python has it there, as it has `site-packages`."""
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nif {ROOT!r} not in sys.path:\n    sys.path.append({ROOT!r})\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server = ForkServer(ignored=["PYTEST_CURRENT_TEST"])
+    try:
+        server.listen(str(tmp_path / "forks"))
+        server.attend(raylet.pid, os.environ)
+        found = ask(tmp_path, "--runtime-env-hash=0")
+        assert found["parent"] == server.pid
+        plain = subprocess.check_output([sys.executable, "-P", "-c", "import json, sys; print(json.dumps(sys.path))"])
+        assert ROOT in json.loads(plain)
+        assert set(json.loads(plain)) <= set(found["path"])
+    finally:
+        server.end()
 
 
 @pytest.mark.parametrize(("options", "variables"), [([], {"COLOUR": "red"}), (["--runtime-env-hash=7"], {})])

@@ -46,6 +46,9 @@ _NO_JOB = "ffffffff"
 """The job of workers that Ray starts in advance. They belong to the first job that gives them a task."""
 _OOM = "RAY_worker_oom_score_adjustment"
 _ROOT = str(Path(__file__).resolve().parents[4])
+_START = f"import sys; sys.path.insert(0, {_ROOT!r}); from tuner.driver.hosts.ray.fork_server import main; main()"
+"""What the server runs. It adds an entry to `sys.path`, which forked workers drop, whatever else Python has there. With an
+entry in PYTHONPATH, an installed tuner would lose `site-packages`: that is the folder, and Python adds it only once."""
 _LOWEST = 19  # the niceness of a thread that shall not slow down trials
 
 
@@ -61,16 +64,14 @@ class ForkServer:
 
     def __init__(self, torch: bool = False, ignored: Iterable[str] = ()) -> None:
         self._control, theirs = socket.socketpair()
-        path = os.environ.get("PYTHONPATH")
-        options = {"torch": torch, "ignored": sorted(ignored), "path": path}
+        options = {"torch": torch, "ignored": sorted(ignored)}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), json.dumps(options)],
+                [sys.executable, "-P", "-c", _START, str(theirs.fileno()), json.dumps(options)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (_ROOT, path)))},
                 process_group=0,  # so that Ctrl-C at a terminal does not reach it
             )
 
@@ -269,7 +270,6 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as in all processes of Ray
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that workers that have ended leave nothing behind
     options = json.loads(sys.argv[2])
-    _set("PYTHONPATH", options["path"])
     server = _Server(socket.socket(fileno=int(sys.argv[1])), options["ignored"])
     preload(HOST)
     if options["torch"]:
@@ -277,11 +277,6 @@ def main() -> None:
     command = server.serve()
     if command is not None:
         sys.argv[:] = command
-        if _ROOT not in (options["path"] or "").split(os.pathsep):
-            sys.path.remove(_ROOT)  # Ray adds what the script has
+        sys.path.remove(_ROOT)  # the entry of `_START`, which is the first of its kind; Ray adds what the script has
         sys.path.insert(0, os.path.dirname(command[0]))
         runpy.run_path(command[0], run_name="__main__")
-
-
-if __name__ == "__main__":
-    main()
