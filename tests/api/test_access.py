@@ -23,7 +23,7 @@ from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk
 from tuner.settings import Settings
 from tuner.store import Store, StoreUnavailable
-from tuner.store.access import AuditRecord, Role, TokenRecord
+from tuner.store.service.access import AuditRecord, Role, TokenRecord
 
 EXPERIMENTS = "/api/v1/experiments"
 ME = "/api/v1/session"

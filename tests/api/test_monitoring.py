@@ -16,7 +16,7 @@ from tuner.domain.batch import Batch
 from tuner.driver.hosts.measures.figures import Figures
 from tuner.settings import Settings
 from tuner.store import Store, StoreUnavailable
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 
 Found = dict[str, dict[tuple[str, ...], float]]
 

@@ -16,7 +16,7 @@ from tuner.errors import SpecError
 from tuner.service.page import Page
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 from tuner.usercode.entrypoints import EntrypointChecker
 
 ME = "/api/v1/session"

@@ -23,7 +23,7 @@ from tuner.api.outgoing import Outgoing, Unreachable, check_url, is_public
 from tuner.errors import SpecError, StoreError
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 
 ROOT = Path(__file__).parents[2]
 HOOKS = "/api/v1/webhooks"

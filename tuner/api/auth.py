@@ -36,7 +36,7 @@ from tuner.api.problems import problem_response
 from tuner.errors import Retryable, StoreError
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.access import USED_EVERY_S, AuditRecord, Role, TokenRecord
+from tuner.store.service.access import USED_EVERY_S, AuditRecord, Role, TokenRecord
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from tuner.api.outgoing import Outgoing, Unreachable
 from tuner.api.schemas import rfc3339
 from tuner.errors import StoreError
 from tuner.store import Store
-from tuner.store.webhooks import Due
+from tuner.store.service.webhooks import Due
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from joserfc.jwk import KeySet
 
 from tuner.api.auth import Identity
 from tuner.settings import OidcRule, Settings
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 
 SCOPES = "openid profile email"
 SESSION_S = 12 * 3600.0

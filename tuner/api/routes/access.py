@@ -16,7 +16,7 @@ from tuner.api.problems import problem_response
 from tuner.api.schemas import Model, Problem, rfc3339, rfc3339_or_none
 from tuner.domain.experiment import PROJECT
 from tuner.errors import SpecError
-from tuner.store.access import AuditRecord, Role, TokenRecord
+from tuner.store.service.access import AuditRecord, Role, TokenRecord
 
 router = APIRouter(tags=["access"])
 

@@ -14,7 +14,7 @@ from tuner.api.context import Here
 from tuner.api.oidc import PENDING_S, Pending, Provider, ProviderSilent, SignInRefused
 from tuner.api.routes.access import set_session
 from tuner.errors import StoreError
-from tuner.store.access import AuditRecord
+from tuner.store.service.access import AuditRecord
 
 log = logging.getLogger(__name__)
 

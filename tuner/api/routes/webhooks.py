@@ -15,7 +15,7 @@ from tuner.api.outgoing import check_url
 from tuner.api.routes.access import FORBIDDEN
 from tuner.api.schemas.webhooks import Delivery, DeliveryPage, NewWebhook, Webhook, WebhookList, WebhookPatch
 from tuner.errors import NotFound, SpecError
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 
 router = APIRouter(tags=["webhooks"])
 

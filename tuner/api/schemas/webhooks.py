@@ -8,8 +8,8 @@ from pydantic import Field
 
 from tuner.api.schemas.forms import Body, Model, Timestamp, rfc3339, rfc3339_or_none
 from tuner.domain.experiment import PROJECT
-from tuner.store.webhooks import DeliveryRecord, EventName, SentEvent, WebhookRecord
-from tuner.store.webhooks import Format as FormatName
+from tuner.store.service.webhooks import DeliveryRecord, EventName, SentEvent, WebhookRecord
+from tuner.store.service.webhooks import Format as FormatName
 
 Url = Annotated[
     str,

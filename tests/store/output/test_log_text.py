@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.store.log_text import LogText, Piece, text_of
+from tuner.store.output.log_text import LogText, Piece, text_of
 from tuner.store.records import LogQuery
 
 FILE = "".join(f"line {number}\n" for number in range(100)).encode()

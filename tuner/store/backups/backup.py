@@ -12,7 +12,7 @@ from pathlib import Path
 from sqlalchemy import make_url
 
 from tuner.errors import Conflict, StoreError
-from tuner.store import exchange
+from tuner.store.backups import exchange
 
 BUSY_S = 30.0
 """The longest time to wait for the end of another process's transaction, in seconds."""

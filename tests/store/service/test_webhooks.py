@@ -12,7 +12,7 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Trial
 from tuner.errors import NotFound, SpecError
 from tuner.store import ExperimentRecord, Store
-from tuner.store.webhooks import EVENTS, MAX_WEBHOOKS, DeliveryRecord
+from tuner.store.service.webhooks import EVENTS, MAX_WEBHOOKS, DeliveryRecord
 
 URL = "https://example.com/hook"
 Made = tuple[ExperimentRecord, int, list[Trial]]
@@ -101,7 +101,7 @@ def test_two_services_do_not_add_the_same_delivery(store: Store, database_url: s
 
 
 def test_many_failures_are_collected_in_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.store.webhooks.FAILURES_AT_ONCE", 3)
+    monkeypatch.setattr("tuner.store.service.webhooks.FAILURES_AT_ONCE", 3)
     hook = store.webhooks.create(URL, ["trial.failed"]).public_id
     made = begin(store)
     commit(store, made, [(4 + number, Fail(reason="killed", trial=0)) for number in range(8)])
@@ -208,7 +208,7 @@ def test_old_deliveries_are_deleted(store: Store) -> None:
 
 def test_there_is_a_limit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_WEBHOOKS > 100
-    monkeypatch.setattr("tuner.store.webhooks.MAX_WEBHOOKS", 1)
+    monkeypatch.setattr("tuner.store.service.webhooks.MAX_WEBHOOKS", 1)
     store.webhooks.create(URL, ["trial.failed"])
     with pytest.raises(SpecError, match="1 webhooks already"):
         store.webhooks.create(URL, ["trial.failed"])

@@ -14,8 +14,8 @@ from tuner.domain.batch import Batch
 from tuner.domain.logs import LogChunk
 from tuner.errors import Conflict, StoreError
 from tuner.store import Store
-from tuner.store.access import Role
-from tuner.store.backup import backup, restore
+from tuner.store.backups.backup import backup, restore
+from tuner.store.service.access import Role
 from tuner.store.sql.connect import connect
 from tuner.store.sql.tables import metadata
 

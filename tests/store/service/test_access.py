@@ -9,7 +9,7 @@ import pytest
 from tests.store.examples import T0
 from tuner.errors import NotFound, SpecError
 from tuner.store import Store
-from tuner.store.access import AuditRecord, Role
+from tuner.store.service.access import AuditRecord, Role
 
 
 def test_a_token_is_found_by_its_secret_alone(store: Store) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tuner.domain.logs import CHUNK_BYTES, LogChunk, LogLimit, Range, merged
 from tuner.errors import NotFound
-from tuner.store.log_text import Piece, text_of
+from tuner.store.output.log_text import Piece, text_of
 from tuner.store.records import LogQuery, OpenLog, RankLog
 from tuner.store.sql.database import Database
 from tuner.store.writing.writer import Cursor
