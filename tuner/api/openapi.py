@@ -18,7 +18,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, PydanticUserError, TypeAdapter
 
 from tuner import schedulers, search
-from tuner.api.auth import COOKIE, SESSION
+from tuner.api.access.auth import COOKIE, SESSION
 from tuner.api.routes.access import NewToken, SignIn
 from tuner.api.schemas import (
     AgentFailure,

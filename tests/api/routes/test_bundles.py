@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from tests.store.examples import a_spec
-from tuner.api import create_app, guards
+from tuner.api import create_app
+from tuner.api.access import guards
 from tuner.api.housekeeping import DAY_S, clean_up
 from tuner.errors import Conflict, NotFound, SpecError
 from tuner.experiment.code.bundles import Bundles, unpacked

@@ -18,7 +18,8 @@ from starlette.routing import Mount
 
 from tests.api.conftest import serving
 from tests.store.examples import T0, a_spec, begin
-from tuner.api import auth, create_app, permission, stream
+from tuner.api import create_app, stream
+from tuner.api.access import auth, permission
 from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk
 from tuner.settings import Settings

@@ -20,7 +20,8 @@ from joserfc import jwt
 from joserfc.jwk import RSAKey
 
 from tests.store.examples import a_spec
-from tuner.api import auth, create_app, oidc
+from tuner.api import create_app
+from tuner.api.access import auth, oidc
 from tuner.errors import SpecError
 from tuner.settings import OidcRule, Settings
 from tuner.store import Store

@@ -25,7 +25,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
-from tuner.api.auth import Identity
+from tuner.api.access.auth import Identity
 from tuner.settings import OidcRule, Settings
 from tuner.store.service.access import Role
 

@@ -17,9 +17,10 @@ import httpx
 import pytest
 
 from tests.store.examples import a_spec, begin
-from tuner.api import create_app, deliver, outgoing
-from tuner.api.deliver import Deliverer
-from tuner.api.outgoing import Outgoing, Unreachable, check_url, is_public
+from tuner.api import create_app
+from tuner.api.webhooks import deliver, outgoing
+from tuner.api.webhooks.deliver import Deliverer
+from tuner.api.webhooks.outgoing import Outgoing, Unreachable, check_url, is_public
 from tuner.errors import SpecError, StoreError
 from tuner.settings import Settings
 from tuner.store import Store

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from tests.api.conftest import SPEC
-from tuner.api import auth, create_app
+from tuner.api import create_app
+from tuner.api.access import auth
 from tuner.errors import SpecError
 from tuner.service.page import Page
 from tuner.settings import Settings

@@ -16,8 +16,9 @@ import httpx
 import pytest
 
 from tests.store.examples import begin
-from tuner.api import create_app, guards
+from tuner.api import create_app
 from tuner.api import server as server_module
+from tuner.api.access import guards
 from tuner.settings import Settings
 from tuner.store import Store
 
