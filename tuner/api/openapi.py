@@ -34,7 +34,7 @@ from tuner.api.schemas import (
     ProfileRequest,
     ReplayRequest,
 )
-from tuner.api.schemas.webhooks import NewWebhook, WebhookPatch
+from tuner.api.schemas.service.webhooks import NewWebhook, WebhookPatch
 from tuner.experiment.specs.spec import ExperimentPatchModel, SpecModel
 from tuner.space.primitives import OPTIONS
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from tuner.api.schemas.analysis.lineage import Change
 from tuner.api.schemas.forms import Model, Number
-from tuner.api.schemas.lineage import Change
 from tuner.domain.states import TrialState
 from tuner.experiment.analysis import neighbours
 from tuner.store import TrialRecord
