@@ -29,16 +29,15 @@ from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.driver.hosts import candidates, room
 from tuner.driver.hosts import driven as driven_module
-from tuner.driver.hosts import host as module
 from tuner.driver.hosts.driven import Driven, HostGroups
-from tuner.driver.hosts.garbage import ShortCollections
 from tuner.driver.hosts.helpers.judge import Judge
 from tuner.driver.hosts.host import Host
-from tuner.driver.hosts.leftovers import find_logs
 from tuner.driver.hosts.owners import owner_name
 from tuner.driver.hosts.ray_executor import RayExecutor
+from tuner.driver.hosts.upkeep import candidates, leftovers, room
+from tuner.driver.hosts.upkeep.garbage import ShortCollections
+from tuner.driver.hosts.upkeep.leftovers import find_logs
 from tuner.experiment.operations import verbs
 from tuner.settings import Settings
 from tuner.store import CodeRecord, ExperimentRecord, Store, StoreUnavailable
@@ -324,7 +323,7 @@ async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
     old = host.store.drivers.claim(made.id, "another", 60.0, time.time())
     host.store.drivers.release(made.id, old)
     swept = threading.Event()
-    monkeypatch.setattr(module.checkpoints, "sweep", lambda *_: swept.wait(10))
+    monkeypatch.setattr(leftovers.checkpoints, "sweep", lambda *_: swept.wait(10))
     host._begin(made)
     await asyncio.sleep(0)
     async with asyncio.timeout(10):

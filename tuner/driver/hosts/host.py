@@ -25,21 +25,21 @@ from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
 from tuner.driver.hosts.agents.groups import AgentGroups
-from tuner.driver.hosts.candidates import Candidates
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.executor import Executor, GroupOptions
 from tuner.driver.hosts.executors import Executors
-from tuner.driver.hosts.garbage import ShortCollections
 from tuner.driver.hosts.helpers.proposals import Proposals
-from tuner.driver.hosts.leftovers import find_logs, sweep_checkpoints, sweep_objects
 from tuner.driver.hosts.measures.driver_log import DriverLogs
 from tuner.driver.hosts.measures.figures import Figures
 from tuner.driver.hosts.measures.logs import LogKeeper
+from tuner.driver.hosts.measures.profiles import Profiles
 from tuner.driver.hosts.measures.usage import Place, UsageKeeper
 from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_name
-from tuner.driver.hosts.profiles import Profiles
-from tuner.driver.hosts.room import Room
+from tuner.driver.hosts.upkeep.candidates import Candidates
+from tuner.driver.hosts.upkeep.garbage import ShortCollections
+from tuner.driver.hosts.upkeep.leftovers import find_logs, sweep_checkpoints, sweep_objects
+from tuner.driver.hosts.upkeep.room import Room
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.logs import driver_log
 from tuner.experiment.operations.usecases import how_to_go_on
