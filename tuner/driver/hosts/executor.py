@@ -104,6 +104,9 @@ class SegmentGroups(Protocol):
     async def stacks(self, segment_id: str) -> dict[str, str]:
         """Return, for each rank of a segment, its current Python stacks, or the reason why there are none."""
 
+    async def data_sets(self, segment_id: str) -> list[dict[str, Any]]:
+        """Return the state of the data sets of Ray Data that rank 0 of a segment reads; see `Shards.look`."""
+
     async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:
         """Profile a rank of a segment. Return None if the segment does not run here.
 

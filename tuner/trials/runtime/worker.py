@@ -86,7 +86,9 @@ class _Segment:
                 self.ended.set()
 
 
-CONTROL = ("hold", "release", "progress", "stacks", "start_profile", "stop_profile", "take_profile", "usage", "abandon")
+CONTROL = (
+    "hold", "release", "progress", "stacks", "data_sets", "start_profile", "stop_profile", "take_profile", "usage", "abandon",
+)  # fmt: skip
 """The methods of a rank that answer even while training runs. All other methods run one after another."""
 LASTING = ("upload_end",)
 """Methods like those of `CONTROL`, whose answer may take minutes."""
@@ -295,6 +297,11 @@ class Rank:
             for ident, frame in frames
             if not names.get(ident, "").startswith(("ray_", "tuner-"))
         )
+
+    def data_sets(self) -> list[dict[str, Any]]:
+        """Return the state of the data sets of Ray Data that the trial reads; see `Shards.look`."""
+        datasets = sys.modules.get("tuner.trials.compat.datasets")  # it is loaded if the trial may have any
+        return datasets.look() if datasets is not None else []
 
     def start_profile(self, segment_id: str, profile_id: str, request: ProfileRequest) -> str | None:
         """Begin to profile this process in the background. Return None, or the reason why that is not possible."""

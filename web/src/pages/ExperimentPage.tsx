@@ -51,6 +51,7 @@ const ParametersTab = lazy(() => import("../parts/ParametersTab"));
 const ParetoTab = lazy(() => import("../parts/ParetoTab"));
 const DecisionsTab = lazy(() => import("../parts/DecisionsTab"));
 const EventsTab = lazy(() => import("../parts/EventsTab"));
+const DriverLog = lazy(() => import("../parts/DriverLog"));
 const TrialDrawer = lazy(() => import("../parts/TrialDrawer"));
 const LineageTab = lazy(() => import("../parts/LineageTab"));
 const TimelineTab = lazy(() => import("../parts/TimelineTab"));
@@ -357,6 +358,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
             )}
             {tab === "decisions" && <DecisionsTab experiment={experiment} address={address} onSelect={select} />}
             {tab === "events" && <EventsTab experiment={experiment} address={address} onSelect={select} />}
+            {tab === "events" && <DriverLog experiment={experiment} />}
             {tab === "setup" && (
               <Panel title="Set-up" aside={<CopyMenu call={experimentCall(experiment.id)} />}>
                 <Setup experiment={experiment} />

@@ -11,6 +11,7 @@ import { hasEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import type { Address } from "../pages/useAddress";
 import { Checkpoints } from "./Checkpoints";
+import { DataSets } from "./DataSets";
 import { DecisionLog } from "./DecisionLog";
 import { Lineage } from "./Lineage";
 import { Logs } from "./Logs";
@@ -82,7 +83,10 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           {tab === "decisions" && <OwnDecisions trial={trial} onSelect={onSelect} />}
         </Tabs.Panel>
         <Tabs.Panel value="logs">{tab === "logs" && <Logs trial={trial} address={address} />}</Tabs.Panel>
-        <Tabs.Panel value="usage">{tab === "usage" && <Usage trial={trial} />}</Tabs.Panel>
+        <Tabs.Panel value="usage">
+          {tab === "usage" && <Usage trial={trial} />}
+          {tab === "usage" && <DataSets trial={trial} />}
+        </Tabs.Panel>
         <Tabs.Panel value="profile">
           {tab === "profile" && (
             <Suspense fallback={<Skeleton height={120} />}>

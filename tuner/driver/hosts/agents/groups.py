@@ -181,6 +181,10 @@ class AgentGroups(SegmentGroups):
         lease = self._segments.get(segment_id)
         return {"0": f"this trial runs on the agent {lease.agent}, which shows no stacks"} if lease is not None else {}
 
+    async def data_sets(self, segment_id: str) -> list[dict[str, Any]]:
+        """Return an empty list, because agents do not read data sets of Ray Data."""
+        return []
+
     async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:
         """Raise Conflict if a segment runs on an agent, which this host cannot profile. Return None for other segments."""
         lease = self._segments.get(segment_id)

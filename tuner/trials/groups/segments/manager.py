@@ -311,6 +311,11 @@ class GroupManager:
         running = self._running.get(segment_id)
         return await running.stacks() if running is not None else {}
 
+    async def data_sets(self, segment_id: str) -> list[dict[str, Any]]:
+        """Return the state of the data sets of Ray Data that rank 0 of a segment reads."""
+        running = self._running.get(segment_id)
+        return await running.data_sets() if running is not None else []
+
     async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:
         """Profile a rank; see `SegmentRun.profile`. Return None if the segment does not run here."""
         running = self._running.get(segment_id)

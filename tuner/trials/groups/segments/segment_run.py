@@ -115,6 +115,11 @@ class SegmentRun:
             for rank, found in answers.items()
         }
 
+    async def data_sets(self) -> list[dict[str, Any]]:
+        """Return the state of the data sets of Ray Data that rank 0 reads; an empty list if it does not answer."""
+        [found] = (await self.ask("data_sets", [0])).values() or [[]]
+        return found if isinstance(found, list) else []
+
     async def profile(self, rank: int, request: ProfileRequest) -> dict[str, Any]:
         """Let a rank profile itself, and return the profile. It is shorter if the segment ends first.
 
