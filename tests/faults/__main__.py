@@ -37,7 +37,7 @@ from tests.nodes.network import why_not
 from tuner.store import Store
 
 EVERY = 15
-"""How many faults of one search are injected between two faults of services, connections and networks, which take longer."""
+"""The number of faults of single searches between two faults of services, connections and networks, which take longer."""
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from tests.nodes.watching import Search, training, until
 
 STEPS = 60
 SHORT_S, LONG_S = (1.0, 6.0), (14.0, 25.0)
-"""How long a partition lasts. A link that is silent for 12 s counts as cut."""
+"""The shortest and the longest time in seconds that a partition lasts. A link that is silent for 12 s counts as cut."""
 
 
 def part_nodes(counts: Counts, link: str, duration_s: tuple[float, float], seed: int) -> None:

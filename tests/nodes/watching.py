@@ -1,4 +1,4 @@
-"""What a search on a cluster has come to: reads the database of its only experiment."""
+"""Read the database of the only experiment of a cluster, to see what its search has come to."""
 
 from __future__ import annotations
 
