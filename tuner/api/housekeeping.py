@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from tuner.errors import StoreError
-from tuner.experiment.bundles import Bundles
-from tuner.experiment.shipped import Packages
+from tuner.experiment.code.bundles import Bundles
+from tuner.experiment.code.shipped import Packages
 from tuner.settings import Settings
 from tuner.store import Store
 

@@ -13,7 +13,7 @@ from tuner.client.synchronous import Client, ExperimentHandle
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.errors import Retryable, ServiceError, SpecError
-from tuner.experiment import by_value
+from tuner.experiment.code import by_value
 from tuner.names import printable
 from tuner.sdk.callbacks.observers import observing
 from tuner.sdk.live.interrupts import Interrupts

@@ -16,7 +16,7 @@ from tuner.domain.segments import Failure
 from tuner.domain.states import TrialState
 from tuner.domain.thinned import why_thinned
 from tuner.errors import CheckpointError, Conflict, SpecError, TrialError, TunerError
-from tuner.experiment import lineage
+from tuner.experiment.analysis import lineage
 from tuner.names import printable
 from tuner.schedulers.shared import pareto
 from tuner.sdk import plots

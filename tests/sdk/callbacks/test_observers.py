@@ -15,7 +15,7 @@ import ray.tune
 import tuner
 from tests.api.conftest import app, checker, poked, server
 from tests.driver.stored import stored_simulation
-from tests.experiment.test_lineage import population
+from tests.experiment.analysis.test_lineage import population
 from tests.sdk.test_remote import SPACE as SERVED
 from tests.sdk.test_remote import WAYS, driver
 from tuner.domain.experiment import Objective, Spec

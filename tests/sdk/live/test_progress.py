@@ -21,7 +21,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.decisions import Note, Start
 from tuner.domain.events import DriverStarted, Failure
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.experiment.spec import parse_spec
+from tuner.experiment.specs.spec import parse_spec
 from tuner.sdk.live.progress import Progress, Stored
 from tuner.store import Store
 

@@ -16,8 +16,8 @@ from tuner.domain.batch import Batch, Entry
 from tuner.domain.events import Reported, SegmentEnded
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, SpecError
-from tuner.experiment import earlier, verbs
-from tuner.experiment.replay import replay
+from tuner.experiment.analysis.replay import replay
+from tuner.experiment.operations import earlier, verbs
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.store import ExperimentRecord, Store

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
+from tuner.api.access.permission import Permission
 from tuner.api.answers import (
     BAD,
     CONFLICT,
@@ -28,12 +29,11 @@ from tuner.api.answers import (
     shown_trial,
 )
 from tuner.api.context import Context, Here
-from tuner.api.permission import Permission
 from tuner.driver.hosts.refusals import raised
 from tuner.errors import Conflict, DriverSilent
-from tuner.experiment import trials, usecases
+from tuner.experiment.analysis.neighbours import neighbours as nearest
 from tuner.experiment.logs import LogReader, trial_logs
-from tuner.experiment.neighbours import neighbours as nearest
+from tuner.experiment.operations import trials, usecases
 from tuner.store import LogQuery, SegmentRecord, TrialRecord
 
 router = APIRouter(tags=["trials"])

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tuner.domain.segments import what_to_do
-from tuner.experiment.usecases import id_of, numbered, schedule
+from tuner.experiment.operations.usecases import id_of, numbered, schedule
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.records import DecisionRecord

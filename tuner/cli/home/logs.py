@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tuner.errors import SpecError
 from tuner.experiment.logs import POLL_S, LogReader, trial_logs
-from tuner.experiment.usecases import id_of, numbered
+from tuner.experiment.operations.usecases import id_of, numbered
 from tuner.settings import Settings
 from tuner.store import LogQuery, Store
 

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from tuner.errors import NotFound, SpecError
-from tuner.experiment import replay as replays
-from tuner.experiment.usecases import id_of
+from tuner.experiment.analysis import replay as replays
+from tuner.experiment.operations.usecases import id_of
 from tuner.settings import Settings
 from tuner.store import Store
 

@@ -16,8 +16,8 @@ import yaml
 
 from tuner.domain.events import Command
 from tuner.errors import SpecError
-from tuner.experiment.usecases import amend_experiment, id_of
-from tuner.experiment.verbs import VERBS, act, act_on_trial
+from tuner.experiment.operations.usecases import amend_experiment, id_of
+from tuner.experiment.operations.verbs import VERBS, act, act_on_trial
 from tuner.sdk.result import Result
 from tuner.sdk.saved import experiments, load
 from tuner.settings import Settings

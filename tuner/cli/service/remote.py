@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.cli.home import access, explain, replay
 from tuner.cli.service.experiments import connected
 from tuner.errors import SpecError
-from tuner.experiment.usecases import check_number
+from tuner.experiment.operations.usecases import check_number
 from tuner.settings import Settings
 from tuner.store import LogQuery
 

@@ -40,7 +40,7 @@ from tuner.driver.hosts.owners import owner_name
 from tuner.driver.hosts.refusals import REFUSALS, refusal
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.logs import driver_log
-from tuner.experiment.usecases import how_to_go_on
+from tuner.experiment.operations.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.records import CommandRecord, ExperimentRecord

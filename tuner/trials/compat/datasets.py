@@ -173,13 +173,13 @@ def _called(segment_id: str, name: str) -> str:
 
 def _executions() -> dict[str, dict[str, Any]]:
     """Return what Ray Data's actor knows of all executions, by tag; nothing if it does not answer."""
-    import ray
-    from ray.data._internal.stats import STATS_ACTOR_NAME, STATS_ACTOR_NAMESPACE
-
     try:
+        import ray
+        from ray.data._internal.stats import STATS_ACTOR_NAME, STATS_ACTOR_NAMESPACE
+
         actor = ray.get_actor(STATS_ACTOR_NAME, namespace=STATS_ACTOR_NAMESPACE)
         found: dict[str, dict[str, Any]] = ray.get(actor.get_datasets.remote(), timeout=LOOK_S)
-    except Exception:  # nothing has been executed yet, or the actor is busy
+    except Exception:  # nothing has been executed yet, the actor is busy, or another version of Ray has other names
         return {}
     return found
 

@@ -17,7 +17,7 @@ from tuner.domain.segments import CheckpointInfo, Failure, SegmentRef
 from tuner.driver.core.state.saving import FIRST_S, PRIOR_FAILURES, PRIOR_MTBF_S, SaveInterval, best_interval
 from tuner.driver.core.state.usage import Usage
 from tuner.errors import SpecError
-from tuner.experiment.spec import parse_spec
+from tuner.experiment.specs.spec import parse_spec
 
 LOST = Failure(kind="system", cause="node_lost", message="its node was lost")
 AUTO = {"interval_s": "auto", "keep_best": 0}
