@@ -21,11 +21,11 @@ from tuner.store.output.logs import Logs
 from tuner.store.output.ranks import Ranks
 from tuner.store.series.metrics import Metrics
 from tuner.store.service.access import Access
+from tuner.store.service.uses import Uses, name_in
 from tuner.store.service.webhooks import Webhooks
 from tuner.store.sql.connect import Synchronous, connect
 from tuner.store.sql.database import Database
 from tuner.store.trials import Trials
-from tuner.store.uses import Uses, name_in
 
 
 class Store:

@@ -23,7 +23,7 @@ from tuner.experiment.code.bundles import Bundles, unpacked
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.service.access import Role
-from tuner.store.uses import LEASE_S
+from tuner.store.service.uses import LEASE_S
 from tuner.usercode.archives import pack, sha256
 from tuner.usercode.entrypoints import EntrypointChecker
 

@@ -27,6 +27,7 @@ from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring, Saver, answer_notes
 from tuner.trials.compat import ray_compat
 from tuner.trials.compat.on_import import on_import
+from tuner.trials.messages import peer_lines
 from tuner.trials.messages.channel import ChannelClient, ChannelServer
 from tuner.trials.messages.launch import Launch, Resend
 from tuner.trials.messages.lifeline import Lifeline
@@ -315,6 +316,9 @@ class Rank:
         if to is not None and assignment.local_rank == 0 and (assignment.nodes > 1 or self.ip() != to.host):
             self._lifeline = Lifeline(to, self._token)
         if assignment.rank != 0 and self._channel_server is not None:
+            if assignment.watchers:
+                listener = self._channel_server.give_up_listener()
+                peer_lines.accept(listener, assignment.token, assignment.watchers, _JOIN_TIMEOUT_S)
             self._channel_server.close()
             self._channel_server = None
         if assignment.rank == 0 and self._channel_server is not None:
@@ -330,6 +334,8 @@ class Rank:
                 name="tuner-notes",
                 daemon=True,
             ).start()
+        if assignment.peers and self._lifeline is not None:
+            peer_lines.watch(assignment.peers, assignment.token, self._parted)
         os.environ.update(assignment.environment())
         if assignment.nodes > 1:
             rendezvous.choose_interface(self.ip())
@@ -343,6 +349,11 @@ class Rank:
         if self._lifeline is not None and self._assignment is not None:
             assert self._assignment.channel_address is not None
             self._lifeline.tell(f"it cannot reach rank 0 at {self._assignment.channel_address[0]}")
+
+    def _parted(self, rank: int, host: str) -> None:
+        """Tell the driver that this rank cannot reach another rank that is not rank 0."""
+        if self._lifeline is not None:
+            self._lifeline.tell(f"it cannot reach rank {rank} at {host}")
 
     def _why_not(self, launch: Launch) -> str | None:
         if self._dirty is not None:

@@ -1,4 +1,4 @@
-"""Note when packages of local directories were last used, so that those that no experiment uses can be deleted.
+"""Note when packages of local directories were last used, and find events of rare kinds without a look at all reports.
 
 Revision ID: 0025
 Revises: 0024
@@ -21,7 +21,11 @@ def upgrade() -> None:
         sa.Column("deleting_since", sa.Double().with_variant(sa.Float(), "sqlite"), nullable=True),
         sa.PrimaryKeyConstraint("uri", name=op.f("pk_package")),
     )
+    no_report = sa.text("kind <> 'reported'")
+    columns = ["experiment_id", "kind", "event_seq", "trial_number"]
+    op.create_index("ix_event_kind", "event", columns, sqlite_where=no_report, postgresql_where=no_report)
 
 
 def downgrade() -> None:
+    op.drop_index("ix_event_kind", "event")
     op.drop_table("package")
