@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import time
 
 import pytest
@@ -127,6 +129,48 @@ def test_two_nodes_that_cannot_reach_each_other(new_cluster: NewCluster) -> None
     assert re.search(r"it cannot reach rank 0 at 10\.213\.", failure.message)
     assert len(search.failures()) == 1
     assert search.trained_on(0)[-1] != used
+
+
+def test_two_nodes_without_rank_0_that_cannot_reach_each_other(new_cluster: NewCluster) -> None:
+    cluster = new_cluster((1, 1, 1, 1))
+    search = Search(cluster)
+    script = cluster.search("three", steps=40)
+    training(search, trials=1)
+    seats = [rank["host"] for rank in search.segments()[0][0].placement["ranks"]]
+    begun = time.time()
+    cluster.network.part(*(cluster.network.addresses.index(address) for address in seats[1:]))
+    search.completes(script, iterations=40)
+    at, _, failure = search.failures()[0]
+    print(f"noticed after {at - begun:.1f} s")
+    assert at - begun < NOTICED_S
+    assert (failure.kind, failure.cause, failure.rank) == ("system", "node_unreachable", 2)
+    assert failure.message.endswith(f"it cannot reach rank 1 at {seats[1]}")
+    assert len(search.failures()) == 1
+    assert not {*seats[1:]} <= search.trained_on(0)[-1]
+
+
+def test_a_link_that_is_cut_while_a_group_is_being_started(new_cluster: NewCluster) -> None:
+    cluster = new_cluster((1, 1, None))
+    search = Search(cluster)
+    script = cluster.search("one", pause=0.1)
+
+    def is_starting() -> bool:
+        for pid in cluster.network.processes(2, r"^\S*bin/python\S* .*(fork_server|default_worker)|^ray::"):
+            os.kill(pid, signal.SIGSTOP)  # no worker of node 2 says that it has started
+        return bool(cluster.network.processes(1, "^ray::RayRank"))
+
+    until("a rank on node 1", is_starting)
+    cluster.start_node(3, 1)
+    assert search.segments()[0][0].started_at is None
+    begun = time.time()
+    cluster.network.cut(2)
+    search.completes(script)
+    [[segment]] = search.segments().values()
+    assert segment.started_at is not None
+    print(f"started elsewhere after {segment.started_at - begun:.1f} s")
+    assert segment.started_at - begun < NOTICED_S + 10.0, "the ranks need some seconds to start"
+    assert search.trained_on(0) == [{cluster.network.addresses[1], cluster.network.addresses[3]}]
+    assert search.failures() == []
 
 
 def test_a_node_that_vanishes_and_one_that_comes_instead(new_cluster: NewCluster) -> None:
