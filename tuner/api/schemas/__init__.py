@@ -69,6 +69,7 @@ from tuner.api.schemas.health import Health
 from tuner.api.schemas.lineage import Change, Lineage, LineageSegment, ScheduleEntry
 from tuner.api.schemas.neighbours import Neighbour, Neighbours
 from tuner.api.schemas.profiles import Profile, ProfileRequest
+from tuner.api.schemas.projects import Project, ProjectList
 from tuner.api.schemas.ranks import Live, LiveRank, LogItem, Logs, Usage, UsageSeries
 from tuner.api.schemas.replay import Replay, ReplayedTrial, ReplayRequest, ReplayTotals, TrialOutcome
 from tuner.api.schemas.timeline import Timeline, TimelineDevice, TimelineSpan, TimelineTrial
@@ -166,6 +167,8 @@ __all__ = [
     "Pareto",
     "Point",
     "Problem",
+    "Project",
+    "ProjectList",
     "Profile",
     "ProfileRequest",
     "Replay",

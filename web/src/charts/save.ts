@@ -1,6 +1,6 @@
 /** Save what a chart shows: its picture as PNG, its numbers as CSV or as a table. */
 
-import type { Curves, Series, Trial } from "../api/types";
+import type { BestOverTime, Curves, Series, Trial } from "../api/types";
 import { columnOf, type Across } from "../curves/across";
 
 /** The names of the columns, and then the numbers of a chart. */
@@ -35,6 +35,21 @@ export function comparedCurvesRows(
   const rows: unknown[][] = [["trial", "segment", columnOf(across), metric]];
   series.forEach(({ segments }, i) => {
     for (const one of segments) one.x.forEach((at, k) => rows.push([names[i], one.ordinal, at, one.y[k]]));
+  });
+  return rows;
+}
+
+/** The improvements of some experiments, and the end of each. `x`: "time" or "trial_time". */
+export function comparedBestRows(
+  names: readonly string[],
+  bests: readonly (BestOverTime | undefined)[],
+  metric: string,
+  x: string,
+): Rows {
+  const rows: unknown[][] = [["experiment", `${x}_s`, `best ${metric}`]];
+  bests.forEach((best, i) => {
+    best?.x.forEach((at, k) => rows.push([names[i], at, best.y[k]]));
+    if (best && best.y.length > 0) rows.push([names[i], best.until, best.y[best.y.length - 1]]);
   });
   return rows;
 }

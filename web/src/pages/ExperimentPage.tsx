@@ -129,10 +129,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const brushText = address.get("brush");
   // Compute the dimensions only if somebody looks at them, since they change with every report.
   const wanted = tab === "parameters" || brushText !== null || (history && tab === "curves");
-  const { metric: objective, space } = experiment;
+  const { metric: objective, objectives, space } = experiment;
   const dimensions = useMemo(
-    () => (wanted ? dimensionsOf(trials, { metric: objective, space }) : NO_DIMENSIONS),
-    [wanted, trials, objective, space],
+    () => (wanted ? dimensionsOf(trials, { metric: objective, objectives, space }) : NO_DIMENSIONS),
+    [wanted, trials, objective, objectives, space],
   );
   const brushes = useMemo(() => parseBrushes(brushText), [brushText]);
   const state = STATES.find((one) => one === address.get("state")) ?? null;

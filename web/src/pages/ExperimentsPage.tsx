@@ -150,6 +150,15 @@ export default function ExperimentsPage() {
           <Button
             size="compact-sm"
             variant="default"
+            disabled={chosen.length < 2}
+            title="the best values so far over their cost, and what they differ in"
+            onClick={() => void navigate(`/compare?experiments=${chosen.map((one) => one.id).slice(0, 10).join(",")}`)}
+          >
+            Compare
+          </Button>
+          <Button
+            size="compact-sm"
+            variant="default"
             disabled={best.length < 2}
             title="the best trial of each"
             onClick={() => void navigate(`/compare?trials=${best.slice(0, 10).join(",")}`)}
@@ -241,6 +250,12 @@ export function inUse({ counts, scaling }: Pick<Experiment, "counts" | "scaling"
   return `${least}${number(amount)} ${unit}${amount === 1 ? "" : "s"}`;
 }
 
+/** The best value of an objective. Different trials may have reported those of several objectives. */
+export function bestOf({ best, metric: first }: Pick<Experiment, "best" | "metric">, name: string): number | null {
+  const found = best?.objectives.find((one) => one.metric === name)?.value;
+  return found ?? (name === first ? (best?.value ?? null) : null);
+}
+
 function Chosen({ what, onClear }: { what: string; onClear: () => void }) {
   return (
     <button type="button" className={classes.chosen} aria-label={`Remove the filter ${what}`} onClick={onClear}>
@@ -314,8 +329,14 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
         {held && <span className={classes.use}>{held} in use</span>}
       </td>
       <td>
-        <b>{metric(best?.value)}</b>
-        <span className={classes.use}>{objectives.map((one) => `${one.mode} ${one.metric}`).join(", ")}</span>
+        {objectives.map((one) => (
+          <span key={one.metric} className={classes.objective}>
+            <b>{metric(bestOf(experiment, one.metric))}</b>{" "}
+            <span className={classes.use}>
+              {one.mode} {one.metric}
+            </span>
+          </span>
+        ))}
       </td>
       <td className={classes.wide}>
         <Spark id={experiment.id} metric={experiment.metric} value={best?.value ?? null} />

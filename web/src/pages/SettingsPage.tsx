@@ -13,6 +13,7 @@ import { Snippet } from "../parts/FirstExperiment";
 import { useTitle } from "../parts/useTitle";
 import { outcome, pageOf, said } from "./audit";
 import classes from "./SettingsPage.module.css";
+import { Projects } from "./Projects";
 import { Webhooks } from "./Webhooks";
 
 const ROLES = [
@@ -22,7 +23,7 @@ const ROLES = [
   { value: "admin", label: "admin: also manages tokens" },
 ];
 
-/** The settings: who may use this service, who is told of what, and who changed what. */
+/** The settings: who may use this service, what its projects use, who is told of what, and who changed what. */
 export default function SettingsPage() {
   useTitle("Settings");
   const tokens = useQuery({ queryKey: ["tokens"], queryFn: ({ signal }) => api.tokens(signal) });
@@ -98,6 +99,7 @@ export default function SettingsPage() {
           </Panel>
         </>
       )}
+      {!tokens.isLoading && <Projects />}
       {!tokens.isLoading && <Webhooks />}
       {tokens.data && <Audit />}
     </div>

@@ -1,5 +1,5 @@
 import { Select } from "@mantine/core";
-import { useMemo } from "react";
+import { useMemo, type ReactNode } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { trialsCall } from "../charts/copies";
 import type { Dimension } from "../charts/dimensions";
@@ -19,10 +19,13 @@ interface ContourPanelProps extends Marking {
   dimensions: readonly Dimension[];
   where: readonly string[];
   address: Address;
+  /** Chooses the objective, if there are several. */
+  objective?: ReactNode;
 }
 
 /** Two parameters together: where good trials lie. */
-export function ContourPanel({ experiment, trials, dimensions, where, address, ...marking }: ContourPanelProps) {
+export function ContourPanel(props: ContourPanelProps) {
+  const { experiment, trials, dimensions, where, address, objective, ...marking } = props;
   const { rank, only } = marking;
   const [px, py] = [address.get("px"), address.get("py")];
   const { parameters, across, up } = useMemo(() => pairOf(dimensions, px, py), [dimensions, px, py]);
@@ -66,6 +69,7 @@ export function ContourPanel({ experiment, trials, dimensions, where, address, .
         <div className={classes.controls}>
           {choose("px", "Horizontal parameter", across.id)}
           {choose("py", "Vertical parameter", up.id)}
+          {objective}
           <SaveMenu
             name={`${experiment.name} ${across.id} ${up.id}`}
             rows={() => trialsRows(trials, only)}

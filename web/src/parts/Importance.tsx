@@ -1,6 +1,7 @@
 import { Skeleton } from "@mantine/core";
 import { useDebouncedValue } from "@mantine/hooks";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import type { ReactNode } from "react";
 import { api } from "../api/client";
 import type { Experiment, Importances } from "../api/types";
 import { importanceCall } from "../charts/copies";
@@ -18,15 +19,22 @@ const SETTLE_MS = 200;
 /** Fewer trials than this for each parameter are few. */
 const PER_PARAMETER = 15;
 
-/**
- * Show how much each parameter mattered for the objective, as far as the trials that have ended can tell. `where`: the filters as
- * conditions of the service; only trials that meet them count.
- */
-export default function Importance({ experiment, where }: { experiment: Experiment; where: readonly string[] }) {
+interface ImportanceProps {
+  experiment: Experiment;
+  /** The filters as conditions of the service; only trials that meet them count. */
+  where: readonly string[];
+  /** The objective; null for the first one. */
+  metric?: string | null;
+  /** Chooses the objective, if there are several. */
+  objective?: ReactNode;
+}
+
+/** Show how much each parameter mattered for an objective, as far as the trials that have ended can tell. */
+export default function Importance({ experiment, where, metric = null, objective }: ImportanceProps) {
   const [chosen] = useDebouncedValue(where, SETTLE_MS);
   const query = useQuery({
-    queryKey: keys.importance(experiment.id, chosen),
-    queryFn: ({ signal }) => api.importance(experiment.id, chosen, signal),
+    queryKey: keys.importance(experiment.id, metric, chosen),
+    queryFn: ({ signal }) => api.importance(experiment.id, metric, chosen, signal),
     refetchInterval: experimentEnded(experiment.state) ? false : REFRESH_MS,
     placeholderData: keepPreviousData,
   });
@@ -43,13 +51,16 @@ export default function Importance({ experiment, where }: { experiment: Experime
     <Panel
       title={experiment.objectives.length > 1 ? `${TITLE} for ${query.data.metric}` : TITLE}
       aside={
-        items.length > 0 && (
-          <SaveMenu
-            name={`${experiment.name} importance`}
-            rows={() => [["parameter", "share"], ...items.map(({ parameter, share }) => [parameter, share])]}
-            call={importanceCall(experiment.id, where)}
-          />
-        )
+        <div className={classes.controls}>
+          {objective}
+          {items.length > 0 && (
+            <SaveMenu
+              name={`${experiment.name} importance`}
+              rows={() => [["parameter", "share"], ...items.map(({ parameter, share }) => [parameter, share])]}
+              call={importanceCall(experiment.id, where, metric)}
+            />
+          )}
+        </div>
       }
     >
       <Shares found={query.data} caution={cautionOf(query.data, experiment)} chosen={chosen.length > 0} />

@@ -1,3 +1,4 @@
+import { Select } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api } from "../api/client";
@@ -5,7 +6,8 @@ import type { Experiment, Trial } from "../api/types";
 import { trialsCall } from "../charts/copies";
 import { trialsRows } from "../charts/save";
 import { ParallelChart } from "../charts/ParallelChart";
-import { inOrder, type Dimension } from "../charts/dimensions";
+import { inOrder, underObjective, type Dimension } from "../charts/dimensions";
+import { ranks } from "../curves/colours";
 import { keys } from "../live/useExperiment";
 import { formatBrushes, formatList, parseList, type Brushes, type Chosen } from "../pages/address";
 import type { Address } from "../pages/useAddress";
@@ -46,12 +48,32 @@ export default function ParametersTab({
   brushes,
   where,
   address,
+  rank,
   ...rest
 }: ParametersTabProps) {
+  const names = experiment.objectives.map(({ metric }) => metric);
+  const asked = address.get("objective");
+  const metric = asked !== null && asked !== experiment.metric && names.includes(asked) ? asked : null;
+  const shown = useMemo(() => underObjective(experiment, trials, metric), [experiment, trials, metric]);
+  const places = useMemo(
+    () => (metric === null ? rank : ranks(shown.trials, shown.experiment.mode)),
+    [metric, rank, shown],
+  );
+  const objective = names.length > 1 && (
+    <Select
+      size="xs"
+      w={150}
+      aria-label="Objective"
+      allowDeselect={false}
+      data={names}
+      value={metric ?? experiment.metric}
+      onChange={(value) => address.set({ objective: value === experiment.metric ? null : value })}
+    />
+  );
   // The most important parameters come first. The order stays while trials are chosen, so that no axis moves under the mouse.
   const importance = useQuery({
     queryKey: keys.importance(experiment.id),
-    queryFn: ({ signal }) => api.importance(experiment.id, [], signal),
+    queryFn: ({ signal }) => api.importance(experiment.id, null, [], signal),
   });
   const items = importance.data?.items;
   const byImportance = useMemo(() => {
@@ -100,6 +122,7 @@ export default function ParametersTab({
             onBrush={onBrush}
             onMove={onMove}
             height={340}
+            rank={places}
             {...rest}
           />
         ) : (
@@ -108,21 +131,24 @@ export default function ParametersTab({
           </div>
         )}
       </Panel>
-      <Importance experiment={experiment} where={where} />
+      <Importance experiment={experiment} where={where} metric={metric} objective={objective} />
       <SlicesPanel
-        experiment={experiment}
-        trials={trials}
+        experiment={shown.experiment}
+        trials={shown.trials}
         dimensions={byImportance}
         where={where}
-        address={address}
+        objective={objective}
+        rank={places}
         {...rest}
       />
       <ContourPanel
-        experiment={experiment}
-        trials={trials}
+        experiment={shown.experiment}
+        trials={shown.trials}
         dimensions={byImportance}
         where={where}
         address={address}
+        objective={objective}
+        rank={places}
         {...rest}
       />
     </>

@@ -1,12 +1,10 @@
-import { Select } from "@mantine/core";
-import { useMemo } from "react";
+import { useMemo, type ReactNode } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { trialsCall } from "../charts/copies";
 import { objectiveOf, type Dimension } from "../charts/dimensions";
 import { trialsRows } from "../charts/save";
 import { dotsOf } from "../charts/scatter";
 import { ScatterChart, type Marking } from "../charts/ScatterChart";
-import type { Address } from "../pages/useAddress";
 import { Panel } from "./Panel";
 import classes from "./parts.module.css";
 import { SaveMenu } from "./SaveMenu";
@@ -17,8 +15,8 @@ interface SlicesPanelProps extends Marking {
   /** In the order in which they are shown; the objective among them. */
   dimensions: readonly Dimension[];
   where: readonly string[];
-  /** Where the chosen objective stands, if there are several. */
-  address?: Address;
+  /** Chooses the objective, if there are several. */
+  objective?: ReactNode;
 }
 
 /** The number of parameters to show. They are sorted by importance, so the others matter little. */
@@ -26,18 +24,9 @@ const MOST = 12;
 
 /** The objective over each parameter, of the trials that the filters leave; the objective's axis spans their values. */
 export default function SlicesPanel(props: SlicesPanelProps) {
-  const { experiment: whole, trials: found, dimensions, where, address, ...marking } = props;
+  const { experiment, trials, dimensions, where, objective, ...marking } = props;
   const { only } = marking;
-  const names = whole.objectives.map(({ metric }) => metric);
-  const asked = address?.get("objective");
-  const metric = names.find((name) => name === asked) ?? whole.metric;
-  const experiment = useMemo(() => ({ ...whole, metric }), [whole, metric]);
-  // Of the other objectives, the last value counts, as for the front.
-  const trials = useMemo(
-    () =>
-      metric === whole.metric ? found : found.map((trial) => ({ ...trial, best_value: trial.last[metric] ?? null })),
-    [found, metric, whole.metric],
-  );
+  const { metric } = experiment;
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
   const parameters = dimensions.filter((one) => !one.objective);
   const { up, slices } = useMemo(() => {
@@ -52,20 +41,10 @@ export default function SlicesPanel(props: SlicesPanelProps) {
       title={`Each parameter and ${metric}`}
       aside={
         <div className={classes.controls}>
-          {names.length > 1 && address && (
-            <Select
-              size="xs"
-              w={150}
-              aria-label="Objective"
-              allowDeselect={false}
-              data={names}
-              value={metric}
-              onChange={(value) => address.set({ objective: value === whole.metric ? null : value })}
-            />
-          )}
+          {objective}
           <SaveMenu
             name={`${experiment.name} slices`}
-            rows={() => trialsRows(found, marking.only)}
+            rows={() => trialsRows(trials, marking.only)}
             call={trialsCall(experiment.id, where)}
           />
         </div>

@@ -10,7 +10,7 @@ const [WIDTH, HEIGHT] = [90, 22];
 export function Spark({ id, metric, value }: { id: string; metric: string; value: number | null }) {
   const { data } = useQuery({
     queryKey: [...keys.experiment(id), "spark", value],
-    queryFn: ({ signal }) => api.bestSoFar(id, signal),
+    queryFn: ({ signal }) => api.bestSoFar(id, {}, signal),
     enabled: value !== null,
     staleTime: Infinity,
     placeholderData: (old) => old,

@@ -67,7 +67,7 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
       {query.isLoading && <Skeleton height={240} />}
       {data && (
         <>
-          <ul className={classes.legend} aria-label="Time of all trials by phase">
+          <ul className={classes.legend} aria-label="Time by phase, summed over trials">
             {shares(data.totals).map(({ phase, seconds, share }) => (
               <li key={phase}>
                 <i style={{ background: PHASES[phase][theme], height: 12 * PHASES[phase].share }} />{" "}
@@ -80,6 +80,10 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
               </li>
             )}
           </ul>
+          <p className={classes.sumWords}>
+            Times are sums over {data.total > data.trials.length ? "the trials below" : "all trials"}, so they exceed the
+            running time of the experiment if several trials run at the same time. The axis shows the time since the start.
+          </p>
           {lanes.length > 0 ? (
             <TimelineChart
               lanes={lanes}
