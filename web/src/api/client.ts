@@ -302,7 +302,10 @@ export const api = {
   importance: (id: string, metric: string | null, where: readonly string[], signal?: AbortSignal) =>
     answered(
       http.GET("/api/v1/experiments/{experiment_id}/importance", {
-        params: { path: { experiment_id: id }, query: { ...(metric === null ? {} : { metric }), ...(where.length > 0 ? { where: [...where] } : {}) } },
+        params: {
+          path: { experiment_id: id },
+          query: { ...(metric === null ? {} : { metric }), ...(where.length > 0 ? { where: [...where] } : {}) },
+        },
         ...aborting(signal),
       }),
       signal,

@@ -38,11 +38,7 @@ export function CompareExperiments({ ids, address }: { ids: readonly string[]; a
   const broken = found.find((query) => query.isError && !query.data);
   if (broken)
     return (
-      <ProblemBox
-        error={broken.error}
-        what="experiment"
-        retry={() => found.forEach((query) => void query.refetch())}
-      />
+      <ProblemBox error={broken.error} what="experiment" retry={() => found.forEach((query) => void query.refetch())} />
     );
   const experiments = found.flatMap((query) => query.data ?? []);
   if (experiments.length < ids.length) return <Skeleton height={420} />;
@@ -66,10 +62,7 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
   });
   useKeys({ l: () => address.set({ y: log ? null : "log" }) });
   const names = useMemo(() => namesOf(experiments), [experiments]);
-  const series = useMemo(
-    () => experiments.map((one, i): Series => stepsOf(bests[i], i, one)),
-    [experiments, bests],
-  );
+  const series = useMemo(() => experiments.map((one, i): Series => stepsOf(bests[i], i, one)), [experiments, bests]);
   const rows = useMemo(() => experimentRows(experiments), [experiments]);
   const best = useMemo(() => new Map(rows.map((row) => [row, bestColumn(row, experiments)])), [rows, experiments]);
   const without = (id: string) =>
@@ -174,7 +167,11 @@ export function namesOf(experiments: readonly Pick<Experiment, "id" | "name">[])
 }
 
 /** The best value so far as steps, which hold until the next improvement and at last until the end. */
-export function stepsOf(best: BestOverTime | undefined, number: number, { id, state }: Pick<Experiment, "id" | "state">): Series {
+export function stepsOf(
+  best: BestOverTime | undefined,
+  number: number,
+  { id, state }: Pick<Experiment, "id" | "state">,
+): Series {
   const [x, y]: [number[], number[]] = [[], []];
   best?.x.forEach((at, i) => {
     const value = best.y[i];

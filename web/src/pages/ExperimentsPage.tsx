@@ -152,7 +152,14 @@ export default function ExperimentsPage() {
             variant="default"
             disabled={chosen.length < 2}
             title="the best values so far over their cost, and what they differ in"
-            onClick={() => void navigate(`/compare?experiments=${chosen.map((one) => one.id).slice(0, 10).join(",")}`)}
+            onClick={() =>
+              void navigate(
+                `/compare?experiments=${chosen
+                  .map((one) => one.id)
+                  .slice(0, 10)
+                  .join(",")}`,
+              )
+            }
           >
             Compare
           </Button>

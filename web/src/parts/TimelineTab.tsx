@@ -81,8 +81,9 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
             )}
           </ul>
           <p className={classes.sumWords}>
-            Times are sums over {data.total > data.trials.length ? "the trials below" : "all trials"}, so they exceed the
-            running time of the experiment if several trials run at the same time. The axis shows the time since the start.
+            Times are sums over {data.total > data.trials.length ? "the trials below" : "all trials"}, so they exceed
+            the running time of the experiment if several trials run at the same time. The axis shows the time since the
+            start.
           </p>
           {lanes.length > 0 ? (
             <TimelineChart

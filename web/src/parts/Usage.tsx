@@ -4,7 +4,10 @@ import { api } from "../api/client";
 import type { TrialWithSegments, UsageSeries } from "../api/types";
 import { bytes } from "../format";
 import { hasEnded } from "../live/states";
+import { trialCall } from "../charts/copies";
+import { usageRows } from "../charts/save";
 import { ProblemBox } from "./Problem";
+import { SaveMenu } from "./SaveMenu";
 import classes from "./TrialDetails.module.css";
 
 const WIDTH = 120;
@@ -26,32 +29,42 @@ export function Usage({ trial }: { trial: TrialWithSegments }) {
   const gpus = items.some((item) => item.gpu_reserved_bytes.some((value) => value !== null));
   const segments = [...new Set(items.map((item) => item.segment))].sort((a, b) => b - a);
   return (
-    <>
-      {segments.map((segment) => (
-        <table key={segment} className={classes.usage} aria-label={`Usage in segment ${segment}`}>
-          <thead>
-            <tr>
-              <th>{segments.length > 1 ? `Segment ${segment}` : "Rank"}</th>
-              <th>CPU</th>
-              <th>Memory</th>
-              {gpus && (
-                <>
-                  <th>GPU</th>
-                  <th>GPU memory</th>
-                </>
-              )}
-            </tr>
-          </thead>
-          <tbody>
-            {items
-              .filter((item) => item.segment === segment)
-              .map((item) => (
-                <Row key={item.rank} item={item} gpus={gpus} />
-              ))}
-          </tbody>
-        </table>
-      ))}
-    </>
+    <figure className={classes.usages}>
+      <figcaption>
+        While the ranks trained{" "}
+        <SaveMenu
+          name={`trial ${trial.number} usage`}
+          rows={() => usageRows(items)}
+          call={trialCall(trial, "usage", { segment: null, rank: null, search: null })!}
+        />
+      </figcaption>
+      <div>
+        {segments.map((segment) => (
+          <table key={segment} className={classes.usage} aria-label={`Usage in segment ${segment}`}>
+            <thead>
+              <tr>
+                <th>{segments.length > 1 ? `Segment ${segment}` : "Rank"}</th>
+                <th>CPU</th>
+                <th>Memory</th>
+                {gpus && (
+                  <>
+                    <th>GPU</th>
+                    <th>GPU memory</th>
+                  </>
+                )}
+              </tr>
+            </thead>
+            <tbody>
+              {items
+                .filter((item) => item.segment === segment)
+                .map((item) => (
+                  <Row key={item.rank} item={item} gpus={gpus} />
+                ))}
+            </tbody>
+          </table>
+        ))}
+      </div>
+    </figure>
   );
 }
 

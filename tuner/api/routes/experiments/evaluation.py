@@ -163,7 +163,7 @@ def best_so_far(
     x: Annotated[
         Literal["time", "trial_time"],
         Query(
-            description="time: seconds since the experiment's start; trial_time: seconds for which all trials together had trained"
+            description="time: seconds since the experiment's start; trial_time: seconds that all trials together had trained"
         ),
     ] = "time",
 ) -> Response:
