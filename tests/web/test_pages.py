@@ -106,7 +106,7 @@ def test_a_new_experiment_is_checked_while_one_types_and_then_started(visit: Ope
         "name: typed\nentrypoint: tuner.examples.digits:train\nmetric: accuracy\nmode: max\nnum_samples: 4\nmax_t: 3\n"
         "space:\n  lr: {type: loguniform, lower: 0.001, upper: 0.1}\n"
     )
-    expect(page.get_by_label("Name")).to_have_value("typed")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("typed")
     expect(page.get_by_role("listitem").filter(has_text="lr=")).to_have_count(4)
     page.get_by_role("button", name="Start the search").click()
     expect(page.get_by_role("heading", name="typed")).to_be_visible()
@@ -188,7 +188,9 @@ def test_whole_experiments_are_compared(visit: Open, service: Service, ended: Se
     page.get_by_role("button", name="Compare", exact=True).click()
     expect(page).to_have_url(re.compile(rf"experiments={wide.public_id},{ended.public_id}".replace(",", "(,|%2C)")))
     chart = page.get_by_role("img", name="accuracy of wider, older; the table below has the numbers")
-    wait_until(page, lambda: chart.evaluate(f"box => {{ {INK.split('{', 1)[1].replace('document.', 'box.')}") > 100, "lines")
+    wait_until(
+        page, lambda: chart.evaluate(f"box => {{ {INK.split('{', 1)[1].replace('document.', 'box.')}") > 100, "lines"
+    )
     table = page.get_by_role("region", name="Comparison")
     expect(table.get_by_role("row", name=re.compile("^samples"))).to_contain_text("27")
     best = {one.name: one.best["value"] for one in service.store.experiments.page().items}

@@ -123,7 +123,7 @@ class Metrics:
             start = begin(connection, experiment_id)
             spans = np.array([tuple(row) for row in connection.execute(query)]).reshape(-1, 2)
         times = np.asarray(seconds, dtype=float) + start
-        return (_before(spans[:, 0], times) - _before(spans[:, 1], times)).tolist()  # type: ignore[no-any-return]
+        return (_before(spans[:, 0], times) - _before(spans[:, 1], times)).tolist()
 
     def thin(self, before: float, now: float | None = None) -> int:
         """Delete most points of the experiments that ended before this time. Return the number of these experiments.
@@ -137,7 +137,8 @@ def _before(marks: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[n
     """Return for each time the sum of its distances to all marks before it."""
     marks = np.sort(marks)
     count = np.searchsorted(marks, times, side="right")
-    return count * times - np.r_[0.0, np.cumsum(marks)][count]
+    before: NDArray[np.float64] = count * times - np.r_[0.0, np.cumsum(marks)][count]
+    return before
 
 
 def names_of(connection: Connection, experiment_ids: Sequence[int]) -> dict[int, list[str]]:
