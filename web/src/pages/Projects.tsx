@@ -5,9 +5,9 @@ import { api } from "../api/client";
 import type { Project } from "../api/types";
 import { settingsCall } from "../charts/copies";
 import { moment, number } from "../format";
-import { CopyMenu } from "../parts/CopyMenu";
-import { Panel } from "../parts/Panel";
-import { ProblemBox } from "../parts/Problem";
+import { CopyMenu } from "../parts/common/CopyMenu";
+import { Panel } from "../parts/common/Panel";
+import { ProblemBox } from "../parts/common/Problem";
 import classes from "./SettingsPage.module.css";
 
 /** The projects, with what their experiments have used and may hold. A click on one lists its experiments. */

@@ -1,6 +1,6 @@
 import { Button, CloseButton, Select, TextInput } from "@mantine/core";
 import { useState } from "react";
-import { domainWords } from "../parts/Setup";
+import { domainWords } from "../parts/setup/Setup";
 import classes from "./NewExperimentPage.module.css";
 import { asKind, fieldText, freshName, KINDS, rowsOfSpace, withText, type SpaceRow } from "./space";
 import type { Spec } from "./spec";
