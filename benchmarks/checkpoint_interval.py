@@ -26,7 +26,7 @@ from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
 from tuner.domain.segments import CheckpointInfo, Failure, SegmentRef
 from tuner.driver.assemble import assemble
 from tuner.driver.core.actions import RunSegment
-from tuner.driver.core.saving import best_interval
+from tuner.driver.core.state.saving import best_interval
 from tuner.space import Space
 
 COSTS_S = (0.5, 10.0, 60.0)

@@ -9,6 +9,7 @@ import ast
 import heapq
 import importlib
 import itertools
+import pkgutil
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ import numpy as np
 import tuner
 from benchmarks.learning_curves import Problem, imported
 from tuner.driver.virtual import Simulation
+from tuner.schedulers import freeze_thaw
 
 ETA = 3
 OPTION = "option."
@@ -89,6 +91,14 @@ def options_in(changes: str) -> dict[str, Any]:
     return {path.removeprefix(OPTION): ast.literal_eval(text) for path, text in named if path.startswith(OPTION)}
 
 
+def part_of_freeze_thaw(name: str) -> types.ModuleType:
+    """Return the module of freeze-thaw with this name, whichever of its packages the module is in."""
+    for found in pkgutil.walk_packages(freeze_thaw.__path__, f"{freeze_thaw.__name__}."):
+        if not found.ispkg and found.name.rpartition(".")[2] == name:
+            return importlib.import_module(found.name)
+    raise ValueError(f"freeze-thaw has no module {name!r}")
+
+
 @contextmanager
 def changed(changes: str) -> Iterator[None]:
     """Change constants of freeze-thaw within a `with` block: "novelty.CROWDED=0.1;scheduler.PRIOR.lengthscale=(1.0, 0.7)".
@@ -102,7 +112,7 @@ def changed(changes: str) -> Iterator[None]:
             if path.strip().startswith(OPTION):
                 continue
             name, constant, *field = path.strip().split(".")
-            module = importlib.import_module(f"tuner.schedulers.freeze_thaw.{name}")
+            module = part_of_freeze_thaw(name)
             before, value = getattr(module, constant), ast.literal_eval(text)
             setattr(module, constant, replace(before, **{field[0]: value}) if field else value)
             undo.append((module, constant, before))

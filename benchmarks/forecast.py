@@ -4,7 +4,8 @@
 
 Each search is forecast at several times, from the data that was known then. An interval should contain the true value in eight of
 ten cases. The constants of the forecasts are fitted on all families except the one on which they are tested. --fit prints the
-constants for all families together, which are those in `tuner/schedulers/shared/forecast.py` and `tuner/experiment/forecast.py`.
+constants for all families together, which are those in `tuner/schedulers/shared/forecast.py` and
+`tuner/experiment/analysis/forecast.py`.
 """
 
 from __future__ import annotations

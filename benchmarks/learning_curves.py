@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tuner
-from tuner.schedulers.freeze_thaw.unit_cube import Cube
+from tuner.schedulers.freeze_thaw.model.unit_cube import Cube
 from tuner.space import Space
 
 Floats = NDArray[np.float64]

@@ -32,11 +32,11 @@ from benchmarks.contenders import changed  # noqa: E402
 from benchmarks.learning_curves import SHARED, Problem  # noqa: E402
 from benchmarks.quality import in_family, interval  # noqa: E402
 from tuner.schedulers.freeze_thaw import scheduler  # noqa: E402
-from tuner.schedulers.freeze_thaw.curve_model import Evidence, Floats, Posterior, Rows  # noqa: E402
-from tuner.schedulers.freeze_thaw.levels import levels, tau  # noqa: E402
-from tuner.schedulers.freeze_thaw.results import MAX_ROWS  # noqa: E402
-from tuner.schedulers.freeze_thaw.score_warp import Warp  # noqa: E402
-from tuner.schedulers.freeze_thaw.unit_cube import Cube  # noqa: E402
+from tuner.schedulers.freeze_thaw.model.curve_model import Evidence, Floats, Posterior, Rows  # noqa: E402
+from tuner.schedulers.freeze_thaw.model.levels import levels, tau  # noqa: E402
+from tuner.schedulers.freeze_thaw.model.results import MAX_ROWS  # noqa: E402
+from tuner.schedulers.freeze_thaw.model.score_warp import Warp  # noqa: E402
+from tuner.schedulers.freeze_thaw.model.unit_cube import Cube  # noqa: E402
 
 TESTED = 300
 MEASURES = ("rho", "lpd", "top10")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.trials.messages.profiling import ProfileKind, ProfileRequest
-from tuner.trials.runtime.profiler import Profiler, Subject
+from tuner.trials.runtime.measures.profiler import Profiler, Subject
 
 RATE_HZ = 100.0
 

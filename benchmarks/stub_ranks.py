@@ -34,13 +34,13 @@ from tuner.domain.segments import CheckpointInfo, Report
 from tuner.driver.hosts.executor import GroupOptions
 from tuner.driver.hosts.host import Host
 from tuner.settings import Settings
-from tuner.trials.groups.builder import GroupBuilder
-from tuner.trials.groups.cut_nodes import CutNodes
-from tuner.trials.groups.group import Group, Key
-from tuner.trials.groups.growth import NodeType
-from tuner.trials.groups.manager import GroupManager
-from tuner.trials.groups.placement import assign_ranks
-from tuner.trials.groups.pool import Pool
+from tuner.trials.groups.cluster.cut_nodes import CutNodes
+from tuner.trials.groups.cluster.growth import NodeType
+from tuner.trials.groups.pools.builder import GroupBuilder
+from tuner.trials.groups.pools.group import Group, Key
+from tuner.trials.groups.pools.placement import assign_ranks
+from tuner.trials.groups.pools.pool import Pool
+from tuner.trials.groups.segments.manager import GroupManager
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.protocol import Progress, RankResult, WorkerMetadata
 from tuner.trials.messages.report_socket import _REPORTS, Address, _parts

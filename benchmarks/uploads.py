@@ -27,7 +27,7 @@ def train(config: dict[str, Any]) -> None:
     entered = time.time()
     import tuner
     from tests import slow_storage
-    from tuner.trials.runtime import uploads
+    from tuner.trials.runtime.sending import uploads
 
     slow_storage.install()
     if config["waiting"]:

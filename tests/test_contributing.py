@@ -65,7 +65,7 @@ def test_a_limit(copy: Path) -> None:
         from tuner.api import create_app, schemas
         from tuner.domain.experiment import Limits
         from tuner.errors import SpecError
-        from tuner.experiment.spec import parse_spec
+        from tuner.experiment.specs.spec import parse_spec
         from tuner.sdk import run
         from tuner.settings import Settings
         from tuner.store import Store

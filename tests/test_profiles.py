@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from tests.agents.conftest import SPEC, AgentService
 from tuner.client.synchronous import connect
 from tuner.errors import Conflict, NotAllowed, ServiceError, SpecError
 from tuner.store import Store
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 
 STEADY: dict[str, Any] = {
     **SPEC,
@@ -54,6 +55,29 @@ def begun(service: AgentService) -> tuple[str, str]:
     name = service.create(**{**STEADY, "space": space})
     [trial] = service.until("a report", lambda: [one for one in service.trials(name) if one["iteration"]])
     return name, trial["id"]
+
+
+def test_the_log_of_the_driver_is_read_over_http(service: AgentService) -> None:
+    name, trial = begun(service)
+    service.post(f"/trials/{trial}/stop", status=202)
+    service.until("the end", lambda: service.get(f"/experiments/{name}")["state"] == "completed")
+    found = service.until(
+        "the last line",
+        lambda: (log := service.get(f"/experiments/{name}/driver-log")) and "no longer" in log["text"] and log,
+    )
+    lines = found["text"].splitlines()
+    assert "driver 1 of this experiment: tuner " in lines[0]
+    assert "the log has 0 entries about 0 trials" in lines[1]
+    about = [line.partition("trial 0, segment 1: ")[2] for line in lines[2:-1]]
+    assert about[0] == "1 x {'CPU': 1.0} asked for"
+    assert re.match(r"starts in new processes after [\d.]+ s: rank 0 on \S+ \(process \d+\)$", about[1])
+    assert re.match(r"left after [\d.]+ s$", about[2])
+    assert lines[-1].endswith("no longer driven here: the experiment is completed")
+    assert found["left_out"] == 0
+    assert service.get(f"/experiments/{name}/driver-log?search=NEW+PROC")["text"].count("\n") == 1
+    with connect(service.url, token=token(service, Role.VIEWER)) as viewer:
+        log = viewer.experiment(name).driver_log(tail=1)
+        assert (log.text.count("\n"), log.left_out) == (1, len(lines) - 1)
 
 
 def test_a_running_trial_is_profiled_over_http(service: AgentService) -> None:

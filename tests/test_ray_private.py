@@ -12,8 +12,9 @@ ROOT = Path(__file__).parents[1]
 KNOW_MODULES = {
     "tuner/driver/hosts/ray/ray_start.py",
     "tuner/driver/hosts/ray/tokens.py",
+    "tuner/trials/compat/datasets.py",
     "tuner/trials/compat/ray_compat.py",
-    "tuner/trials/groups/ray_nodes.py",
+    "tuner/trials/groups/cluster/ray_nodes.py",
 }
 KNOW_ATTRIBUTES = ("tuner/schedulers/from_ray.py", "tuner/schedulers/stoppers/from_ray.py")
 LOGGER = "ray._private.authentication"

@@ -87,6 +87,76 @@ def test_force_deletes_what_runs_with_its_files(service: Service) -> None:
     assert service.client.get("/readyz").status_code == 200
 
 
+def test_pinned_checkpoints_are_kept_until_they_are_unpinned(service: Service) -> None:
+    """A pin reaches the running driver: later checkpoints replace each other, but not this one."""
+    space = {"x": SLOW["space"]["x"], "steps": {"type": "const", "value": 60}}
+    made = service.post(
+        {**SLOW, "space": space, "num_samples": 1, "checkpoint": {"frequency": 1, "keep_last": 1, "keep_best": 0}}
+    )
+    url = f"/api/v1/experiments/{made['id']}"
+
+    def ready() -> list[Any]:
+        found: list[Any] = service.get(f"/experiments/{made['id']}/checkpoints?state=ready")["items"]
+        return found
+
+    def pin(checkpoint: str, verb: str) -> bool:
+        return service.client.post(f"/api/v1/checkpoints/{checkpoint}/{verb}").is_success
+
+    first = until("a checkpoint that can be pinned", lambda: next((c for c in ready() if pin(c["id"], "pin")), None))
+
+    def newer(count: int) -> Any:
+        return until("more reports", lambda: service.get(f"{url[7:]}/trials")["items"][0]["iteration"] > count)
+
+    until("the pin", lambda: any(c["pinned"] for c in ready()))
+    newer(first["step"] + 10)
+    kept = ready()
+    assert first["id"] in [c["id"] for c in kept]
+    assert len(kept) <= 4, "the others replace each other"
+    download = service.client.get(f"/api/v1/checkpoints/{first['id']}/download")
+    assert download.status_code == 200
+    assert pin(first["id"], "unpin")
+    until("its deletion", lambda: first["id"] not in [c["id"] for c in ready()])
+    assert service.ended(made["id"])["state"] == "completed"
+    assert service.client.get(f"/api/v1/checkpoints/{first['id']}/download").status_code in (404, 409, 410)
+
+
+def test_an_archived_experiment_is_hidden_and_kept(service: Service) -> None:
+    made = service.post({**SLOW, "name": "archived", "num_samples": 1})
+    url = f"/api/v1/experiments/{made['id']}"
+
+    def listed(**query: str) -> bool:
+        answer = service.client.get("/api/v1/experiments", params={"name": "archived", **query})
+        return made["id"] in [item["id"] for item in answer.json()["items"]]
+
+    assert listed()
+    running(service, made["id"], 1)
+    assert service.client.post(f"{url}/archive").status_code == 409, "it has not ended"
+    ended = service.ended(made["id"])
+    answer = service.client.post(f"{url}/archive")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["archived_at"] is not None
+    assert "unarchive" in answer.json()["actions"]
+    assert [listed(), listed(archived="yes"), listed(archived="all")] == [False, True, True]
+    kept = service.get(f"/experiments/{made['id']}")
+    assert (kept["state"], kept["best"]) == ("completed", ended["best"])
+    assert service.client.post(f"{url}/continue", json={"num_samples": 1}).status_code == 202
+    until("the second trial", lambda: (e := service.get(f"/experiments/{made['id']}"))["trials"] == 2 and e["ended_at"])
+    assert service.client.post(f"{url}/unarchive").status_code == 200
+    assert [listed(), listed(archived="yes")] == [True, False]
+
+
+def test_an_edit_of_a_directory_that_was_packed_changes_no_trial(service: Service, tmp_path: Path) -> None:
+    """The ranks import the package, although the directory is on this machine, too."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "packed_of_mine.py").write_text("import tuner\n\ndef train(config):\n    tuner.report({'loss': 1.0})\n")
+    spec = {**SLOW, "entrypoint": "packed_of_mine:train", "num_samples": 1, "scaling": {}}
+    made = service.post({**spec, "runtime_env": {"working_dir": str(code)}})
+    (code / "packed_of_mine.py").write_text("import tuner\n\ndef train(config):\n    tuner.report({'loss': 2.0})\n")
+    ended = service.ended(made["id"])
+    assert (ended["state"], ended["best"]["value"]) == ("completed", 1.0), ended["error"]
+
+
 def test_trials_that_users_ask_for_start_from_what_they_name(service: Service) -> None:
     spec = {**SLOW, "num_samples": 1, "space": {"x": SLOW["space"]["x"], "steps": {"type": "const", "value": 3}}}
     made = service.post(spec)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from tuner.domain.experiment import PROJECT
 from tuner.errors import SpecError
 from tuner.trials.checkpoints.storage import absolute
-from tuner.trials.groups.growth import NodeType
+from tuner.trials.groups.cluster.growth import NodeType
 
 
 def _setting(variable: str, about: str, default: Any, *, shown: bool = True) -> Any:

@@ -25,9 +25,9 @@ from tuner.domain.experiment import Limits
 from tuner.domain.keys import segment_id, trial_id
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.access import Role
-from tuner.store.webhooks import EVENTS
-from tuner.trials.runtime.speedscope import Frame, Part, document
+from tuner.store.service.access import Role
+from tuner.store.service.webhooks import EVENTS
+from tuner.trials.runtime.measures.speedscope import Frame, Part, document
 from tuner.usercode.archives import pack, sha256
 
 CODE = pack({"example.py": Path(__file__).parents[2] / "examples" / "class_form.py"})
@@ -48,7 +48,13 @@ async def _record(store: Store, folder: Path) -> dict[str, Any]:
     number = fill(store)
     store.webhooks.collect(T0 + 60)
     app = create_app(
-        Settings(home=folder, auth="on"), store, look=look, cluster=cluster, agents=agents, profile=profile
+        Settings(home=folder, auth="on"),
+        store,
+        look=look,
+        cluster=cluster,
+        agents=agents,
+        profile=profile,
+        driver_log=driver_log,
     )
     secret, _ = store.access.create_token("ci", Role.ADMIN)
     transport = httpx.ASGITransport(app)
@@ -122,6 +128,12 @@ def look(segment: str) -> dict[str, dict[str, Any]]:
         str(rank): {"stack": stack, "time": T0 + 60, "cpu_s": 61.5, "rss_bytes": 2_147_483_648, "threads": 14}
         for rank in (0, 1)
     }
+
+
+def driver_log(experiment: str, tail: int, search: str | None) -> dict[str, Any]:
+    """Return what the driver would say about its own log."""
+    text = "2026-09-01 08:00:01,204 INFO tuner.driver: trial 0, segment 1: waits: for 2 x 1 CPU\n"
+    return {"found": {"path": f"/home/me/.tuner/logs/{experiment}/driver.log", "text": text, "left_out": 0}}
 
 
 def profile(segment: str, arguments: Mapping[str, Any]) -> Future[dict[str, Any]]:

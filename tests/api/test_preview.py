@@ -18,8 +18,8 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Trial
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
-from tuner.experiment.preview import Importances
-from tuner.experiment.spec import parse_spec
+from tuner.experiment.analysis.preview import Importances
+from tuner.experiment.specs.spec import parse_spec
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
 
@@ -226,7 +226,7 @@ def test_the_importance_of_a_deleted_experiment_is_not_that_of_the_next_one(
         asked.append(record.public_id)
         return f"of {record.public_id}"
 
-    monkeypatch.setattr("tuner.experiment.preview.importance", importance)
+    monkeypatch.setattr("tuner.experiment.analysis.preview.importance", importance)
     importances = Importances(sqlite_store)
     old = ended(sqlite_store, 12)
     assert importances.of(old) == f"of {old.public_id}"  # type: ignore[comparison-overlap]
@@ -243,7 +243,7 @@ def test_the_importance_of_a_deleted_experiment_is_not_that_of_the_next_one(
 async def test_of_very_many_trials_evenly_spaced_ones_are_looked_at(
     client: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.experiment.preview.MAX_RESULTS", 40)
+    monkeypatch.setattr("tuner.experiment.analysis.preview.MAX_RESULTS", 40)
     found = (await client.get(f"{API}/{ended(sqlite_store, 60).public_id}/importance")).json()
     assert (found["trials"], found["left_out"]) == (40, 20)
     assert found["items"][0]["parameter"] == "x"

@@ -26,7 +26,7 @@ from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo
 from tuner.settings import Quota, Settings
 from tuner.store import Store
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 from tuner.usercode.entrypoints import EntrypointChecker
 
 EXPERIMENTS = "/api/v1/experiments"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from tuner.api import reference
-from tuner.experiment.spec import OPTIONS
-from tuner.experiment.verbs import VERBS
+from tuner.experiment.operations.verbs import VERBS
+from tuner.experiment.specs.spec import OPTIONS
 
 
 def test_the_file_is_what_is_generated(app: FastAPI) -> None:

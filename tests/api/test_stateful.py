@@ -27,7 +27,7 @@ from schemathesis.checks import not_a_server_error
 from tests.api.test_schemathesis import CHECKS
 from tests.store.examples import T0
 from tests.web.searches import Search
-from tuner.experiment.verbs import VERBS
+from tuner.experiment.operations.verbs import VERBS
 from tuner.store import Store
 
 SHORT, LONG = 10, 300

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import forecast
-from tuner.experiment.forecast import ENDS
+from tuner.experiment.analysis.forecast import ENDS
 from tuner.schedulers.shared.forecast import GAINS
 
 PROBLEMS = ("linear/generated", "boosting/friedman", "mlp/digits")

@@ -12,7 +12,8 @@ import pytest
 from benchmarks import quality
 from benchmarks.contenders import METHODS, Optuna, Random, Setting, changed, play, played
 from benchmarks.learning_curves import Problem
-from tuner.schedulers.freeze_thaw import novelty, scheduler
+from tuner.schedulers.freeze_thaw import scheduler
+from tuner.schedulers.freeze_thaw.decisions import novelty
 from tuner.space import Space, choice, randint, uniform
 
 SPACE = Space({"x": uniform(0, 1), "n": randint(1, 4), "kind": choice(["a", {"name": "b", "y": uniform(0, 1)}])})

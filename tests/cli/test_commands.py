@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tests.driver.bench import Bench
 from tuner.cli.commands import app
-from tuner.cli.explain import _has_the_log
+from tuner.cli.home.explain import _has_the_log
 from tuner.domain.batch import Batch
 from tuner.domain.events import Failure
 from tuner.errors import Conflict, NotFound

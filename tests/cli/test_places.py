@@ -18,7 +18,7 @@ from tuner.cli.commands import app, exit_code
 from tuner.cli.places import OnNeither, OnService, OnThisMachine
 from tuner.errors import SpecError, TunerError
 from tuner.store import Store
-from tuner.store.backup import backup
+from tuner.store.backups.backup import backup
 
 NOBODY = "http://127.0.0.1:9"  # nothing listens there
 
@@ -101,7 +101,7 @@ def test_a_command_of_this_machine_refuses_an_address_and_does_nothing(
 def test_a_command_of_the_service_does_not_use_this_home_instead(
     path: tuple[str, ...], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.cli.experiments.PATIENCE_S", 0.0)
+    monkeypatch.setattr("tuner.cli.service.experiments.PATIENCE_S", 0.0)
     monkeypatch.setattr("tuner.client.protocol.FIRST_CONTACT_S", 0.0)
     failed = CliRunner().invoke(app, ["--address", NOBODY, *words(path, tmp_path)])
     assert isinstance(failed.exception, TunerError), failed.output

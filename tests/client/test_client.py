@@ -26,12 +26,12 @@ from tuner.domain.batch import Batch
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUnreachable, SpecError
-from tuner.experiment.verbs import TRIAL_VERBS, VERBS
+from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.store import ExperimentRecord, Store, StoreUnavailable
-from tuner.store.access import Role
 from tuner.store.experiments import Experiments
+from tuner.store.service.access import Role
 
 
 def test_the_synchronous_client_is_generated_from_the_asynchronous_one() -> None:

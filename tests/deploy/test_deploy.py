@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import ray
 import typer.main
 import yaml
 
+import tuner
 from tuner.cli.commands import app
 from tuner.settings import Settings
 
@@ -55,9 +57,12 @@ def test_kubernetes_can_read_the_service() -> None:
 
 
 def test_kuberay_can_read_the_cluster() -> None:
+    kuberay_can_read(yaml.safe_load((DEPLOY / "kubernetes" / "raycluster.yaml").read_text()))
+
+
+def kuberay_can_read(cluster: Any) -> None:
     """Check against the schema of KubeRay 1.7's RayCluster (Apache-2.0), stored without descriptions."""
     schema = json.loads(gzip.decompress((ROOT / "tests/fixtures/kuberay_raycluster_v1.json.gz").read_bytes()))
-    cluster = yaml.safe_load((DEPLOY / "kubernetes" / "raycluster.yaml").read_text())
     jsonschema.validate(cluster, schema)
     assert cluster["spec"]["rayVersion"] == ray.__version__, "the version that is tested"
     unknown = _unknown(cluster["spec"], schema["properties"]["spec"])
@@ -73,6 +78,93 @@ def _unknown(value: Any, schema: dict[str, Any], at: str = "") -> list[str]:
         return []
     found = [f"{at}/{name}" for name in value if name not in known]
     return found + [each for n in value if n in known for each in _unknown(value[n], known[n], f"{at}/{n}")]
+
+
+def pods(documents: Iterable[Any]) -> list[Any]:
+    """Return the specs of all pods in these documents."""
+    found = []
+    for each in documents:
+        spec = each["spec"]
+        if each["kind"] == "RayCluster":
+            found += [group["template"]["spec"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+        elif each["kind"] == "Deployment":
+            found.append(spec["template"]["spec"])
+    return found
+
+
+def check_pods(documents: list[Any]) -> None:
+    """Kubernetes sets TUNER_PORT to tcp://... in the pods of a namespace with a service named tuner, unless told not to."""
+    assert len(pods(documents)) >= 3
+    assert all(pod["enableServiceLinks"] is False for pod in pods(documents))
+
+
+def test_the_pods_get_no_variables_from_a_service_of_that_name() -> None:
+    files = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    check_pods([each for file in files for each in yaml.safe_load_all(file.read_text())])
+
+
+def walk_values() -> Any:
+    """Return the values of the chart that docs/deploy.md shows."""
+    return yaml.safe_load(re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.S)[0])
+
+
+EVERYTHING = {
+    "storage": "s3://bucket/tuner",
+    "image": {"pullSecrets": ["registry"]},
+    "serviceAccount": {"name": "trials"},
+    "ingress": {"enabled": True, "host": "tuner.example.com", "className": "nginx", "tlsSecret": "tls",
+                "annotations": {"cert-manager.io/issuer": "us"}},
+    "ray": {"workers": [{"name": "cpu", "min": 1, "max": 2, "resources": {"requests": {"cpu": "4"}}, "sharedMemory": "1Gi",
+                         "nodeSelector": {"pool": "cpu"}, "tolerations": [{"key": "spot", "operator": "Exists"}]}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "values", [{"storage": "s3://bucket/tuner"}, walk_values(), EVERYTHING], ids=["default", "docs", "all"]
+)
+def test_helm_renders_what_kubernetes_and_kuberay_can_read(values: Any, tmp_path: Path) -> None:
+    """Render with Helm's own engine."""
+    helm = pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this machine")
+    found = helm.lint(DEPLOY / "helm", values, strict=True)
+    assert found["errors"] == []
+    assert [each for each in found["messages"] if each["severity"] > 1] == []
+    with helm.Chart.load(DEPLOY / "helm") as chart:
+        files = chart.render(values, name="search", namespace="ml")
+    assert "tuner token create me" in files.pop("tuner/templates/NOTES.txt").replace('", "', " ").replace(
+        '",\n      "', " "
+    )
+    documents = [each for text in files.values() for each in yaml.safe_load_all(text) if each is not None]
+    kinds = sorted(each["kind"] for each in documents)
+    assert kinds == ["Deployment", *(["Ingress"] if "ingress" in values else []), "RayCluster", "Service"]
+    check_pods(documents)
+    for each in documents:
+        if each["kind"] == "RayCluster":
+            kuberay_can_read(each)
+            head = f"{each['metadata']['name']}-head-svc:6379"
+        else:
+            (tmp_path / f"{each['kind']}.yaml").write_text(yaml.safe_dump(each))
+    for file in sorted(tmp_path.iterdir()):
+        checked(BIN / "kubernetes-validate", "--strict", file)
+    (service,) = (each for each in documents if each["kind"] == "Deployment")
+    assert head in service["spec"]["template"]["spec"]["containers"][0]["command"][-1]
+    secrets = [
+        [source["secretRef"]["name"] for source in pod["containers"][0].get("envFrom", [])] for pod in pods(documents)
+    ]
+    assert [("tuner" in names) for names in secrets].count(True) == 1, "only the service knows the database"
+
+
+def test_the_chart_refuses_what_it_does_not_know() -> None:
+    helm = pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this machine")
+    with helm.Chart.load(DEPLOY / "helm") as chart:
+        with pytest.raises(helm.HelmError, match="set storage"):
+            chart.render({}, name="search")
+        with pytest.raises(helm.HelmError, match="storge"):
+            chart.render({"storge": "s3://bucket"}, name="search")
+
+
+def test_the_chart_has_the_versions_of_the_package() -> None:
+    chart = yaml.safe_load((DEPLOY / "helm" / "Chart.yaml").read_text())
+    assert chart["appVersion"] == tuner.__version__
 
 
 def test_the_slurm_script_is_sound() -> None:
@@ -111,5 +203,6 @@ def test_the_commands_and_settings_exist() -> None:
 
 def test_every_file_has_its_place_in_the_docs() -> None:
     text = (ROOT / "docs" / "deploy.md").read_text()
-    missing = [str(path.relative_to(ROOT)) for path in FILES if str(path.relative_to(ROOT)) not in text]
+    named = [path for path in FILES if path.parent != DEPLOY / "helm" / "templates"]
+    missing = [str(path.relative_to(ROOT)) for path in named if str(path.relative_to(ROOT)) not in text]
     assert missing == []

@@ -23,7 +23,7 @@ from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Population
 from tuner.driver import loop as module
 from tuner.driver.assemble import Parts, assemble
-from tuner.driver.core.usage import Usage
+from tuner.driver.core.state.usage import Usage
 from tuner.driver.loop import ExperimentLoop, runs_user_code
 from tuner.errors import LostLease, Retryable
 from tuner.schedulers import FIFOScheduler

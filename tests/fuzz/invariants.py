@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.domain import events as e
 from tuner.domain.states import TrialState
 from tuner.driver.core import Core
-from tuner.driver.core.retention import superfluous
+from tuner.driver.core.state.retention import superfluous
 from tuner.schedulers.freeze_thaw.scheduler import FreezeThawScheduler
 from tuner.schedulers.hyperband import HyperBandScheduler
 from tuner.schedulers.successive_halving import SuccessiveHalving

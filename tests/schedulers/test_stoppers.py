@@ -389,11 +389,11 @@ def test_what_cannot_be_stored_is_refused() -> None:
 
 
 def worth(least: float, hours: float, **options: Any) -> tuple[int, str | None]:
-    """Return after how many reports of 60 s the search ends, and why. Its best value is 1 - 1/n after n reports."""
+    """Return after how many reports of 60 s the search ends, and why. Its best value is 2 - 1/n after n reports."""
     stopper = ExpectedImprovementStopper(least, hours)
     fed = Fed(stopper, mode="max", **options)
     for number in range(200):
-        fed.report(number, 1, 60.0, m=1 - 1 / (number + 1))
+        fed.report(number, 1, 60.0, m=2 - 1 / (number + 1))
         if why := stopper.finished(fed.trials):
             return number + 1, why
     return 200, None
@@ -404,7 +404,7 @@ def test_the_search_ends_when_another_hour_promises_too_little() -> None:
     assert 15 <= reports < 100
     assert why is not None
     assert "0.5 more hours of training would improve m by 0.01" in why
-    assert f"below 0.02; the best value is {1 - 1 / reports:.6g}" in why
+    assert f"below 0.02; the best value is {2 - 1 / reports:.6g}" in why
     assert worth(0.01, 0.5)[0] > reports, "less is asked for"
     assert worth(0.02, 0.5, gpus=2.0)[0] < reports, "the same GPU hours are over sooner"
     assert "GPU hours" in (worth(0.02, 0.5, gpus=2.0)[1] or "")

@@ -1,4 +1,4 @@
-"""Run a search that chooses the time between its checkpoints itself. `tests/driver/core/test_saving.py` has the details."""
+"""Run a search that chooses the time between its checkpoints itself. `tests/driver/core/state/test_saving.py` has the details."""
 
 from __future__ import annotations
 

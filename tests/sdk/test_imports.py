@@ -20,7 +20,7 @@ import tuner
 from tests import invariants
 from tuner.cli.commands import app
 from tuner.errors import Conflict, NotFound, SpecError
-from tuner.experiment import verbs
+from tuner.experiment.operations import verbs
 from tuner.sdk.saved import database
 from tuner.store import Store
 
@@ -212,7 +212,7 @@ def test_mistakes_about_a_folder_are_explained(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 import tuner
-from tuner.experiment import imports
+from tuner.experiment.operations import imports
 from tuner.store.drivers import Drivers
 imports.CHUNK, whole, left = 10, Drivers.commit, int(sys.argv[2])
 

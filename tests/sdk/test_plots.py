@@ -9,7 +9,7 @@ import pytest
 
 import tuner
 from tests.driver.stored import stored_simulation
-from tests.experiment.test_lineage import population
+from tests.experiment.analysis.test_lineage import population
 from tests.store.examples import begin
 from tuner.domain.experiment import Objective, Spec
 from tuner.driver.virtual import simulate

@@ -22,7 +22,7 @@ from tests.web.searches import Search, steady
 from tuner.client.synchronous import Client, ExperimentHandle
 from tuner.domain.states import ExperimentState
 from tuner.errors import NotAllowed, ServiceUnreachable, SpecError
-from tuner.experiment import by_value
+from tuner.experiment.code import by_value
 from tuner.sdk.remote import _is_over
 from tuner.store import Store
 

@@ -21,7 +21,7 @@ import tuner
 from tests.jobs import STEP_S
 from tuner.domain.events import Reported
 from tuner.errors import SpecError
-from tuner.sdk.interrupts import Interrupts
+from tuner.sdk.live.interrupts import Interrupts
 from tuner.settings import Settings
 from tuner.store import Store
 

@@ -19,9 +19,9 @@ from tuner.domain.states import TrialState
 from tuner.driver import asked
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import Conflict, SpecError, TunerError
-from tuner.experiment.trials import enqueue
-from tuner.experiment.usecases import amend_experiment, continue_experiment
-from tuner.experiment.verbs import act_on_trial
+from tuner.experiment.operations.trials import enqueue
+from tuner.experiment.operations.usecases import amend_experiment, continue_experiment
+from tuner.experiment.operations.verbs import act_on_trial
 from tuner.sdk.study import Study
 from tuner.store import Store
 

@@ -23,7 +23,7 @@ from tuner.driver.hosts.ray import start as driver_host
 from tuner.driver.hosts.scripts import kept
 from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.sdk import run as runner
-from tuner.sdk.progress import Progress
+from tuner.sdk.live.progress import Progress
 from tuner.service import child as children
 from tuner.service import serve
 from tuner.service import supervisor as supervisor_module

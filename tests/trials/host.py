@@ -11,10 +11,10 @@ import ray
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Outcome, Report, Verdict
-from tuner.trials.groups.local_pool import LocalPool
-from tuner.trials.groups.local_ranks import RankServer
-from tuner.trials.groups.manager import GroupManager
-from tuner.trials.groups.pool import Pool
+from tuner.trials.groups.pools.local_pool import LocalPool
+from tuner.trials.groups.pools.local_ranks import RankServer
+from tuner.trials.groups.pools.pool import Pool
+from tuner.trials.groups.segments.manager import GroupManager
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.report_socket import Address, ReportServer
 

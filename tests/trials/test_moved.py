@@ -21,7 +21,7 @@ from tuner.trials.checkpoints import checkpoints
 from tuner.trials.compat.class_form import ClassForm
 from tuner.trials.messages.launch import CodeRef
 from tuner.trials.moved import MOVED
-from tuner.trials.runtime.code import load
+from tuner.trials.runtime.function.code import load
 from tuner.trials.training import session
 
 

@@ -15,7 +15,7 @@ from tuner.errors import EntrypointError
 from tuner.trials.checkpoints.objects import with_parameters
 from tuner.trials.compat.class_form import ClassForm
 from tuner.trials.messages.launch import CodeRef
-from tuner.trials.runtime import code
+from tuner.trials.runtime.function import code
 from tuner.usercode.trainable import by_value, check_signature, pickle_function
 
 LOCK = threading.Lock()

@@ -16,8 +16,8 @@ from tests.web.conftest import Open, Service
 from tests.web.searches import SHAPES, Search, bred, digits, two_objectives
 from tests.web.test_page import INK, best_of, curves, expect, settled, shot, wait_until
 from tuner.domain.experiment import Limits
-from tuner.experiment.neighbours import neighbours
-from tuner.experiment.usecases import amend_experiment
+from tuner.experiment.analysis.neighbours import neighbours
+from tuner.experiment.operations.usecases import amend_experiment
 
 pytestmark = pytest.mark.browser
 

@@ -23,10 +23,10 @@ from tuner.domain.segments import CheckpointInfo, Failure, Outcome, Report, Verd
 from tuner.errors import Gone, NotFound, ServiceError, SpecError, TunerError
 from tuner.names import printable
 from tuner.trials.checkpoints.storage import join
-from tuner.trials.groups.local_pool import LocalPool
-from tuner.trials.groups.local_ranks import RankServer
-from tuner.trials.groups.manager import GroupManager
-from tuner.trials.groups.segment_run import LogFile
+from tuner.trials.groups.pools.local_pool import LocalPool
+from tuner.trials.groups.pools.local_ranks import RankServer
+from tuner.trials.groups.segments.manager import GroupManager
+from tuner.trials.groups.segments.segment_run import LogFile
 from tuner.trials.messages.launch import CodeRef, Launch
 from tuner.trials.messages.report_socket import ReportServer
 from tuner.trials.training.script import Script

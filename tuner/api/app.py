@@ -17,14 +17,13 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from tuner import __version__
 from tuner.api import problems
+from tuner.api.access.auth import Authenticate, check_allowed, secured
+from tuner.api.access.guards import Guard
 from tuner.api.answers import only_known_parameters
-from tuner.api.auth import Authenticate, check_allowed, secured
 from tuner.api.context import Context
-from tuner.api.deliver import Deliverer
-from tuner.api.guards import Guard
 from tuner.api.housekeeping import keep_clean
-from tuner.api.metrics import Metrics
-from tuner.api.observe import Observe
+from tuner.api.monitoring.metrics import Metrics
+from tuner.api.monitoring.observe import Observe
 from tuner.api.openapi import describe
 from tuner.api.projects import within_project
 from tuner.api.routes import (
@@ -42,6 +41,7 @@ from tuner.api.routes import agents as agent_routes
 from tuner.api.routes import cluster as cluster_routes
 from tuner.api.routes import projects as project_routes
 from tuner.api.routes.experiments import contents, evaluation, lifecycle, streams
+from tuner.api.webhooks.deliver import Deliverer
 from tuner.errors import DriverSilent, SpecError
 from tuner.names import with_extra
 from tuner.settings import Settings
@@ -110,6 +110,7 @@ def create_app(
     figures: Callable[[], Mapping[str, Any] | None] | None = None,
     agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
     profile: Callable[[str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
+    driver_log: Callable[[str, int, str | None], Mapping[str, Any]] | None = None,
     web: Path | None = None,
 ) -> FastAPI:
     """Return the API and the web UI as an ASGI app. Any ASGI server can run the app, in one process.
@@ -130,6 +131,7 @@ def create_app(
         figures: returns the driver host's own metrics, or None if there is no host.
         agents: passes an agent's request on to `Host.agent`. It raises DriverSilent if there is no driver.
         profile: passes a request to profile a rank on to `Host.profile`. It raises DriverSilent if there is no driver.
+        driver_log: returns the same as `Host.driver_log`. It raises DriverSilent if no driver answers.
         web: the folder with the built web UI. None: the folder in the package.
     """
     settings = secured(settings)
@@ -142,6 +144,7 @@ def create_app(
         cluster or _no_cluster,
         agents or _no_agents,
         profile or _no_profiles,
+        driver_log or _no_driver_log,
     )
     metrics = context.metrics = Metrics(store, figures or (lambda: None))
 
@@ -188,7 +191,7 @@ def create_app(
 
 def _sign_in(settings: Settings) -> APIRouter:
     try:
-        from tuner.api.oidc import Provider
+        from tuner.api.access.oidc import Provider
         from tuner.api.routes import sign_in
     except ImportError as error:
         raise SpecError(f"needs the extra oidc: {with_extra('oidc')} ({error})", "/oidc_issuer") from error
@@ -207,6 +210,10 @@ def _no_profiles(segment_id: str, arguments: Mapping[str, Any]) -> Future[dict[s
     raise DriverSilent(
         "a script drives this experiment; ranks can be profiled only in experiments that `tuner serve` drives"
     )
+
+
+def _no_driver_log(experiment: str, tail: int, search: str | None) -> Mapping[str, Any]:
+    raise DriverSilent("this service has no driver")
 
 
 def _nobody(segment_id: str) -> Mapping[str, Mapping[str, Any]]:

@@ -14,13 +14,13 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
-from tuner.api.auth import Authenticator, Identity
-from tuner.api.metrics import Metrics
-from tuner.api.readiness import Readiness
+from tuner.api.access.auth import Authenticator, Identity
+from tuner.api.monitoring.metrics import Metrics
+from tuner.api.monitoring.readiness import Readiness
 from tuner.api.stream import Tail
 from tuner.errors import DriverSilent
-from tuner.experiment.bundles import Bundles
-from tuner.experiment.preview import Importances
+from tuner.experiment.analysis.preview import Importances
+from tuner.experiment.code.bundles import Bundles
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.usercode.entrypoints import EntrypointChecker
@@ -51,6 +51,7 @@ class Context:
     cluster: Callable[[], Mapping[str, Any]]
     agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]]
     profile: Callable[[str, Mapping[str, Any]], Future[dict[str, Any]]]
+    driver_log: Callable[[str, int, str | None], Mapping[str, Any]]
     metrics: Metrics | None = None
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
     project: str | None = None  # the only project that the caller may see; None: all projects

@@ -1,4 +1,4 @@
-"""Delete database rows and code bundles that are older than the settings allow, once an hour while the service runs.
+"""Delete rows and code bundles that are older than the settings allow, and unused packages, once an hour in the service.
 
 Several services with the same database can do so at the same time.
 """
@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 
 from tuner.errors import StoreError
-from tuner.experiment.bundles import Bundles
+from tuner.experiment.code.bundles import Bundles
+from tuner.experiment.code.shipped import Packages
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -42,6 +43,7 @@ def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
         steps["experiments' points"] = lambda: store.metrics.thin(before(settings.point_days), now)
     if settings.bundle_days:
         steps["code bundles"] = lambda: Bundles(settings.storage, store).prune(before(settings.bundle_days), now)
+    steps["packages of local directories"] = lambda: Packages(store).prune(now)
     found = {}
     for what, step in steps.items():
         try:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from tuner.api.answers import plain_text
 from tuner.api.context import Here
-from tuner.experiment.usecases import id_of
+from tuner.experiment.operations.usecases import id_of
 from tuner.store import Store
 
 FILTERED = frozenset(

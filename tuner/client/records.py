@@ -11,7 +11,7 @@ from tuner.api import schemas
 from tuner.client.protocol import Event
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Objective, Spec
-from tuner.experiment.lineage import Place
+from tuner.experiment.analysis.lineage import Place
 from tuner.sdk.result import Found, history_row
 from tuner.space import Space
 from tuner.space.revisions import Revisions

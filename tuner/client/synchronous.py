@@ -554,6 +554,22 @@ class ExperimentHandle:
         for item in self.client._items(f"{self._path()}/log", params, limit):
             yield read(schemas.LogEntry, item)
 
+    def driver_log(self, *, tail: int = 1000, search: str | None = None) -> schemas.DriverLog:
+        """Return the newest lines of the driver host's own log of this experiment.
+
+        Args:
+            tail: at most this many lines.
+            search: only lines that contain this text, ignoring case.
+
+        Raises:
+            NotFound: neither the service nor its driver host has such a log, because a script on another machine drives the
+                experiment, or because logs are turned off (`TUNER_LOG_BYTES=0`).
+        """
+        return read(
+            schemas.DriverLog,
+            self._get("/driver-log", {"tail": tail, "search": search}),
+        )
+
     def segments(self, *, cause: str | Sequence[str] | None = None) -> Iterator[schemas.SegmentItem]:
         """Yield the segments of all trials, oldest first.
 
@@ -819,7 +835,11 @@ class TrialHandle:
         return read(schemas.Neighbours, self._get("/neighbours", {"limit": limit}))
 
     def live(self) -> schemas.Live:
-        """Return the current Python stack and resource usage of each rank. Raise Conflict if the trial is not running."""
+        """Return the current Python stack and resource usage of each rank, and the state of the data sets of Ray Data.
+
+        Raises:
+            Conflict: the trial is not running, or another driver runs it.
+        """
         return read(schemas.Live, self._get("/live"))
 
     def profile(

@@ -1,4 +1,4 @@
-"""The specification of an experiment, as plain data. `tuner.experiment.spec` checks it; the database stores it as JSON."""
+"""The specification of an experiment, as plain data. `tuner.experiment.specs.spec` checks it; the database stores it as JSON."""
 
 from __future__ import annotations
 

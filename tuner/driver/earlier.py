@@ -16,7 +16,7 @@ from tuner.errors import SpecError
 from tuner.space import Space
 
 if TYPE_CHECKING:
-    from tuner.schedulers.freeze_thaw.earlier import EarlierTrial
+    from tuner.schedulers.freeze_thaw.model.earlier import EarlierTrial
 
 FEWEST = 5  # an earlier experiment is used only if at least this many of its trials fit the space
 # Minimum correlation between trials' results and the results predicted for them from the other trials.
@@ -55,8 +55,8 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
             "portfolio": [],
             "notes": ["a search over a grid or an empty space cannot learn from earlier experiments"],
         }
-    from tuner.schedulers.freeze_thaw.earlier import portfolio, surrogate  # loads scipy
-    from tuner.schedulers.freeze_thaw.unit_cube import Cube
+    from tuner.schedulers.freeze_thaw.model.earlier import portfolio, surrogate  # loads scipy
+    from tuner.schedulers.freeze_thaw.model.unit_cube import Cube
 
     cube = Cube(space)
     notes, kept, models, found = [], [], [], []
@@ -106,7 +106,7 @@ def mapped(space: Space, earlier: EarlierExperiment) -> list[EarlierTrial]:
     Parameters are matched by their paths, and categories by their values. Parameters that only the earlier space has
     are ignored. Trials that lack a parameter of this space, or have a value outside its range, are left out.
     """
-    from tuner.schedulers.freeze_thaw.earlier import EarlierTrial  # loads scipy
+    from tuner.schedulers.freeze_thaw.model.earlier import EarlierTrial  # loads scipy
 
     found = []
     for trial in earlier.recording.trials.values():

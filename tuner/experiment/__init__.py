@@ -1,1 +1,1 @@
-"""The operations on experiments: check a spec, create, pause, cancel, preview, show the lineage."""
+"""The experiments of a home: check a spec, create, pause, cancel, preview, show the lineage."""

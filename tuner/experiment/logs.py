@@ -1,4 +1,4 @@
-"""Read the output of ranks, from the database or from files."""
+"""Read the output of ranks, from the database or from files, and the log of the driver host, from its file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.domain.logs import CHUNK_BYTES
 from tuner.store import LogQuery, RankLog, Store
-from tuner.store.log_text import Piece, text_of
+from tuner.store.output.log_text import Piece, text_of
 
 POLL_S = 0.5
 LATE_S = 60.0
@@ -80,6 +81,42 @@ class LogReader:
             if part.ordinal == self._segment:
                 return part.ended_at is not None and time.time() - part.ended_at > LATE_S
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLog:
+    """The end of the log of the driver hosts that have driven an experiment."""
+
+    path: str
+    text: str
+    left_out: int  # the number of earlier lines that were found but are not in the text
+
+
+def driver_log_path(home: Path, experiment: str) -> Path:
+    """Return where the driver host writes its log of an experiment, given the experiment's public id."""
+    return home / "logs" / experiment / "driver.log"
+
+
+def driver_log(home: Path, experiment: str, tail: int, search: str | None = None) -> DriverLog | None:
+    """Return the newest lines of the driver host's log of an experiment, or None if this machine has no such log.
+
+    Args:
+        home: the directory of the installation.
+        experiment: the public id of the experiment.
+        tail: the largest number of lines.
+        search: only lines that contain this text, ignoring case.
+    """
+    path = driver_log_path(home, experiment)
+    lines: list[str] = []
+    there = [part for part in (path.with_name(f"{path.name}.1"), path) if part.exists()]  # the older part first
+    for part in there:
+        lines += part.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    if not there:
+        return None
+    if search:
+        lines = [line for line in lines if search.lower() in line.lower()]
+    kept = lines[-tail:] if tail else []
+    return DriverLog(str(path), "".join(kept), len(lines) - len(kept))
 
 
 def _rank_files(folder: Path) -> list[tuple[int, Path]]:

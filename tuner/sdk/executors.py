@@ -54,7 +54,7 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
 def unfit(spec: Spec) -> str | None:
     """Return why the local executor cannot run these trials; None if it can."""
     from tuner.driver.hosts.scripts.ahead import cpus_here
-    from tuner.trials.groups import local_pool
+    from tuner.trials.groups.pools import local_pool
 
     return local_pool.unfit(spec, cpus_here())
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.domain.experiment import Mode
 from tuner.errors import NotFound, SpecError
-from tuner.experiment import imports
-from tuner.experiment.imports import ImportedTrial
+from tuner.experiment.operations import imports
+from tuner.experiment.operations.imports import ImportedTrial
 from tuner.names import did_you_mean, keywords_explained
 from tuner.sdk.result import Result
 from tuner.sdk.run import read_result

@@ -11,9 +11,9 @@ from typing import Any
 from tuner.client.synchronous import Client
 from tuner.domain.states import ExperimentState
 from tuner.errors import SpecError
-from tuner.experiment.usecases import id_of
+from tuner.experiment.operations.usecases import id_of
 from tuner.names import keywords_explained
-from tuner.sdk.observers import LogSource, Observers, StoredLog, checked
+from tuner.sdk.callbacks.observers import LogSource, Observers, StoredLog, checked
 from tuner.sdk.remote import ServedLog
 from tuner.sdk.saved import database
 from tuner.settings import Settings

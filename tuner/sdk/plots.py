@@ -13,7 +13,7 @@ from tuner.domain.experiment import Objective
 from tuner.errors import SpecError, TunerError
 from tuner.names import did_you_mean, with_extra
 from tuner.schedulers.shared import pareto
-from tuner.sdk.notebook import short
+from tuner.sdk.live.notebook import short
 from tuner.space import Space
 from tuner.store.records import SegmentRecord
 

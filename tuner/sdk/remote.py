@@ -13,11 +13,11 @@ from tuner.client.synchronous import Client, ExperimentHandle
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.errors import Retryable, ServiceError, SpecError
-from tuner.experiment import by_value
+from tuner.experiment.code import by_value
 from tuner.names import printable
-from tuner.sdk.interrupts import Interrupts
-from tuner.sdk.observers import observing
-from tuner.sdk.progress import Progress, Warned
+from tuner.sdk.callbacks.observers import observing
+from tuner.sdk.live.interrupts import Interrupts
+from tuner.sdk.live.progress import Progress, Warned
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space

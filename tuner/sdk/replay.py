@@ -7,10 +7,10 @@ from typing import Any
 
 from tuner.driver.replay import Compared, Outcome, Replay, Totals
 from tuner.errors import NotFound
-from tuner.experiment import recommend
-from tuner.experiment import replay as replays
-from tuner.experiment.recommend import Recommendation
-from tuner.experiment.usecases import id_of
+from tuner.experiment.analysis import recommend
+from tuner.experiment.analysis import replay as replays
+from tuner.experiment.analysis.recommend import Recommendation
+from tuner.experiment.operations.usecases import id_of
 from tuner.names import keywords_explained
 from tuner.sdk.saved import database
 

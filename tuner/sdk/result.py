@@ -16,10 +16,11 @@ from tuner.domain.segments import Failure
 from tuner.domain.states import TrialState
 from tuner.domain.thinned import why_thinned
 from tuner.errors import CheckpointError, Conflict, SpecError, TrialError, TunerError
-from tuner.experiment import lineage
+from tuner.experiment.analysis import lineage
 from tuner.names import printable
 from tuner.schedulers.shared import pareto
-from tuner.sdk import notebook, plots
+from tuner.sdk import plots
+from tuner.sdk.live import notebook
 from tuner.search import constraints
 from tuner.space.revisions import Revisions
 from tuner.store import Store

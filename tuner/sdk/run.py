@@ -17,15 +17,15 @@ from tuner.driver.assemble import Parts
 from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import parts_of
 from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError, TunerError
-from tuner.experiment.spec import OPTIONS, mistakes_beside
-from tuner.experiment.usecases import continue_experiment, create_from_python, id_of, never_driven
+from tuner.experiment.operations.usecases import continue_experiment, create_from_python, id_of, never_driven
+from tuner.experiment.specs.spec import OPTIONS, mistakes_beside
 from tuner.names import RAY_CLIENT, keywords_explained, no_ray_client, printable
 from tuner.sdk.arguments import above_this_package, adapted
-from tuner.sdk.echo import Echo
+from tuner.sdk.callbacks.observers import StoredLog, checked, observing
 from tuner.sdk.executors import choose, drop_ahead, may_be_local, start_ahead, start_forks, starts_ray
-from tuner.sdk.interrupts import Interrupts
-from tuner.sdk.observers import StoredLog, checked, observing
-from tuner.sdk.progress import Progress, Stored
+from tuner.sdk.live.echo import Echo
+from tuner.sdk.live.interrupts import Interrupts
+from tuner.sdk.live.progress import Progress, Stored
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from tuner.domain.states import ExperimentState
 from tuner.errors import NotFound, SpecError
-from tuner.experiment.usecases import id_of
+from tuner.experiment.operations.usecases import id_of
 from tuner.names import did_you_mean, keywords_explained
-from tuner.sdk import notebook
+from tuner.sdk.live import notebook
 from tuner.sdk.result import Result
 from tuner.sdk.run import read_result
 from tuner.settings import Settings

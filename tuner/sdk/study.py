@@ -15,8 +15,8 @@ from tuner.driver.assemble import assemble
 from tuner.driver.parts import dump_parts, load_parts, plain_json
 from tuner.driver.virtual import parts_of
 from tuner.errors import Conflict, ErrorCollector, SpecError
-from tuner.experiment.earlier import with_earlier
-from tuner.experiment.spec import parse_spec
+from tuner.experiment.operations.earlier import with_earlier
+from tuner.experiment.specs.spec import parse_spec
 from tuner.names import keywords_explained
 from tuner.sdk.result import Result
 from tuner.settings import Settings

@@ -89,7 +89,7 @@ class Child:
         ):  # with more lines, the child hangs; the driver host also checks for news by itself
             self._send(json.dumps({"ask": "poke"}))
 
-    def ask(self, method: str, *args: str) -> dict[str, Any]:
+    def ask(self, method: str, *args: Any) -> dict[str, Any]:
         """Call a method of the driver host and return its result. Raise DriverSilent if it does not answer in time."""
         answer = self.asked(method, *args)
         try:

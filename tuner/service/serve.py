@@ -60,6 +60,7 @@ def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
                 figures=supervisor.figures,
                 agents=supervisor.agents,
                 profile=supervisor.profile,
+                driver_log=supervisor.driver_log,
             )
             print(
                 f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True

@@ -103,6 +103,14 @@ class Supervisor:
         """
         return self._ask("cluster")
 
+    def driver_log(self, experiment: str, tail: int, search: str | None) -> dict[str, Any]:
+        """Return the host's own log of an experiment (see `Host.driver_log`).
+
+        Raises:
+            DriverSilent: the driver host does not answer in time.
+        """
+        return self._ask("driver_log", experiment, tail, search)
+
     def agents(self, question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
         """Pass an agent's request on to the driver host (see `Host.agent`), and return a future of the answer.
 
@@ -118,7 +126,7 @@ class Supervisor:
             raise DriverSilent(self._trouble or "the driver is starting")
         return child.asked("profile", segment_id, arguments)
 
-    def _ask(self, method: str, *args: str) -> dict[str, Any]:
+    def _ask(self, method: str, *args: Any) -> dict[str, Any]:
         if (child := self._child) is None:
             raise DriverSilent(self._trouble or "the driver is starting")
         return child.ask(method, *args)

@@ -11,21 +11,21 @@ have been written. Repeating the same call is harmless.
 
 from __future__ import annotations
 
-from tuner.store.access import Access
-from tuner.store.bundles import Bundles
 from tuner.store.changes import ChangeLog
 from tuner.store.code import Code
 from tuner.store.commands import Commands
 from tuner.store.drivers import Drivers
 from tuner.store.experiments import Experiments
 from tuner.store.log import Log
-from tuner.store.logs import Logs
-from tuner.store.ranks import Ranks
+from tuner.store.output.logs import Logs
+from tuner.store.output.ranks import Ranks
 from tuner.store.series.metrics import Metrics
+from tuner.store.service.access import Access
+from tuner.store.service.uses import Uses, name_in
+from tuner.store.service.webhooks import Webhooks
 from tuner.store.sql.connect import Synchronous, connect
 from tuner.store.sql.database import Database
 from tuner.store.trials import Trials
-from tuner.store.webhooks import Webhooks
 
 
 class Store:
@@ -39,7 +39,8 @@ class Store:
     ranks: the resource usage of ranks.
     logs: the output of ranks.
     code: training functions that are pickled by value.
-    bundles: when code bundles were last used.
+    bundles: when code bundles were last used, by SHA-256.
+    packages: when packages of local directories were last used, by URI.
     commands: what users have asked drivers to do.
     drivers: leases, and the log as a driver reads and writes it.
     access: tokens and the audit trail.
@@ -56,7 +57,8 @@ class Store:
         self.ranks = Ranks(database, project)
         self.logs = Logs(database, project)
         self.code = Code(database)
-        self.bundles = Bundles(database)
+        self.bundles = Uses(database, "bundle", "sha256", "bundles", lambda sha256: f"{sha256}.zip")
+        self.packages = Uses(database, "package", "uri", "packages", name_in)
         self.commands = Commands(database)
         self.drivers = Drivers(database)
         self.access = Access(database, project)

@@ -20,10 +20,18 @@ _ROOMS = {
     "tuner.trials.checkpoints": ("checkpoints", "objects", "packages", "saver", "storage"),
     "tuner.trials.compat": ("class_form", "datasets", "forms", "on_import", "optuna_compat", "ray_compat"),
     "tuner.trials.groups": ("failures", "nodes", "placement", "pool"),
+    "tuner.trials.groups.cluster": ("cut_nodes", "growth", "node_names", "nodes", "ray_nodes"),
+    "tuner.trials.groups.pools": (
+        "admission", "builder", "fair_share", "group", "local_pool", "local_ranks", "placement", "pool", "warm",
+    ),
+    "tuner.trials.groups.segments": ("interrupts", "manager", "segment_run", "uploads", "watch"),
     "tuner.trials.messages": ("channel", "launch", "protocol"),
     "tuner.trials.runtime": (
         "calling", "code", "directories", "hygiene", "logs", "modules", "outbox", "rendezvous", "worker",
     ),
+    "tuner.trials.runtime.function": ("calling", "code", "directories", "modules"),
+    "tuner.trials.runtime.measures": ("process_stats", "profiler", "speedscope"),
+    "tuner.trials.runtime.sending": ("log_shipper", "logs", "outbox", "uploads"),
     "tuner.trials.training": ("metrics", "session", "torch"),
     "tuner.search.optuna_samplers": (
         "cmaes", "define_by_run", "gp", "model_based", "nsgaii", "optuna_search", "study", "tpe",
@@ -31,7 +39,7 @@ _ROOMS = {
     "tuner.schedulers.shared": ("rungs", "wording"),
     "tuner.schedulers.pbt": ("explore",),
 }  # fmt: skip
-MOVED = {
+_STEPS = {
     **{f"{room.rpartition('.')[0]}.{name}": f"{room}.{name}" for room, names in _ROOMS.items() for name in names},
     "tuner.search.known_space": "tuner.search.optuna_samplers.tpe_sampler",
     "tuner.search.plain_cmaes": "tuner.search.optuna_samplers.cmaes_sampler",
@@ -49,6 +57,16 @@ MOVED = {
     "tuner.pickling": "tuner.usercode.pickling",
     "tuner.trainable": "tuner.usercode.trainable",
 }
+"""Maps each old name to the name that followed it."""
+
+
+def _current(name: str) -> str:
+    while name in _STEPS:
+        name = _STEPS[name]
+    return name
+
+
+MOVED = {name: _current(name) for name in _STEPS}
 """Maps old names to current names. If a package now has a module's old name, it needs a `__getattr__` from `names_of`."""
 
 

@@ -15,14 +15,15 @@ import httpx
 import pytest
 
 from tests.store.examples import a_spec
-from tuner.api import create_app, guards
+from tuner.api import create_app
+from tuner.api.access import guards
 from tuner.api.housekeeping import DAY_S, clean_up
 from tuner.errors import Conflict, NotFound, SpecError
-from tuner.experiment.bundles import Bundles, unpacked
+from tuner.experiment.code.bundles import Bundles, unpacked
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.access import Role
-from tuner.store.bundles import LEASE_S
+from tuner.store.service.access import Role
+from tuner.store.service.uses import LEASE_S
 from tuner.usercode.archives import pack, sha256
 from tuner.usercode.entrypoints import EntrypointChecker
 
@@ -275,6 +276,6 @@ def test_an_upload_gives_up_if_a_deletion_does_not_end(
     name = bundles.put(sha256(content), io.BytesIO(content)).sha256
     with store._database.write() as cursor:
         cursor.execute("UPDATE bundle SET deleting_since = ?", (time.time(),))
-    monkeypatch.setattr("tuner.experiment.bundles.DELETION_S", 0.1)
+    monkeypatch.setattr("tuner.experiment.code.bundles.DELETION_S", 0.1)
     with pytest.raises(Conflict, match="is being deleted; try again later"):
         bundles.put(name, io.BytesIO(content))

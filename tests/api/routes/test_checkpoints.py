@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.experiment.test_amend import commands
+from tests.experiment.operations.test_amend import commands
 from tests.store.examples import T0, a_report, a_spec, begin
 from tests.web.searches import Search, digits
 from tuner.api.routes import trials as routes
@@ -22,7 +22,7 @@ from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import KeptCheckpoint
 from tuner.experiment import files
-from tuner.experiment.pareto import front
+from tuner.experiment.analysis.pareto import front
 from tuner.store import ExperimentRecord, Store
 from tuner.trials.checkpoints.checkpoints import commit, digest
 

@@ -181,7 +181,7 @@ async def test_the_ranks_at_this_moment(client: httpx.AsyncClient, app: FastAPI,
     url = f"/api/v1/trials/{trial_id(made.public_id, 0)}/live"
     found = (await client.get(url)).json()
     gpu = {"gpu_bytes": None, "gpu_reserved_bytes": None, "gpu_percent": None}
-    assert found == {"segment": 1, "ranks": [
+    assert found == {"segment": 1, "data_sets": [], "ranks": [
         {"rank": 2, "stack": "thread train:\n", "cpu_s": 1.5, "rss_bytes": 2_000_000_000, "threads": 7, **gpu},
         {"rank": 10, "stack": "no answer", "cpu_s": None, "rss_bytes": None, "threads": None, **gpu},
     ]}  # fmt: skip

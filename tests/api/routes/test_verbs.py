@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.api.conftest import Poked
-from tests.experiment.test_amend import commands, ended
+from tests.experiment.operations.test_amend import commands, ended
 from tests.store.examples import begin
 from tuner.store import Store
 

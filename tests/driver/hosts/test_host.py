@@ -38,7 +38,7 @@ from tuner.driver.hosts.helpers.judge import Judge
 from tuner.driver.hosts.host import Host
 from tuner.driver.hosts.owners import owner_name
 from tuner.driver.hosts.ray_executor import RayExecutor
-from tuner.experiment import verbs
+from tuner.experiment.operations import verbs
 from tuner.settings import Settings
 from tuner.store import CodeRecord, ExperimentRecord, Store, StoreUnavailable
 from tuner.trials.checkpoints import checkpoints, objects

@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.api.schemas import Cluster
 from tuner.driver.hosts.overview import overview
-from tuner.trials.groups.admission import HeldGroup, Standing, WaitingGroup
+from tuner.trials.groups.pools.admission import HeldGroup, Standing, WaitingGroup
 
 NODES = [
     {

@@ -8,7 +8,7 @@ import pytest
 
 from tuner.driver.hosts import ray_executor
 from tuner.driver.hosts.ray_executor import RayExecutor
-from tuner.trials.groups.growth import NodeType
+from tuner.trials.groups.cluster.growth import NodeType
 
 BIG = NodeType({"CPU": 64.0}, 2)
 

@@ -15,7 +15,7 @@ from tuner.driver.hosts.ray.cluster import connect
 from tuner.driver.hosts.ray.link import Link
 from tuner.driver.hosts.ray.start import start_host
 from tuner.errors import NewerHost
-from tuner.experiment.spec import parse_spec
+from tuner.experiment.specs.spec import parse_spec
 from tuner.settings import Settings
 from tuner.store import Store
 

@@ -24,12 +24,12 @@ from tuner.driver.virtual import Simulation, Step, simulate
 from tuner.errors import SpecError
 from tuner.schedulers import from_json
 from tuner.schedulers.base import Fitted, StartMeasured, TrialReported, TrialRestarted
-from tuner.schedulers.freeze_thaw import brief
-from tuner.schedulers.freeze_thaw.acquisition import DecisionInputs, choose_next
-from tuner.schedulers.freeze_thaw.budget import FINISH_TRIES
-from tuner.schedulers.freeze_thaw.curve_model import Evidence
-from tuner.schedulers.freeze_thaw.levels import levels
-from tuner.schedulers.freeze_thaw.results import within
+from tuner.schedulers.freeze_thaw.decisions import brief
+from tuner.schedulers.freeze_thaw.decisions.acquisition import DecisionInputs, choose_next
+from tuner.schedulers.freeze_thaw.decisions.budget import FINISH_TRIES
+from tuner.schedulers.freeze_thaw.model.curve_model import Evidence
+from tuner.schedulers.freeze_thaw.model.levels import levels
+from tuner.schedulers.freeze_thaw.model.results import within
 from tuner.schedulers.freeze_thaw.scheduler import FIRST_TRIALS, FreezeThawScheduler, _Cache
 from tuner.schedulers.shared.wording import shown
 from tuner.space import Space, choice, grid_search, loguniform, randint, uniform

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 
-from tuner.schedulers.shared.forecast import FACTORS, GAINS, STALLS, expected_gain, gain_of_a_doubling, stall
+from tuner.domain.experiment import Objective
+from tuner.schedulers.shared.forecast import FACTORS, GAINS, STALLS, expected_gain, gain_of_a_doubling, room, stall
 
 WORK, SCORE = [1.0, 2.0, 4.0, 8.0, 15.9], [0.0, 0.4, 0.6, 0.7, 0.75]
 
@@ -26,6 +28,19 @@ def test_the_figures_are_those_of_the_class_and_the_factor() -> None:
         (mean * unit, low * unit, middle * unit, high * unit)
     )
     assert found.chance == pytest.approx(chance)
+
+
+def test_no_gain_leads_past_the_end_of_the_metric() -> None:
+    """After three trials, an outlook said that an accuracy of .989 would improve by .222 on average and at most by .883."""
+    accuracy, loss, reward = Objective("accuracy", "max"), Objective("loss", "min"), Objective("reward", "max")
+    assert room(accuracy, 0.989) == pytest.approx(0.011)
+    assert room(loss, loss.score(0.3)) == pytest.approx(0.3)
+    assert room(loss, loss.score(-2.0)) == math.inf, "a negative log likelihood has no end"
+    assert room(reward, 57.0) == math.inf
+    assert room(reward, -0.5) == math.inf
+    found = expected_gain([1.0, 2.0, 4.0], [0.106, 0.5, 0.989], 8.0, 16.0, room(accuracy, 0.989))
+    assert found is not None
+    assert 0 < found.middle <= found.mean <= found.high == pytest.approx(0.011)
 
 
 def test_more_training_never_promises_less() -> None:

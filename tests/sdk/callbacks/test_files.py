@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tuner
-from tests.sdk.test_observers import observed, search
+from tests.sdk.callbacks.test_observers import observed, search
 from tuner.store import Store
 
 __all__ = ["search"]

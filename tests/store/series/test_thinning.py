@@ -16,8 +16,8 @@ from tuner.domain.batch import Batch, Entry
 from tuner.domain.events import Reported, SegmentEnded
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, SpecError
-from tuner.experiment import earlier, verbs
-from tuner.experiment.replay import replay
+from tuner.experiment.analysis.replay import replay
+from tuner.experiment.operations import earlier, verbs
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.store import ExperimentRecord, Store
@@ -223,7 +223,7 @@ def test_a_user_who_continues_and_the_thinning_exclude_each_other(store: Store) 
 
 
 def test_callbacks_are_told_of_what_is_left(sqlite_store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    from tuner.sdk.observers import Reader, StoredLog
+    from tuner.sdk.callbacks.observers import Reader, StoredLog
 
     record = searched(sqlite_store)
     sqlite_store.metrics.thin(DAY, LATER)

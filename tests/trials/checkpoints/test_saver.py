@@ -18,8 +18,8 @@ from tuner.errors import CheckpointError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Saver, answer_notes, take_over
-from tuner.trials.runtime import uploads as limits
-from tuner.trials.runtime.uploads import Uploads
+from tuner.trials.runtime.sending import uploads as limits
+from tuner.trials.runtime.sending.uploads import Uploads
 
 
 def alone(storage: Path, committed: list[CheckpointInfo]) -> Saver:

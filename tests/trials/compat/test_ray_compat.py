@@ -101,10 +101,10 @@ def test_every_function_that_ray_train_may_be_asked_for_is_answered() -> None:
 
 
 def test_no_other_module_imports_a_private_name_of_ray() -> None:
-    """`groups/ray_nodes.py` reads the state of nodes, for which Ray has no public function."""
+    """Ray has no public functions for the state of nodes and that of Ray Data's operators."""
     found = []
     for path in PACKAGE.rglob("*.py"):
-        if path.name in ("ray_compat.py", "ray_nodes.py"):
+        if path.name in ("ray_compat.py", "ray_nodes.py", "preemption.py", "datasets.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
@@ -155,6 +155,29 @@ def test_a_checkpoint_is_copied_and_stays_the_users(
         library.report({"loss": 1.0}, checkpoint=checkpoint.from_directory(folder))
         assert os.listdir(folder) == ["state"], "other ranks may report the same directory"
     assert driver.saved == [{"state": "1"}]
+
+
+def test_no_directory_of_a_reported_checkpoint_is_left_behind(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function that reported a checkpoint of Ray left a directory in /tmp for each, and with files if none was due."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "state").write_text("1")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
+    (tmp_path / "temp").mkdir()
+    driver.verdict = Verdict(next_milestone=3)
+    remove = ray_compat.install(begin(driver, first_milestone=2))
+    try:
+        for _ in range(2):
+            ray.train.report({"loss": 1.0}, checkpoint=ray.train.Checkpoint.from_directory(own))
+        driver.verdict = Verdict(action="stop", reason="cut")
+        with pytest.raises(LeaveTrial):
+            ray.tune.report({"loss": 1.0}, checkpoint=ray.tune.Checkpoint.from_directory(own))
+    finally:
+        remove()
+    assert driver.saved == [{"state": "1"}] * 3
+    assert list((tmp_path / "temp").iterdir()) == []
 
 
 def test_a_directory_that_is_to_be_deleted_after_its_report(installed: Session, driver: Driver, tmp_path: Path) -> None:
@@ -347,6 +370,31 @@ def test_a_class_without_a_way_to_save_trains_all_the_same(cls: type, driver: Dr
         activate(None)
     assert [m.metrics["loss"] for m in driver.reports] == [1.0, 1 / 2, 1 / 3]
     assert driver.saved == []
+
+
+class Asking(Ours):
+    """A class that asks for a checkpoint at every step."""
+
+    save_on_every_rank = True
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), "should_checkpoint": True}
+
+    def save(self, folder: str) -> None:
+        Path(folder, "count").write_text(str(self.count))
+
+
+def test_no_directory_of_a_checkpoint_that_a_class_asks_for_is_left_behind(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    activate(begin(driver))
+    try:
+        ClassForm(Asking)({})
+    finally:
+        activate(None)
+    assert driver.saved == [{"count": "1"}, {"count": "2"}, {"count": "3"}]
+    assert list(tmp_path.iterdir()) == []
 
 
 class Pickled(ray.tune.Trainable):

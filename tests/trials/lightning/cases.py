@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -99,6 +101,7 @@ class Driver:
         folder = tempfile.mkdtemp(prefix="tuner-test-")
         source(folder)
         self.saved, self.saves = Checkpoint(folder), self.saves + 1
+        weakref.finalize(self.saved, shutil.rmtree, folder)
 
     def passed(self, report_no: int) -> None:
         pass

@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.long  # tests/trials/groups/test_placement.py has the ranks, test_manager_nodes.py two nodes
+@pytest.mark.long  # tests/trials/groups/pools/test_placement.py has the ranks, test_manager_nodes.py two nodes
 def test_several_nodes(without_ray: None, tmp_path: Path) -> None:
     """Two nodes of one rank each, and the script on a third that has no room for any."""
     from ray.cluster_utils import Cluster

@@ -93,7 +93,7 @@ def population(config: dict[str, Any]) -> None:
     trainer.fit(Net(), DataLoader(data(), batch_size=8), DataLoader(data(16), batch_size=8))
 
 
-@pytest.mark.long  # test_groups.py has one exploit of a Lightning trial, tests/cli/test_explain.py one of a search
+@pytest.mark.long  # test_groups.py has one exploit of a Lightning trial, tests/cli/home/test_explain.py one of a search
 def test_population_based_training_goes_on_with_the_new_hyperparameters() -> None:
     result = tuner.run(
         population,

@@ -16,7 +16,7 @@ import pytest
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Report, Verdict
 from tuner.trials.checkpoints.checkpoints import Checkpoint
-from tuner.trials.runtime.logs import Capture
+from tuner.trials.runtime.sending.logs import Capture
 from tuner.trials.training import session
 from tuner.trials.training.script import Script, ScriptFailed, filled
 from tuner.trials.training.session import Context, LeaveTrial, Session

@@ -19,7 +19,7 @@ from tuner.api.context import Context, Here
 from tuner.api.schemas import Model, Problem
 from tuner.driver.hosts.refusals import raised
 from tuner.errors import Conflict, Gone, NotFound, SpecError
-from tuner.experiment.usecases import id_of
+from tuner.experiment.operations.usecases import id_of
 from tuner.store import ExperimentRecord, Store
 
 router = APIRouter(tags=["agents"])

@@ -14,7 +14,7 @@ from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, answer
 from tuner.api.context import Here
 from tuner.errors import SpecError
-from tuner.experiment.bundles import SHA256
+from tuner.experiment.code.bundles import SHA256
 
 router = APIRouter(tags=["bundles"])
 

@@ -10,7 +10,8 @@ from fastapi.responses import Response, StreamingResponse
 from tuner.api import schemas
 from tuner.api.answers import CONFLICT, NOT_FOUND, plain_text, shown_checkpoint
 from tuner.api.context import Here
-from tuner.experiment import files, trials
+from tuner.experiment import files
+from tuner.experiment.operations import trials
 
 router = APIRouter(tags=["checkpoints"])
 

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
+from tuner.api.access.permission import Permission
 from tuner.api.answers import (
     BAD,
     CONFLICT,
@@ -28,12 +29,11 @@ from tuner.api.answers import (
     shown_trial,
 )
 from tuner.api.context import Context, Here
-from tuner.api.permission import Permission
 from tuner.driver.hosts.refusals import raised
 from tuner.errors import Conflict, DriverSilent
-from tuner.experiment import trials, usecases
+from tuner.experiment.analysis.neighbours import neighbours as nearest
 from tuner.experiment.logs import LogReader, trial_logs
-from tuner.experiment.neighbours import neighbours as nearest
+from tuner.experiment.operations import trials, usecases
 from tuner.store import LogQuery, SegmentRecord, TrialRecord
 
 router = APIRouter(tags=["trials"])
@@ -216,7 +216,7 @@ def neighbours(
     "/trials/{trial_id}/live",
     response_model=schemas.Live,
     responses={**NOT_FOUND, **CONFLICT, **SILENT},
-    summary="Get the current Python stack and resource usage of each rank of a running trial.",
+    summary="Get the Python stack and resource usage of each rank of a running trial, and the state of its Ray Data data sets.",
 )
 def live(here: Here, trial_id: TrialId) -> Response:
     record = here.store.trials.get(plain_text(trial_id))

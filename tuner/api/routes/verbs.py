@@ -22,8 +22,8 @@ from tuner.api.answers import (
     shown_trial,
 )
 from tuner.api.context import Here
-from tuner.experiment import usecases
-from tuner.experiment.verbs import TRIAL_VERBS, VERBS, Verb, act, act_on_trial
+from tuner.experiment.operations import usecases
+from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS, Verb, act, act_on_trial
 
 router = APIRouter()
 

@@ -14,9 +14,9 @@ from tuner.api.schemas.forms import Body, Json, Model, Number, PageOf, shown, va
 from tuner.domain.experiment import Limits, Scaling, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
-from tuner.experiment.preview import Importance, Preview
-from tuner.experiment.usecases import how_to_go_on
-from tuner.experiment.verbs import Action, actions
+from tuner.experiment.analysis.preview import Importance, Preview
+from tuner.experiment.operations.usecases import how_to_go_on
+from tuner.experiment.operations.verbs import Action, actions
 from tuner.space import Space
 from tuner.store import (
     ExperimentRecord,

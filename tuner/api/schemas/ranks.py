@@ -80,14 +80,50 @@ class LiveRank(Model):
     ] = None
 
 
+class DataOperator(Model):
+    """An operator of a data set of Ray Data, such as a read or a `map_batches`."""
+
+    name: Annotated[str, Field(description="its name in Ray Data")]
+    state: Annotated[str, Field(description="pending, running, finished or failed")]
+    blocks: Annotated[int, Field(description="the number of tasks of this operator that have ended")]
+    total_blocks: Annotated[int | None, Field(description="Ray Data's estimate of the number of blocks at the end")]
+    total_rows: Annotated[int | None, Field(description="Ray Data's estimate of the number of rows at the end")]
+    queued_blocks: Annotated[int, Field(description="blocks that wait for this operator")]
+
+
+class DataSet(Model):
+    """A data set of Ray Data that rank 0 reads with `get_dataset_shard`. Values are null until it is executed."""
+
+    name: Annotated[str, Field(description="its name in the trainer's `datasets`")]
+    executions: Annotated[int, Field(description="how often this segment has executed it; each epoch does so once")]
+    state: Annotated[str | None, Field(description="the state of the newest execution")]
+    seconds: Annotated[float | None, Field(description="for how long the newest execution has run")]
+    blocks_per_s: Annotated[float | None, Field(description="the mean throughput of the newest execution, in blocks")]
+    rows_per_s: Annotated[float | None, Field(description="the same in rows, as Ray Data estimates them")]
+    operators: Annotated[list[DataOperator], Field(description="the operators of the newest execution, in order")]
+    stats: Annotated[str | None, Field(description="what `stats()` of rank 0's part returns")]
+
+
 class Live(Model):
     segment: int
     ranks: Annotated[list[LiveRank], Field(description="one item for each rank")]
+    data_sets: Annotated[
+        list[DataSet], Field(description="the data sets of Ray Data that the trial reads with `get_dataset_shard`")
+    ]
 
     @classmethod
     def of(cls, segment: int, found: Mapping[str, Mapping[str, Any]]) -> Live:
         ranks = [LiveRank(rank=int(rank), **_known(figures)) for rank, figures in found.items()]
-        return cls(segment=segment, ranks=sorted(ranks, key=lambda rank: rank.rank))
+        data = found.get("0", {}).get("data_sets", [])
+        return cls(segment=segment, ranks=sorted(ranks, key=lambda rank: rank.rank), data_sets=data)
+
+
+class DriverLog(Model):
+    """The newest lines of the driver host's log of an experiment."""
+
+    path: Annotated[str, Field(description="the log file, on the machine of the service or of the driver host")]
+    text: Annotated[str, Field(description="the lines, oldest first, with their times, levels and loggers")]
+    left_out: Annotated[int, Field(description="the number of earlier lines that are not in the text")]
 
 
 def _known(figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from tuner.api.schemas.forms import Body, Model, Number, PageOf, shown, values
 from tuner.domain.keys import trial_id
-from tuner.experiment.trials import checkpoint_actions, trial_actions
-from tuner.experiment.verbs import CheckpointAction, TrialAction
+from tuner.experiment.operations.trials import checkpoint_actions, trial_actions
+from tuner.experiment.operations.verbs import CheckpointAction, TrialAction
 from tuner.store import (
     CheckpointRecord,
     ExperimentRecord,

@@ -24,8 +24,8 @@ def explain(
     as_json: JsonLines = False,
 ) -> None:
     """Show every decision about a trial and its reason: why the trial was started, paused or stopped."""
-    from tuner.cli import explain as here
-    from tuner.cli import remote
+    from tuner.cli.home import explain as here
+    from tuner.cli.service import remote
 
     settings = chosen_settings()
     about = here.decisions_about if settings.address is None else remote.decisions_about
@@ -51,8 +51,8 @@ def logs(
     ] = False,
 ) -> None:
     """Print the output of a trial's ranks, whichever nodes they ran on."""
-    from tuner.cli import logs as here
-    from tuner.cli import remote
+    from tuner.cli.home import logs as here
+    from tuner.cli.service import remote
     from tuner.store import LogQuery
 
     settings = chosen_settings()
@@ -74,8 +74,8 @@ def schedule(
     ] = None,
 ) -> None:
     """Print, as JSON, the configurations that led to a trial's weights, each with the iteration after which it applies."""
-    from tuner.cli import explain as here
-    from tuner.cli import remote
+    from tuner.cli.home import explain as here
+    from tuner.cli.service import remote
 
     settings = chosen_settings()
     schedule_of = here.schedule_of if settings.address is None else remote.schedule_of
@@ -102,8 +102,8 @@ def replay(
     as_json: JsonObject = False,
 ) -> None:
     """Show what a search would have cost and found under another scheduler, and when each of its trials would have stopped."""
-    from tuner.cli import remote
-    from tuner.cli import replay as here
+    from tuner.cli.home import replay as here
+    from tuner.cli.service import remote
 
     settings = chosen_settings()
     replayed = here.replayed if settings.address is None else remote.replayed

@@ -26,7 +26,7 @@ def submit(
     ] = None,
 ) -> None:
     """Create an experiment on the service at TUNER_ADDRESS (default: the service on this machine), and print its id."""
-    from tuner.cli.experiments import submit as create
+    from tuner.cli.service.experiments import submit as create
 
     print(create(chosen_settings(), spec, key, code))
 
@@ -50,7 +50,7 @@ def fork(
 
     Like `submit`, the command uses the service at TUNER_ADDRESS, or the service on this machine.
     """
-    from tuner.cli import experiments
+    from tuner.cli.service import experiments
 
     print(experiments.fork(chosen_settings(), experiment, changes or [], learn, key))
 
@@ -68,7 +68,7 @@ def change(
     ],
 ) -> None:
     """Change the name, notes, tags, num_samples, limits or search space of an experiment, also while it runs."""
-    from tuner.cli import experiments
+    from tuner.cli.service import experiments
 
     print(printable(experiments.change(chosen_settings(), experiment, changes)))
 
@@ -80,7 +80,8 @@ def list_experiments(
     as_json: JsonLines = False,
 ) -> None:
     """List the experiments of this home, or of the service if TUNER_ADDRESS is set, newest first."""
-    from tuner.cli import experiments, explain
+    from tuner.cli.home import explain
+    from tuner.cli.service import experiments
 
     settings = chosen_settings()
     if as_json:
@@ -96,7 +97,7 @@ def list_experiments(
 @group.command(cls=OnService)
 def show(experiment: ExperimentName, as_json: JsonObject = False) -> None:
     """Show an experiment: its state, its best trial and all its trials."""
-    from tuner.cli import experiments
+    from tuner.cli.service import experiments
 
     row = experiments.shown(experiments.result(chosen_settings(), experiment))
     for line in [json.dumps(row)] if as_json else experiments.lines(row):
@@ -109,7 +110,7 @@ def best(experiment: ExperimentName) -> None:
 
     Exit status 1: there is no best trial.
     """
-    from tuner.cli import experiments
+    from tuner.cli.service import experiments
 
     found = experiments.best(experiments.result(chosen_settings(), experiment))
     if found is None:
@@ -135,6 +136,6 @@ def export(
     ] = False,
 ) -> None:
     """Write the trials of an experiment to a file, with one row for each trial."""
-    from tuner.cli import experiments
+    from tuner.cli.service import experiments
 
     experiments.export(experiments.result(chosen_settings(), experiment), file, form, history)

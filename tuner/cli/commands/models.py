@@ -38,7 +38,8 @@ def export_model(
     ] = None,
 ) -> None:
     """Write the best model of an experiment, with a model card, into a new folder, and print the path of the folder."""
-    from tuner.cli import experiments, serving
+    from tuner.cli import serving
+    from tuner.cli.service import experiments
 
     result = experiments.result(chosen_settings(), experiment)
     print(serving.export_model(result, folder, model, formats or ["safetensors"], example_input))

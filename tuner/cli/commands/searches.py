@@ -128,7 +128,7 @@ def resume(experiment: ExperimentName, ray_address: RayAddress = None) -> None:
     """
     settings = chosen_settings()
     if settings.address is not None:
-        from tuner.cli.experiments import ask
+        from tuner.cli.service.experiments import ask
 
         if ray_address is not None:
             raise SpecError("--ray-address is for a search that this machine drives; the service uses its own Ray")

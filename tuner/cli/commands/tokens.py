@@ -27,7 +27,8 @@ def create_token(
     ] = None,
 ) -> None:
     """Create a token, and print it. It cannot be printed again later."""
-    from tuner.cli import access, remote
+    from tuner.cli.home import access
+    from tuner.cli.service import remote
 
     settings = chosen_settings()
     if settings.address is None:
@@ -39,7 +40,8 @@ def create_token(
 @group.command(name="list", cls=OnService)
 def list_tokens(as_json: JsonLines = False) -> None:
     """List all tokens with their ids, roles and names, newest first. The tokens' secrets are not shown."""
-    from tuner.cli import access, remote
+    from tuner.cli.home import access
+    from tuner.cli.service import remote
 
     settings = chosen_settings()
     found = access.rows(settings) if settings.address is None else remote.tokens(settings)
@@ -52,7 +54,8 @@ def revoke_token(
     token: Annotated[str, typer.Argument(help="the id of the token, tok_..., as `tuner token list` shows it")],
 ) -> None:
     """Revoke a token. Running services notice within 5 seconds."""
-    from tuner.cli import access, remote
+    from tuner.cli.home import access
+    from tuner.cli.service import remote
 
     settings = chosen_settings()
     revoked = access.revoked if settings.address is None else remote.revoke_token

@@ -1,4 +1,4 @@
-"""A command for each verb, such as `tuner pause`. `tuner.experiment.verbs` declares the verbs."""
+"""A command for each verb, such as `tuner pause`. `tuner.experiment.operations.verbs` declares the verbs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from tuner.cli.commands.chosen import chosen_settings
 from tuner.cli.places import OnService
-from tuner.experiment.verbs import TRIAL_VERBS, VERBS, Verb
+from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS, Verb
 from tuner.names import printable
 
 group = typer.Typer()
@@ -23,7 +23,7 @@ _HELP = {
 
 def _command(verb: Verb, about: str) -> Callable[[str], None]:
     def command(name: str) -> None:
-        from tuner.cli.experiments import ask
+        from tuner.cli.service.experiments import ask
 
         print(printable(ask(chosen_settings(), verb.name, name)))
 

@@ -33,7 +33,7 @@ def add_webhook(
     ] = None,
 ) -> None:
     """Add a webhook, and print its id and the secret that signs its deliveries. The secret cannot be printed again later."""
-    from tuner.cli import webhooks as module
+    from tuner.cli.service import webhooks as module
 
     for line in module.added(chosen_settings(), url, events, project, experiment, slack, threshold):
         print(printable(line))
@@ -42,7 +42,7 @@ def add_webhook(
 @group.command(name="list", cls=OnService)
 def list_webhooks() -> None:
     """List all webhooks, newest first. Their secrets are not shown."""
-    from tuner.cli import webhooks as module
+    from tuner.cli.service import webhooks as module
 
     for line in module.listed(chosen_settings()):
         print(printable(line))
@@ -51,7 +51,7 @@ def list_webhooks() -> None:
 @group.command(name="rm", cls=OnService)
 def remove_webhook(webhook: WebhookId) -> None:
     """Remove a webhook and the deliveries that it has not sent yet."""
-    from tuner.cli import webhooks as module
+    from tuner.cli.service import webhooks as module
 
     module.removed(chosen_settings(), webhook)
     print(printable(f"removed {webhook}"))
@@ -63,7 +63,7 @@ def test_webhook(webhook: WebhookId) -> None:
 
     Exit status 1: the delivery has not arrived.
     """
-    from tuner.cli import webhooks as module
+    from tuner.cli.service import webhooks as module
 
     arrived, line = module.tested(chosen_settings(), webhook)
     print(printable(line))

@@ -6,10 +6,10 @@
   actions to carry out after the commit.
 * `fold(seq, entry)`, after a restart: apply one committed entry. Nothing is decided, and no action is returned.
 
-`State` (in `state`) holds everything that is known about the experiment. Its `apply` is the only function that changes
+`State` (in `state.state`) holds everything that is known about the experiment. Its `apply` is the only function that changes
 trials and segments, apart from `set_milestone`. `Decider` (in `decider`) reads the state and returns decisions; it
 changes nothing.
 """
 
 from tuner.driver.core.core import Core as Core
-from tuner.driver.core.state import Effects as Effects
+from tuner.driver.core.state.state import Effects as Effects

@@ -41,6 +41,10 @@ Draw = Callable[[int, str, str], Awaitable[tuple[Any, dict[str, Any]]]]
 """The type of `HostGroups.draw`, which draws the value of a parameter that a running trial asks for."""
 
 
+Say = Callable[..., None]
+"""The type of `HostGroups.say`, which writes a message about a segment to the driver's log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """A segment that runs on this host."""
@@ -100,18 +104,26 @@ class RankInbound:
         running: Mapping[str, Running],
         draw: Draw,
         share: Callable[[Any], Any],
+        say: Say,
     ) -> None:
         self.core, self.loop, self._running, self._draw, self._share = core, loop, running, draw, share
+        self._say = say
         self._heard: dict[SegmentRef, _Received] = {}
         self._drawing = asyncio.Lock()
         self._objects: dict[Stored, Any] = {}
 
     def waiting(self, segment_id: str, reason: str) -> None:
-        trial, ordinal = self._running[segment_id].ref
+        trial, ordinal = ref = self._running[segment_id].ref
+        self._say(ref, "waits: %s", reason)
         self.loop.put(Waiting(time=time.time(), trial=trial, segment=ordinal, reason=reason))
 
     def started(self, segment_id: str, placement: Any, startup_s: float, warm: bool, held_s: float) -> None:
-        trial, ordinal = self._running[segment_id].ref
+        trial, ordinal = ref = self._running[segment_id].ref
+        how = "a warm group" if warm else "new processes"
+        where = ", ".join(
+            f"rank {rank['rank']} on {rank['host']} (process {rank['pid']})" for rank in placement["ranks"]
+        )
+        self._say(ref, "starts in %s after %.3f s: %s", how, startup_s, where)
         event = SegmentStarted(
             time=time.time(),
             trial=trial,
@@ -220,8 +232,13 @@ class HostGroups:
         self._host.segments[launch.segment_id] = running
         if self._host.logs is not None:
             self._host.logs.begin(launch.segment_id, Owner(self.record.id, *segment))
+        self.say(segment, "%d x %s asked for", launch.scaling.num_workers, launch.scaling.bundle())
+        begun = time.monotonic()
         try:
-            return await self._host.executors.groups_of(self.record.spec).run(launch, inbox=self.inbound)
+            outcome = await self._host.executors.groups_of(self.record.spec).run(launch, inbox=self.inbound)
+            why = "" if outcome.failure is None else f" ({outcome.failure.cause}): {outcome.failure.message}"
+            self.say(segment, "%s after %.3f s%s", outcome.kind, time.monotonic() - begun, why)
+            return outcome
         finally:
             self._host.segments.pop(launch.segment_id, None)
             running.inbound.ended(segment)
@@ -277,6 +294,11 @@ class HostGroups:
 
     async def judge(self, number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
         return await self._judge.ask(number, metrics)
+
+    def say(self, segment: SegmentRef, message: str, *args: object) -> None:
+        """Write a message about a segment to the driver's log."""
+        experiment = self.record.public_id
+        self._host.driver_logs.say(experiment, f"trial %d, segment %d: {message}", *segment, *args)
 
     def _name(self, segment: SegmentRef) -> str:
         return segment_id(self.record.public_id, *segment)
@@ -346,7 +368,7 @@ class Driven:
         )
         self.loop = ExperimentLoop(self.core, StoreJournal(host, record.id, epoch), self.groups, host.settings.outage_s)
         self.inbound = self.groups.inbound = RankInbound(
-            self.core, self.loop, host.segments, self.groups.draw, host.executors.of(record.spec).share
+            self.core, self.loop, host.segments, self.groups.draw, host.executors.of(record.spec).share, self.groups.say
         )
 
         self.slots: int | None = None  # how many of its trials the cluster held at the last look

@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogLimit
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef, Verdict
-from tuner.trials.groups.admission import PREEMPT_AFTER_S, RESERVE_AFTER_S, Quotas, Standing, ordinary
-from tuner.trials.groups.manager import Logs
+from tuner.trials.groups.pools.admission import PREEMPT_AFTER_S, RESERVE_AFTER_S, Quotas, Standing, ordinary
+from tuner.trials.groups.segments.manager import Logs
 from tuner.trials.messages.launch import Inbox, Launch, Resend
 from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.report_socket import Address
@@ -103,6 +103,9 @@ class SegmentGroups(Protocol):
 
     async def stacks(self, segment_id: str) -> dict[str, str]:
         """Return, for each rank of a segment, its current Python stacks, or the reason why there are none."""
+
+    async def data_sets(self, segment_id: str) -> list[dict[str, Any]]:
+        """Return the state of the data sets of Ray Data that rank 0 of a segment reads; see `Shards.look`."""
 
     async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:
         """Profile a rank of a segment. Return None if the segment does not run here.

@@ -11,7 +11,7 @@ from tuner.domain.experiment import Spec
 from tuner.driver.hosts.agents.executor import AgentExecutor
 from tuner.driver.hosts.agents.groups import AgentGroups
 from tuner.driver.hosts.executor import Executor, GroupOptions, SegmentGroups
-from tuner.trials.groups.manager import GroupManager
+from tuner.trials.groups.segments.manager import GroupManager
 from tuner.trials.messages.profiling import ProfileRequest
 
 
@@ -101,11 +101,18 @@ class Executors:
         return {name: ranks for answer in answers for name, ranks in answer.items()}
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
-        """Return the Python stack ("stack") and the resource usage (`process_stats.usage`) of each rank of a segment."""
+        """Return the Python stack ("stack") and the resource usage (`process_stats.usage`) of each rank of a segment.
+
+        Rank 0 also has the state of the data sets that it reads through Ray Data ("data_sets").
+        """
         found: dict[str, dict[str, Any]] = {}
         for groups in self.all_groups():
-            stacks, figures = await asyncio.gather(groups.stacks(segment_id), groups.usage(segment_id))
+            stacks, figures, data = await asyncio.gather(
+                groups.stacks(segment_id), groups.usage(segment_id), groups.data_sets(segment_id)
+            )
             found |= {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
+            if "0" in found and data:
+                found["0"]["data_sets"] = data
         return found
 
     async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:

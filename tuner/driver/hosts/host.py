@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from tuner import __version__, log_format, tracing
@@ -29,6 +31,7 @@ from tuner.driver.hosts.executor import Executor, GroupOptions
 from tuner.driver.hosts.executors import Executors
 from tuner.driver.hosts.garbage import ShortCollections
 from tuner.driver.hosts.helpers.proposals import Proposals
+from tuner.driver.hosts.measures.driver_log import DriverLogs
 from tuner.driver.hosts.measures.figures import Figures
 from tuner.driver.hosts.measures.logs import LogKeeper, Owner
 from tuner.driver.hosts.measures.usage import Place, UsageKeeper
@@ -36,15 +39,16 @@ from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_name
 from tuner.driver.hosts.refusals import REFUSALS, refusal
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
-from tuner.experiment.usecases import how_to_go_on
+from tuner.experiment.logs import driver_log
+from tuner.experiment.operations.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.records import CommandRecord, ExperimentRecord
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
-from tuner.trials.groups.admission import Standing
-from tuner.trials.groups.manager import GroupManager
-from tuner.trials.groups.segment_run import LogFile
+from tuner.trials.groups.pools.admission import Standing
+from tuner.trials.groups.segments.manager import GroupManager
+from tuner.trials.groups.segments.segment_run import LogFile
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.report_socket import Address, ReportServer
@@ -119,6 +123,7 @@ class Host:
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
+        self.driver_logs = DriverLogs(settings.home, settings.log_bytes, self.executor.own_process)
         self._report_server = ReportServer(self.report, self.take_logs, self._called, self._cut)
         self._report_address: Address | None = None
         self.proposals = Proposals()
@@ -377,6 +382,11 @@ class Host:
         except REFUSALS as error:
             return refusal(error)
 
+    async def driver_log(self, experiment: str, tail: int, search: str | None = None) -> dict[str, Any]:
+        """Return {"found": the log of this host about an experiment}; None in it if this host's machine has none."""
+        found = await asyncio.to_thread(driver_log, self.settings.home, experiment, tail, search)
+        return {"found": None if found is None else asdict(found)}
+
     async def cluster(self) -> dict[str, Any]:
         """Return a description of the cluster as JSON; see `tuner.driver.hosts.overview`."""
         nodes, available = await self.executor.nodes()
@@ -475,7 +485,17 @@ class Host:
 
     async def _drive(self, record: ExperimentRecord, executor: str) -> ExperimentState:
         with log_format.about(experiment=record.public_id):
-            return await self._drive_alone(record, executor)
+            if self.settings.log_bytes:
+                self.driver_logs.begin(record.public_id)
+            try:
+                state = await self._drive_alone(record, executor)
+                self.driver_logs.say(record.public_id, "no longer driven here: the experiment is %s", state)
+                return state
+            except Exception as error:
+                self.driver_logs.say(record.public_id, "no longer driven here: %s: %s", type(error).__name__, error)
+                raise
+            finally:
+                self.driver_logs.end(record.public_id)
 
     async def _drive_alone(self, record: ExperimentRecord, executor: str) -> ExperimentState:
         store = self.store
@@ -487,6 +507,11 @@ class Host:
             await self.write(store.drivers.release, record.id, record.driver_epoch)
         epoch = await self.write(store.drivers.claim, record.id, self.owner, self.settings.lease_s, time.time())
         self._claimed[record.id] = epoch
+        self.driver_logs.say(
+            record.public_id,
+            "driver %d of this experiment: tuner %s in process %d on %s, host %s, executor %s",
+            epoch, __version__, os.getpid(), socket.gethostname(), self.owner, executor or self.executor.name,
+        )  # fmt: skip
         driven: Driven | None = None
         try:
             try:
@@ -507,6 +532,10 @@ class Host:
             pending = await asyncio.to_thread(store.commands.pending, [record.id])
             commands = {c.id: as_event(c) for c in pending}
             self._seen |= {_key(c) for c in pending}
+            self.driver_logs.say(
+                record.public_id, "the log has %d entries about %d trials; room for %s trials at once",
+                driven.core.seq, len(driven.core.trials), "any number of" if slots is None else slots,
+            )  # fmt: skip
             self._named[record.public_id] = driven
             self.driven[record.id] = driven  # from now on it gets commands, but its loop handles DriverStarted first
             state = await driven.loop.run(epoch, slots, commands, executor, workers)

@@ -13,9 +13,9 @@ from tuner.driver.hosts.executor import GroupOptions
 from tuner.driver.hosts.scripts.ahead import cpus_here
 from tuner.errors import TunerError
 from tuner.trials.checkpoints import checkpoints
-from tuner.trials.groups.local_pool import LocalPool
-from tuner.trials.groups.local_ranks import RankServer
-from tuner.trials.groups.manager import GroupManager
+from tuner.trials.groups.pools.local_pool import LocalPool
+from tuner.trials.groups.pools.local_ranks import RankServer
+from tuner.trials.groups.segments.manager import GroupManager
 
 
 class LocalExecutor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuner.trials.groups.admission import HeldGroup, Standing, WaitingGroup
-from tuner.trials.groups.node_names import node_names
+from tuner.trials.groups.cluster.node_names import node_names
+from tuner.trials.groups.pools.admission import HeldGroup, Standing, WaitingGroup
 
 
 def overview(

@@ -15,10 +15,10 @@ from tuner.domain.segments import CheckpointInfo
 from tuner.driver.hosts.executor import GroupOptions
 from tuner.driver.hosts.ray.cluster import capacity, living_nodes, remove_orphans, workers
 from tuner.trials.checkpoints import checkpoints, transfer
-from tuner.trials.groups.growth import NodeType
-from tuner.trials.groups.manager import GroupManager
-from tuner.trials.groups.pool import Pool
-from tuner.trials.groups.ray_nodes import known_types
+from tuner.trials.groups.cluster.growth import NodeType
+from tuner.trials.groups.cluster.ray_nodes import known_types
+from tuner.trials.groups.pools.pool import Pool
+from tuner.trials.groups.segments.manager import GroupManager
 from tuner.trials.messages.tasks import on_node
 
 TYPES_S = 60.0

@@ -28,19 +28,19 @@ from tuner.schedulers.base import (
     TrialStarted,
     can_resume,
 )
-from tuner.schedulers.freeze_thaw import brief
-from tuner.schedulers.freeze_thaw.acquisition import DecisionInputs, Winner, choose_next
-from tuner.schedulers.freeze_thaw.budget import Budget, derived, repeated_training
-from tuner.schedulers.freeze_thaw.curve_model import Evidence, Floats, Prior, Rows, one_thread
-from tuner.schedulers.freeze_thaw.learned import Learned
-from tuner.schedulers.freeze_thaw.levels import levels, tau
-from tuner.schedulers.freeze_thaw.novelty import Novelty
-from tuner.schedulers.freeze_thaw.reasons import Reasons
-from tuner.schedulers.freeze_thaw.repeats import Repeats
-from tuner.schedulers.freeze_thaw.results import MAX_ROWS, Result, Results, within
-from tuner.schedulers.freeze_thaw.score_warp import Warp
+from tuner.schedulers.freeze_thaw.decisions import brief
+from tuner.schedulers.freeze_thaw.decisions.acquisition import DecisionInputs, Winner, choose_next
+from tuner.schedulers.freeze_thaw.decisions.budget import Budget, derived, repeated_training
+from tuner.schedulers.freeze_thaw.decisions.novelty import Novelty
+from tuner.schedulers.freeze_thaw.decisions.reasons import Reasons
+from tuner.schedulers.freeze_thaw.model.curve_model import Evidence, Floats, Prior, Rows, one_thread
+from tuner.schedulers.freeze_thaw.model.learned import Learned
+from tuner.schedulers.freeze_thaw.model.levels import levels, tau
+from tuner.schedulers.freeze_thaw.model.repeats import Repeats
+from tuner.schedulers.freeze_thaw.model.results import MAX_ROWS, Result, Results, within
+from tuner.schedulers.freeze_thaw.model.score_warp import Warp
+from tuner.schedulers.freeze_thaw.model.unit_cube import Cube, key
 from tuner.schedulers.freeze_thaw.state import FreezeThawState
-from tuner.schedulers.freeze_thaw.unit_cube import Cube, key
 from tuner.schedulers.shared.wording import at, reached_max_t
 
 FIRST_TRIALS = 8  # this many trials are chosen without the model at first

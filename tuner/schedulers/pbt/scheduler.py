@@ -369,7 +369,7 @@ class PopulationBasedTraining(Scheduler):
 
         Each item is ``{"iteration": the iteration after which it applied, "params": {...}, "trial": the trial that had it}``.
         To repeat the schedule that the population found (PBT replay), train with these changes at these iterations. For an
-        experiment in a database, `tuner.experiment.lineage` returns the same schedule.
+        experiment in a database, `tuner.experiment.analysis.lineage` returns the same schedule.
         """
         moves: dict[int, list[Move]] = self.state.moves
         chain = [moves[trial][-1]]

@@ -16,6 +16,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tuner.domain.experiment import Objective
+
 FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0)
 """The factors of training growth in `GAINS`. Between two factors, `GAINS` is interpolated linearly in their logarithm."""
 
@@ -78,7 +80,25 @@ GAINS: tuple[tuple[tuple[float, float, float, float, float], ...], ...] = (
 )
 
 
-def expected_gain(work: Sequence[float], score: Sequence[float], now: float, more: float) -> Gain | None:
+def room(objective: Objective, score: float) -> float:
+    """Return how much a score can still improve, or infinity if the metric has no known end.
+
+    Metrics do not say where they end, so this is a guess: a metric to minimize whose best value is not negative ends at 0, as
+    losses and errors do. A metric to maximize whose best value lies between 0 and 1 ends at 1, as accuracies do. If a value
+    passes that end, the guess was wrong and there is no end from then on.
+
+    Args:
+        objective: the objective.
+        score: the best score so far.
+    """
+    if objective.mode == "min":
+        return -score if score <= 0 else math.inf
+    return 1 - score if 0 <= score <= 1 else math.inf
+
+
+def expected_gain(
+    work: Sequence[float], score: Sequence[float], now: float, more: float, room: float = math.inf
+) -> Gain | None:
     """Return how much the best score will improve, or None if too little is known.
 
     Args:
@@ -86,6 +106,7 @@ def expected_gain(work: Sequence[float], score: Sequence[float], now: float, mor
         score: the best score after each improvement (n,), ascending.
         now: the training of all trials together so far.
         more: the additional training. The forecast reaches up to three times the training so far.
+        room: the most by which the score can improve.
     """
     if more <= 0 or not known_enough(work, now):
         return None
@@ -99,7 +120,7 @@ def expected_gain(work: Sequence[float], score: Sequence[float], now: float, mor
     share = (at - places[right - 1]) / (places[right] - places[right - 1])
     before = figures[right - 2] if right > 1 else (0.0,) * 5
     mean, low, middle, high, chance = (a + share * (b - a) for a, b in zip(before, figures[right - 1], strict=True))
-    most = score[-1] - score[0]  # no more gain is forecast than the total of all gains so far
+    most = min(score[-1] - score[0], room)  # no more gain is forecast than the total of all gains so far
     mean, low, middle, high = (min(figure * unit, most) for figure in (mean, low, middle, high))
     return Gain(mean, low, middle, high, chance)
 

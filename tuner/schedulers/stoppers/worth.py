@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tuner.domain.trial import Population, Trial
 from tuner.options import check_number
 from tuner.schedulers.base import Fact, TrialReported
-from tuner.schedulers.shared.forecast import FACTORS, Gain, expected_gain
+from tuner.schedulers.shared.forecast import FACTORS, Gain, expected_gain, room
 from tuner.schedulers.shared.wording import reported, shown
 from tuner.schedulers.stoppers.base import Stopper
 
@@ -72,6 +72,7 @@ class ExpectedImprovementStopper(Stopper):
         """Return the expected gain of the next `hours` of training, or None if it cannot be forecast yet."""
         state: ExpectedImprovementStopper.State = self.state
         more = self.hours * HOUR_S / (self.context.gpus or 1.0)
-        if more > (FACTORS[-1] - 1) * state.total:
+        if not state.score or more > (FACTORS[-1] - 1) * state.total:
             return None
-        return expected_gain(state.work, state.score, state.total, more)
+        rest = room(self.context.objective, state.score[-1])
+        return expected_gain(state.work, state.score, state.total, more, rest)

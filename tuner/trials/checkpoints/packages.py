@@ -12,7 +12,7 @@ import hashlib
 import io
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tuner.errors import SpecError
@@ -23,16 +23,21 @@ _LIMIT = 500 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def ship(runtime_env: Mapping[str, Any], storage: str) -> dict[str, Any]:
+def ship(runtime_env: Mapping[str, Any], storage: str, named: Callable[[str], str] = lambda uri: uri) -> dict[str, Any]:
     """Store the local directories and files that a `runtime_env` names, and return it with URIs instead of their paths.
 
     Raise SpecError if a path does not exist.
+
+    Args:
+        runtime_env: the runtime environment.
+        storage: the folder or the URI below which packages are stored.
+        named: returns the URI under which a package is kept, from one whose name is the hash of the package's content.
     """
     out = dict(runtime_env)
     excludes = out.get("excludes") or ()
     directory = out.get("working_dir")
     if directory is not None and _is_path(directory):
-        out["working_dir"] = _shipped(directory, "", storage, excludes, "/runtime_env/working_dir")
+        out["working_dir"] = _shipped(directory, "", storage, excludes, "/runtime_env/working_dir", named)
         out.pop("excludes", None)
     if modules := out.get("py_modules"):
         shipped = []
@@ -40,7 +45,7 @@ def ship(runtime_env: Mapping[str, Any], storage: str) -> dict[str, Any]:
             where = f"/runtime_env/py_modules/{i}"
             path = os.path.dirname(module.__file__) if hasattr(module, "__file__") else module
             name = os.path.basename(os.path.abspath(path)) if _is_path(path) else ""
-            shipped.append(_shipped(path, name, storage, excludes, where) if name else path)
+            shipped.append(_shipped(path, name, storage, excludes, where, named) if name else path)
         out["py_modules"] = shipped
     return out
 
@@ -51,11 +56,24 @@ def any_local(runtime_env: Mapping[str, Any]) -> bool:
     return any(_is_path(value) or hasattr(value, "__file__") for value in (runtime_env.get("working_dir"), *modules))
 
 
+def uris(runtime_env: Mapping[str, Any]) -> list[str]:
+    """Return the URIs of directories and files that the `runtime_env` names."""
+    places = (runtime_env.get("working_dir"), *(runtime_env.get("py_modules") or ()))
+    return [value for value in places if isinstance(value, str) and "://" in value]
+
+
 def _is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike) and "://" not in os.fspath(value)
 
 
-def _shipped(path: str | os.PathLike[str], name: str, storage: str, excludes: Sequence[str], pointer: str) -> str:
+def _shipped(
+    path: str | os.PathLike[str],
+    name: str,
+    storage: str,
+    excludes: Sequence[str],
+    pointer: str,
+    named: Callable[[str], str],
+) -> str:
     """Store the directory's files as a package, or a .zip or .whl file unchanged. Return the URI of the stored file."""
     real = os.path.abspath(os.path.expanduser(os.fspath(path)))
     suffix = os.path.splitext(real)[1]
@@ -69,12 +87,14 @@ def _shipped(path: str | os.PathLike[str], name: str, storage: str, excludes: Se
     file_name = f"{hashlib.blake2b(content, digest_size=16).hexdigest()}{suffix}"
     if suffix == ".whl":  # a wheel keeps its file name, because pip reads the version from it
         file_name = os.path.basename(real)
-    folder = join(storage, "packages")
-    uri = join(folder, file_name)
-    target = place(uri)
-    if file_name not in place(folder).sizes():
+    target = place(join(storage, "packages", file_name))
+    uri = f"file://{target.path}" if target.local else target.uri
+    if suffix == ".zip":
+        uri = named(uri)
+        target = place(uri)
+    if target.size() is None:
         target.write(content)
-    return f"file://{target.path}" if target.local else uri
+    return uri
 
 
 def _pack(directory: str, name: str, excludes: Sequence[str], pointer: str) -> bytes:

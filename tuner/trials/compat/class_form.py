@@ -93,9 +93,9 @@ class ClassForm:
             if not steps.saves:
                 here.report(metrics)
             elif asked:
-                folder = tempfile.mkdtemp(prefix="tuner-step-")
-                save(folder)
-                here.report(metrics, checkpoint=folder)
+                with tempfile.TemporaryDirectory(prefix="tuner-step-") as folder:
+                    save(folder)
+                    here.report(metrics, checkpoint=folder)
             else:
                 here.report(metrics, checkpoint=save)
             if done:

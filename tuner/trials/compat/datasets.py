@@ -1,7 +1,9 @@
-"""Support Ray Data in trials: split data sets among the ranks of a trial."""
+"""Support Ray Data in trials: split data sets among the ranks of a trial, and say how far they have been read."""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -119,6 +121,8 @@ class Shards:
         if rank == 0:
             _check_room()
             made = {name: each() if callable(each) else each for name, each in self._datasets.items()}
+            for name, dataset in made.items():
+                dataset.set_name(_called(here.context.segment_id, name))
             config = self._config if self._config is not None else DataConfig()
             split = config.configure(made, world_size=size, worker_handles=None, worker_node_ids=nodes)
             parts = [ray.cloudpickle.dumps(split)]
@@ -126,6 +130,84 @@ class Shards:
             dist.broadcast_object_list(parts, src=0)
         mine: dict[str, Any] = ray.cloudpickle.loads(parts[0])[rank]
         return mine
+
+    def look(self) -> list[dict[str, Any]]:
+        """Return the state of each data set that this rank reads.
+
+        It has the state of its operators, according to Ray Data's own actor, and the statistics that `stats()` returns. Each
+        epoch is an execution of the data set. The state is that of the newest one, and Ray Data updates it every 5 s.
+        """
+        here = session.current()
+        parts = self._parts
+        if here is None or parts is None:
+            return []
+        executions = _executions()
+        found = []
+        for name, part in sorted(parts.items()):
+            mine = [
+                one for tag, one in executions.items() if tag.startswith(_called(here.context.segment_id, name) + "_")
+            ]
+            text = None
+            with contextlib.suppress(Exception):  # it is being executed, or its coordinator does not answer
+                text = str(part.stats())[:MOST_STATS]
+            newest = max(mine, key=lambda one: one["start_time"], default=None)
+            found.append({"name": name, "executions": len(mine), "stats": text, **_state(newest, time.time())})
+        return found
+
+
+MOST_STATS = 20_000
+"""The largest number of characters of Ray Data's statistics that are passed on."""
+LOOK_S = 2.0
+"""Timeout in seconds of a question to the actor in which Ray Data keeps the states of data sets."""
+
+
+def look() -> list[dict[str, Any]]:
+    """Return the state of the data sets that the trial in this process reads; see `Shards.look`."""
+    return Shards.of_this_trial().look()
+
+
+def _called(segment_id: str, name: str) -> str:
+    """Return the name of a data set for Ray Data, which also shows it in its dashboard and metrics."""
+    return f"{segment_id}.{name}"
+
+
+def _executions() -> dict[str, dict[str, Any]]:
+    """Return what Ray Data's actor knows of all executions, by tag; nothing if it does not answer."""
+    try:
+        import ray
+        from ray.data._internal.stats import STATS_ACTOR_NAME, STATS_ACTOR_NAMESPACE
+
+        actor = ray.get_actor(STATS_ACTOR_NAME, namespace=STATS_ACTOR_NAMESPACE)
+        found: dict[str, dict[str, Any]] = ray.get(actor.get_datasets.remote(), timeout=LOOK_S)
+    except Exception:  # nothing has been executed yet, the actor is busy, or another version of Ray has other names
+        return {}
+    return found
+
+
+def _state(execution: Mapping[str, Any] | None, now: float) -> dict[str, Any]:
+    """Return the state of an execution in this module's form, with its mean throughput so far."""
+    if execution is None:
+        return {"state": None, "operators": [], "seconds": None, "blocks_per_s": None, "rows_per_s": None}
+    seconds = max((execution["end_time"] or now) - execution["start_time"], 1e-3)
+    blocks, rows = execution["progress"], execution.get("total_rows") or 0
+    total = execution["total"] or 0
+    return {
+        "state": execution["state"].lower(),
+        "seconds": seconds,
+        "blocks_per_s": blocks / seconds,
+        "rows_per_s": rows * min(1.0, blocks / total) / seconds if total else None,
+        "operators": [
+            {
+                "name": operator.get("name", tag),
+                "state": operator["state"].lower(),
+                "blocks": operator["progress"],
+                "total_blocks": operator["total"],
+                "total_rows": operator.get("total_rows"),
+                "queued_blocks": operator["queued_blocks"],
+            }
+            for tag, operator in execution["operators"].items()
+        ],
+    }
 
 
 def _check_room() -> None:

@@ -10,9 +10,10 @@ This module also replaces two methods. A trainer's `fit` then runs the training 
 constructor of the callback that reports from a trainer to Ray Tune then does nothing. Each replacement is made when user
 code has imported the Ray module in question; this module does not import it.
 
-Only this module and `tuner.driver.hosts.ray.ray_start` name private modules of Ray. Each of them has a function `missing`
-that checks these names against the installed Ray. The private attributes of Ray's schedulers and stoppers are read only
-in `tuner.schedulers.from_ray` and `tuner.schedulers.stoppers.from_ray`. Tests check all of these names.
+Few modules name private modules of Ray: this one, `datasets` beside it, `tuner.trials.groups.cluster.ray_nodes`, and `ray_start`
+and `tokens` in `tuner.driver.hosts.ray`. The private attributes of Ray's schedulers and stoppers are read only in
+`tuner.schedulers.from_ray` and `tuner.schedulers.stoppers.from_ray`. Tests list these modules, and check the names of this one
+and of `ray_start` against the installed Ray.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tuner.errors import TunerError
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.compat.datasets import Shards
 from tuner.trials.compat.on_import import on_import
+from tuner.trials.compat.preemption import Notices
 from tuner.trials.compat.train_loop import TrainLoop
 from tuner.trials.training.metrics import numbers
 from tuner.trials.training.session import Session
@@ -215,7 +217,12 @@ class Trial:
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
         self.newest = dict(metrics)
-        self.session.report(self.numbers(metrics), checkpoint=_copy(checkpoint) if checkpoint is not None else None)
+        if checkpoint is None:
+            self.session.report(self.numbers(metrics))
+        else:
+            with tempfile.TemporaryDirectory(prefix="tuner-ray-") as folder:
+                _copy(checkpoint, folder)
+                self.session.report(self.numbers(metrics), checkpoint=folder)
         if metrics.get("done") is True:  # in Ray Tune, a trial ends when it reports this
             raise Finished
 
@@ -247,19 +254,18 @@ class Trial:
         return numbers(metrics, self._told, self.session.objective)
 
 
-def _copy(checkpoint: Any) -> str:
-    """Copy the files of a checkpoint to a new directory, and return the new directory's path.
+def _copy(checkpoint: Any, folder: str) -> None:
+    """Copy the files of a checkpoint to a directory.
 
     The user's directory is not moved, because Ray does not move it either, and several ranks may share it.
     """
     if isinstance(checkpoint, Checkpoint):
-        return checkpoint.to_directory()
-    folder = tempfile.mkdtemp(prefix="tuner-ray-")
+        checkpoint.to_directory(folder)
+        return
     with checkpoint.as_directory() as source:
         if not os.path.isdir(source):
             raise FileNotFoundError(f"the reported checkpoint is not a directory: {source}")
         shutil.copytree(source, folder, dirs_exist_ok=True)
-    return folder
 
 
 class TuneSession:
@@ -314,6 +320,7 @@ class TrainFunctions:
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
         self._context = TrainContext(trial)
+        self._notices = Notices(trial.context.world_rank, trial.context.world_size)
 
     def report(
         self,
@@ -352,8 +359,17 @@ class TrainFunctions:
     def get_context(self) -> TrainContext:
         return self._context
 
-    def get_preemption_info(self) -> None:
-        """Return None: ranks are not warned of a preemption. The driver restarts the worker group after a preemption."""
+    def get_preemption_info(self) -> Any:
+        """Return which nodes of the trial are about to be taken away, or None.
+
+        The driver knows them too: it pauses the trial at its next report, and the trial continues on other nodes.
+        """
+        found = self._notices.affected()
+        if found is None:
+            return None
+        from ray.train.v2.api.preemption import PreemptionInfo
+
+        return PreemptionInfo(**found)
 
     def is_distributed(self) -> bool:
         return True

@@ -11,7 +11,7 @@ from tuner.domain.segments import Failure, FailureKind
 from tuner.trials.messages.launch import Placed
 from tuner.trials.messages.lost import RankLost
 from tuner.trials.messages.protocol import RankError, RankResult
-from tuner.trials.runtime.logs import EXIT_NOTE
+from tuner.trials.runtime.sending.logs import EXIT_NOTE
 
 _FATAL = {
     "Segmentation fault": signal.SIGSEGV,

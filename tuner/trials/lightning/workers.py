@@ -24,11 +24,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tuner.domain.experiment import Scaling
 from tuner.errors import PlacementError, TrialError
-from tuner.trials.groups.placement import assign_ranks, lacking
+from tuner.trials.groups.pools.placement import assign_ranks, lacking
 from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
 from tuner.trials.runtime import rendezvous
-from tuner.trials.runtime.modules import Modules
-from tuner.trials.runtime.process_stats import oom_kills
+from tuner.trials.runtime.function.modules import Modules
+from tuner.trials.runtime.measures.process_stats import oom_kills
 
 log = logging.getLogger(__name__)
 

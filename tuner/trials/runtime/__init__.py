@@ -1,7 +1,7 @@
 """A rank's process: everything around the training function.
 
-`worker` runs the segments of a rank; `ray_rank` makes the rank a Ray actor, and `local_rank` a plain process. `code`
-loads the training function and `calling` calls it. `rendezvous` sets up torch.distributed, and `gradient_sync` warns of
-ranks that train separate models. `outbox` sends reports, `logs` and `log_shipper` handle the output, and `process_stats`
-measures resource usage. `hygiene`, `modules` and `directories` prepare the process for the next trial.
+`worker` runs the segments of a rank; `ray_rank` makes the rank a Ray actor, and `local_rank` a plain process. `function`
+loads and calls the training function, `sending` sends reports and logs, and `measures` measures resource usage.
+`rendezvous` sets up torch.distributed, and `gradient_sync` warns of ranks that train separate models. `hygiene` prepares
+the process for the next trial, and `threads` limits the threads of numerical libraries.
 """

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from tuner.trials.runtime.process_stats import has_children
+from tuner.trials.runtime.measures.process_stats import has_children
 
 _HARMLESS = ("TMonitor", "tqdm_monitor", "ray_", "tuner-")  # tqdm has had both names
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch/_inductor/compile_worker")

@@ -30,6 +30,7 @@ from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring, Saver, answer_notes
 from tuner.trials.compat import ray_compat
 from tuner.trials.compat.on_import import on_import
+from tuner.trials.messages import peer_lines
 from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 from tuner.trials.messages.launch import Launch, Resend
 from tuner.trials.messages.lifeline import Lifeline
@@ -38,18 +39,19 @@ from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.protocol import NotReusable, Progress, RankAssignment, RankError, RankResult, WorkerMetadata
 from tuner.trials.messages.report_socket import Address, LogClient, ReportClient
 from tuner.trials.messages.rpc import DriverLink
-from tuner.trials.runtime import directories, rendezvous
-from tuner.trials.runtime.calling import call
-from tuner.trials.runtime.code import load, resolve
+from tuner.trials.runtime import rendezvous
+from tuner.trials.runtime.function import directories
+from tuner.trials.runtime.function.calling import call
+from tuner.trials.runtime.function.code import load, resolve
+from tuner.trials.runtime.function.modules import Modules
 from tuner.trials.runtime.gradient_sync import GradientSyncCheck
 from tuner.trials.runtime.hygiene import Baseline
-from tuner.trials.runtime.log_shipper import LogShipper
-from tuner.trials.runtime.logs import OWN, Capture, note_exits
-from tuner.trials.runtime.modules import Modules
-from tuner.trials.runtime.outbox import Outbox
-from tuner.trials.runtime.process_stats import cpu_s, oom_kills, usage
-from tuner.trials.runtime.profiler import Profiler, Subject
-from tuner.trials.runtime.uploads import Uploads
+from tuner.trials.runtime.measures.process_stats import cpu_s, oom_kills, usage
+from tuner.trials.runtime.measures.profiler import Profiler, Subject
+from tuner.trials.runtime.sending.log_shipper import LogShipper
+from tuner.trials.runtime.sending.logs import OWN, Capture, note_exits
+from tuner.trials.runtime.sending.outbox import Outbox
+from tuner.trials.runtime.sending.uploads import Uploads
 from tuner.trials.training import driver_calls, session
 from tuner.trials.training.session import Context, LeaveTrial, Session
 
@@ -85,7 +87,9 @@ class _Segment:
                 self.ended.set()
 
 
-CONTROL = ("hold", "release", "progress", "stacks", "start_profile", "stop_profile", "take_profile", "usage", "abandon")
+CONTROL = (
+    "hold", "release", "progress", "stacks", "data_sets", "start_profile", "stop_profile", "take_profile", "usage", "abandon",
+)  # fmt: skip
 """The methods of a rank that answer even while training runs. All other methods run one after another."""
 LASTING = ("upload_end",)
 """Methods like those of `CONTROL`, whose answer may take minutes."""
@@ -295,6 +299,11 @@ class Rank:
             if not names.get(ident, "").startswith(("ray_", "tuner-"))
         )
 
+    def data_sets(self) -> list[dict[str, Any]]:
+        """Return the state of the data sets of Ray Data that the trial reads; see `Shards.look`."""
+        datasets = sys.modules.get("tuner.trials.compat.datasets")  # it is loaded if the trial may have any
+        return datasets.look() if datasets is not None else []
+
     def start_profile(self, segment_id: str, profile_id: str, request: ProfileRequest) -> str | None:
         """Begin to profile this process in the background. Return None, or the reason why that is not possible."""
         segment = self._segment
@@ -342,6 +351,9 @@ class Rank:
         if to is not None and assignment.local_rank == 0 and (assignment.nodes > 1 or self.ip() != to.host):
             self._lifeline = Lifeline(to, self._token)
         if assignment.rank != 0 and self._channel_server is not None:
+            if assignment.watchers:
+                listener = self._channel_server.give_up_listener()
+                peer_lines.accept(listener, assignment.token, assignment.watchers, _JOIN_TIMEOUT_S)
             self._channel_server.close()
             self._channel_server = None
         if assignment.rank == 0 and self._channel_server is not None:
@@ -357,6 +369,8 @@ class Rank:
                 name="tuner-notes",
                 daemon=True,
             ).start()
+        if assignment.peers and self._lifeline is not None:
+            peer_lines.watch(assignment.peers, assignment.token, self._parted)
         os.environ.update(assignment.environment())
         if assignment.nodes > 1:
             rendezvous.choose_interface(self.ip())
@@ -370,6 +384,11 @@ class Rank:
         if self._lifeline is not None and self._assignment is not None:
             assert self._assignment.channel_address is not None
             self._lifeline.tell(f"it cannot reach rank 0 at {self._assignment.channel_address[0]}")
+
+    def _parted(self, rank: int, host: str) -> None:
+        """Tell the driver that this rank cannot reach another rank that is not rank 0."""
+        if self._lifeline is not None:
+            self._lifeline.tell(f"it cannot reach rank {rank} at {host}")
 
     def _why_not(self, launch: Launch) -> str | None:
         if self._dirty is not None:
@@ -716,8 +735,12 @@ def _readable(error: BaseException) -> str:
 
 
 def _add_to_path(launch: Launch) -> None:
-    """Add the folders of the user's code to `sys.path`, after the ``py_modules`` that were sent with the code."""
-    sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if launch.runtime_env.get("py_modules") else []
+    """Add the folders of the user's code to `sys.path`, after the ``working_dir`` and ``py_modules`` that were sent with it.
+
+    On the machine where directories were packed, the originals are among the folders, and may have been edited since.
+    """
+    has_code = launch.runtime_env.get("py_modules") or launch.runtime_env.get("working_dir")
+    sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if has_code else []
     at = 1 + max((i for i, entry in enumerate(sys.path) if entry and entry in sent), default=-1)
     for entry in reversed(launch.code.sys_path):
         if entry not in sys.path:

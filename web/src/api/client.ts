@@ -336,6 +336,19 @@ export const api = {
       http.GET("/api/v1/trials/{trial_id}/usage", { params: { path: { trial_id: id } }, ...aborting(signal) }),
       signal,
     ),
+  live: (id: string, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/trials/{trial_id}/live", { params: { path: { trial_id: id } }, ...aborting(signal) }),
+      signal,
+    ),
+  driverLog: (id: string, search: string, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/experiments/{experiment_id}/driver-log", {
+        params: { path: { experiment_id: id }, query: { tail: 2000, ...(search && { search }) } },
+        ...aborting(signal),
+      }),
+      signal,
+    ),
   /** Observe a rank. The answer comes when the time is over. */
   profile: (id: string, body: ProfileAsked) =>
     answered(

@@ -288,6 +288,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/driver-log": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get the newest lines of the driver host's own log of an experiment.
+         * @description Ask the driver host of this service for its log. Without one, read the file of a script on this machine.
+         */
+        get: operations["experiments_driver_log"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/best": {
         parameters: {
             query?: never;
@@ -601,7 +621,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the current Python stack and resource usage of each rank of a running trial. */
+        /** Get the Python stack and resource usage of each rank of a running trial, and the state of its Ray Data data sets. */
         get: operations["trials_live"];
         put?: never;
         post?: never;
@@ -2142,6 +2162,88 @@ export interface components {
             /** @description the best value so far as a function of time */
             best_so_far: components["schemas"]["BestSoFar"];
         };
+        /**
+         * DataOperator
+         * @description An operator of a data set of Ray Data, such as a read or a `map_batches`.
+         */
+        DataOperator: {
+            /**
+             * Name
+             * @description its name in Ray Data
+             */
+            name: string;
+            /**
+             * State
+             * @description pending, running, finished or failed
+             */
+            state: string;
+            /**
+             * Blocks
+             * @description the number of tasks of this operator that have ended
+             */
+            blocks: number;
+            /**
+             * Total Blocks
+             * @description Ray Data's estimate of the number of blocks at the end
+             */
+            total_blocks: number | null;
+            /**
+             * Total Rows
+             * @description Ray Data's estimate of the number of rows at the end
+             */
+            total_rows: number | null;
+            /**
+             * Queued Blocks
+             * @description blocks that wait for this operator
+             */
+            queued_blocks: number;
+        };
+        /**
+         * DataSet
+         * @description A data set of Ray Data that rank 0 reads with `get_dataset_shard`. Values are null until it is executed.
+         */
+        DataSet: {
+            /**
+             * Name
+             * @description its name in the trainer's `datasets`
+             */
+            name: string;
+            /**
+             * Executions
+             * @description how often this segment has executed it; each epoch does so once
+             */
+            executions: number;
+            /**
+             * State
+             * @description the state of the newest execution
+             */
+            state: string | null;
+            /**
+             * Seconds
+             * @description for how long the newest execution has run
+             */
+            seconds: number | null;
+            /**
+             * Blocks Per S
+             * @description the mean throughput of the newest execution, in blocks
+             */
+            blocks_per_s: number | null;
+            /**
+             * Rows Per S
+             * @description the same in rows, as Ray Data estimates them
+             */
+            rows_per_s: number | null;
+            /**
+             * Operators
+             * @description the operators of the newest execution, in order
+             */
+            operators: components["schemas"]["DataOperator"][];
+            /**
+             * Stats
+             * @description what `stats()` of rank 0's part returns
+             */
+            stats: string | null;
+        };
         /** Decision */
         Decision: {
             /**
@@ -2275,6 +2377,27 @@ export interface components {
              * @description token of the next page; null on the last page
              */
             next_page_token: string | null;
+        };
+        /**
+         * DriverLog
+         * @description The newest lines of the driver host's log of an experiment.
+         */
+        DriverLog: {
+            /**
+             * Path
+             * @description the log file, on the machine of the service or of the driver host
+             */
+            path: string;
+            /**
+             * Text
+             * @description the lines, oldest first, with their times, levels and loggers
+             */
+            text: string;
+            /**
+             * Left Out
+             * @description the number of earlier lines that are not in the text
+             */
+            left_out: number;
         };
         /**
          * DryRun
@@ -3077,6 +3200,11 @@ export interface components {
              * @description one item for each rank
              */
             ranks: components["schemas"]["LiveRank"][];
+            /**
+             * Data Sets
+             * @description the data sets of Ray Data that the trial reads with `get_dataset_shard`
+             */
+            data_sets: components["schemas"]["DataSet"][];
         };
         /**
          * LiveRank
@@ -7891,6 +8019,77 @@ export interface operations {
             };
         };
     };
+    experiments_driver_log: {
+        parameters: {
+            query?: {
+                /** @description at most this many lines */
+                tail?: number;
+                /** @description only lines that contain this text, ignoring case */
+                search?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description exp_... */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DriverLog"];
+                };
+            };
+            /** @description the client already has this answer: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is required, and this request has no valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description an object that the path names does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     experiments_best: {
         parameters: {
             query?: never;
@@ -8117,7 +8316,7 @@ export interface operations {
             query?: {
                 /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
-                /** @description time: seconds since the experiment's start; trial_time: seconds for which all trials together had trained */
+                /** @description time: seconds since the experiment's start; trial_time: seconds that all trials together had trained */
                 x?: "time" | "trial_time";
             };
             header?: never;

@@ -24,6 +24,7 @@ export type Changes = Schemas["Changes"];
 export type Point = Schemas["Point"];
 export type LogPart = Schemas["LogItem"];
 export type UsageSeries = Schemas["UsageSeries"];
+export type DataSet = Schemas["DataSet"];
 export type Profile = Schemas["Profile"];
 export type ProfileAsked = Pick<Schemas["ProfileRequest"], "rank" | "kind" | "duration_s">;
 export type Lineage = Schemas["Lineage"];

@@ -51,6 +51,7 @@ const ParametersTab = lazy(() => import("../parts/parameters/ParametersTab"));
 const ParetoTab = lazy(() => import("../parts/parameters/ParetoTab"));
 const DecisionsTab = lazy(() => import("../parts/decisions/DecisionsTab"));
 const EventsTab = lazy(() => import("../parts/decisions/EventsTab"));
+const DriverLog = lazy(() => import("../parts/decisions/DriverLog"));
 const TrialDrawer = lazy(() => import("../parts/trial/TrialDrawer"));
 const LineageTab = lazy(() => import("../parts/runs/LineageTab"));
 const TimelineTab = lazy(() => import("../parts/runs/TimelineTab"));
@@ -357,6 +358,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
             )}
             {tab === "decisions" && <DecisionsTab experiment={experiment} address={address} onSelect={select} />}
             {tab === "events" && <EventsTab experiment={experiment} address={address} onSelect={select} />}
+            {tab === "events" && <DriverLog experiment={experiment} />}
             {tab === "setup" && (
               <Panel title="Set-up" aside={<CopyMenu call={experimentCall(experiment.id)} />}>
                 <Setup experiment={experiment} />

@@ -17,7 +17,7 @@ from tuner.driver.hosts.measures import logs as module
 from tuner.driver.hosts.measures.logs import LogKeeper, Owner
 from tuner.store import LogQuery, Store
 from tuner.store.sql.connect import StoreUnavailable
-from tuner.trials.groups.segment_run import LogFile
+from tuner.trials.groups.segments.segment_run import LogFile
 
 LIMIT = LogLimit.of(1 << 20)
 

@@ -1,6 +1,6 @@
 """Run searches on a cluster whose nodes come and go, with a real autoscaler.
 
-`tests/trials/groups/test_growth.py` and `tests/trials/groups/test_leaving.py` are the short forms.
+`tests/trials/groups/cluster/test_growth.py` and `tests/trials/groups/pools/test_leaving.py` are the short forms.
 """
 
 from __future__ import annotations

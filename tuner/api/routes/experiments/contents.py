@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
@@ -21,6 +22,8 @@ from tuner.api.answers import (
 from tuner.api.context import Here
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Cause
+from tuner.errors import DriverSilent, NotFound
+from tuner.experiment.logs import driver_log as read_driver_log
 
 router = APIRouter(tags=["experiments"])
 
@@ -187,3 +190,34 @@ def log(
     page = here.store.log.entries(record.id, trial=trial, kinds=kind or (), page_size=page_size, page_token=page_token)
     items = [schemas.LogEntry.of(record.public_id, item) for item in page.items]
     return answer(schemas.LogPage(items=items, next_page_token=page.next_token))
+
+
+@router.get(
+    "/experiments/{experiment_id}/driver-log",
+    response_model=schemas.DriverLog,
+    responses={**NOT_FOUND, **BAD},
+    summary="Get the newest lines of the driver host's own log of an experiment.",
+)
+def driver_log(
+    here: Here,
+    experiment_id: ExperimentId,
+    tail: Annotated[int, Query(ge=0, le=100_000, description="at most this many lines")] = 1000,
+    search: Annotated[
+        str | None, Query(min_length=1, max_length=1000, description="only lines that contain this text, ignoring case")
+    ] = None,
+) -> Response:
+    """Ask the driver host of this service for its log. Without one, read the file of a script on this machine."""
+    record = found_experiment(here.store, experiment_id)
+    asked = None
+    with contextlib.suppress(DriverSilent):
+        asked = here.driver_log(record.public_id, tail, search)["found"]
+    if asked is not None:
+        return answer(schemas.DriverLog(**asked))
+    found = read_driver_log(here.settings.home, record.public_id, tail, search)
+    if found is None:
+        owner = record.driver_owner
+        raise NotFound(
+            f"no log of the driver of {record.public_id} is here: "
+            + (f"its driver was {owner}, perhaps on another machine" if owner else "no driver has run it yet")
+        )
+    return answer(schemas.DriverLog(path=found.path, text=found.text, left_out=found.left_out))

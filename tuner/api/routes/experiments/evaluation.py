@@ -26,10 +26,10 @@ from tuner.api.answers import (
 )
 from tuner.api.context import Here
 from tuner.errors import NotFound, SpecError
-from tuner.experiment import forecast as forecasts
-from tuner.experiment import replay as replays
-from tuner.experiment import timeline as timelines
-from tuner.experiment.pareto import front
+from tuner.experiment.analysis import forecast as forecasts
+from tuner.experiment.analysis import replay as replays
+from tuner.experiment.analysis import timeline as timelines
+from tuner.experiment.analysis.pareto import front
 
 router = APIRouter(tags=["experiments"])
 MOST_REPLAYED = 200_000

@@ -30,9 +30,9 @@ from tuner.api.answers import (
 )
 from tuner.api.context import Context, Here
 from tuner.domain.states import ExperimentState
-from tuner.experiment import trials, usecases
-from tuner.experiment.fork import fork_experiment
-from tuner.experiment.removal import delete_experiment
+from tuner.experiment.operations import trials, usecases
+from tuner.experiment.operations.fork import fork_experiment
+from tuner.experiment.operations.removal import delete_experiment
 from tuner.store import ExperimentRecord
 
 router = APIRouter(tags=["experiments"])

@@ -10,7 +10,7 @@ from tuner.domain.decisions import Decision
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Trial
 from tuner.driver.core.rules.words import where_from
-from tuner.driver.core.state import State
+from tuner.driver.core.state.state import State
 
 
 def after_command(experiment: State, event: e.Commanded) -> list[Decision]:

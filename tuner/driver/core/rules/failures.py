@@ -9,7 +9,7 @@ from tuner.domain.decisions import Decision
 from tuner.domain.segments import Failure
 from tuner.domain.trial import Trial
 from tuner.driver.core.rules.words import names
-from tuner.driver.core.state import State
+from tuner.driver.core.state.state import State
 from tuner.names import did_you_mean
 
 

@@ -26,7 +26,7 @@ from tuner.driver.hosts.agents.messages import (
 from tuner.driver.hosts.executor import SegmentGroups, SegmentInbox
 from tuner.driver.hosts.refusals import REFUSALS, refusal
 from tuner.errors import Conflict, DriverSilent, Gone, NotFound, Retryable, SpecError, StoreError, TunerError
-from tuner.trials.groups.manager import Logs
+from tuner.trials.groups.segments.manager import Logs
 from tuner.trials.messages.launch import Launch, Resend
 from tuner.trials.messages.profiling import ProfileRequest
 
@@ -180,6 +180,10 @@ class AgentGroups(SegmentGroups):
         """Return a note in place of Python stacks, because the host has no access to the processes of an agent."""
         lease = self._segments.get(segment_id)
         return {"0": f"this trial runs on the agent {lease.agent}, which shows no stacks"} if lease is not None else {}
+
+    async def data_sets(self, segment_id: str) -> list[dict[str, Any]]:
+        """Return an empty list, because agents do not read data sets of Ray Data."""
+        return []
 
     async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:
         """Raise Conflict if a segment runs on an agent, which this host cannot profile. Return None for other segments."""

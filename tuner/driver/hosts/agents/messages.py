@@ -12,7 +12,7 @@ from tuner.domain.keys import checkpoint_id
 from tuner.domain.segments import CAUSES, CheckpointInfo, Failure, FailureKind, Verdict
 from tuner.driver.hosts.agents.leases import Lease
 from tuner.errors import SpecError
-from tuner.trials.runtime.code import resolve
+from tuner.trials.runtime.function.code import resolve
 
 
 def assignment(lease: Lease) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Protocol
 
 from tuner.domain.logs import LogChunk, LogLimit, Range
 from tuner.errors import Retryable, StoreError
-from tuner.trials.groups import nodes
-from tuner.trials.groups.segment_run import LogFile
+from tuner.trials.groups.cluster import nodes
+from tuner.trials.groups.segments.segment_run import LogFile
 
 log = logging.getLogger(__name__)
 

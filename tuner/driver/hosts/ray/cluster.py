@@ -23,9 +23,9 @@ from tuner.errors import ClusterUnreachable
 from tuner.names import RAY_CLIENT, no_ray_client
 from tuner.settings import Settings
 from tuner.trials.compat.ray_compat import this_machine
-from tuner.trials.groups.growth import NodeType, may_join
-from tuner.trials.groups.placement import unmet
-from tuner.trials.groups.ray_nodes import live_nodes
+from tuner.trials.groups.cluster.growth import NodeType, may_join
+from tuner.trials.groups.cluster.ray_nodes import live_nodes
+from tuner.trials.groups.pools.placement import unmet
 
 log = logging.getLogger(__name__)
 

@@ -164,7 +164,7 @@ class Link:
         except Exception as error:
             self._tell(answer=number, error=f"the driver does not answer: {type(error).__name__}")
 
-    def _ask(self, number: int, method: str, args: Sequence[str]) -> None:
+    def _ask(self, number: int, method: str, args: Sequence[Any]) -> None:
         import ray
 
         if (host := self._host) is None:

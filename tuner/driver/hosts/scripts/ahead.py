@@ -15,7 +15,7 @@ from typing import Any
 
 from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer
 from tuner.driver.hosts.scripts.needs import OF_LIBRARIES, of_workers
-from tuner.trials.groups.local_ranks import RankServer
+from tuner.trials.groups.pools.local_ranks import RankServer
 
 # the server, the needs for which it was started, and the pid of its parent
 _ahead: tuple[RankServer, tuple[Any, ...], int] | None = None

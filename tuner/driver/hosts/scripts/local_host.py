@@ -21,7 +21,7 @@ from tuner.driver.hosts.scripts import ahead
 from tuner.driver.hosts.scripts.ahead import cpus_here
 from tuner.driver.hosts.scripts.needs import of_database, of_workers
 from tuner.settings import Settings
-from tuner.trials.groups.local_ranks import RankServer
+from tuner.trials.groups.pools.local_ranks import RankServer
 
 T = TypeVar("T")
 

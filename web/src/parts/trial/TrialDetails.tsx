@@ -12,6 +12,7 @@ import { keys } from "../../live/useExperiment";
 import type { Address } from "../../pages/useAddress";
 import { Checkpoints } from "./Checkpoints";
 import { DecisionLog } from "../decisions/DecisionLog";
+import { DataSets } from "./DataSets";
 import { Lineage } from "./Lineage";
 import { Logs } from "./Logs";
 import { Neighbours } from "./Neighbours";
@@ -82,7 +83,10 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           {tab === "decisions" && <OwnDecisions trial={trial} onSelect={onSelect} />}
         </Tabs.Panel>
         <Tabs.Panel value="logs">{tab === "logs" && <Logs trial={trial} address={address} />}</Tabs.Panel>
-        <Tabs.Panel value="usage">{tab === "usage" && <Usage trial={trial} />}</Tabs.Panel>
+        <Tabs.Panel value="usage">
+          {tab === "usage" && <Usage trial={trial} />}
+          {tab === "usage" && <DataSets trial={trial} />}
+        </Tabs.Panel>
         <Tabs.Panel value="profile">
           {tab === "profile" && (
             <Suspense fallback={<Skeleton height={120} />}>

@@ -1,0 +1,90 @@
+"""A search ends if its first three trials fail because of the same mistake, and not if others may succeed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.driver.bench import Bench
+from tuner.domain.events import Failure
+from tuner.domain.states import ExperimentState
+from tuner.driver.core.rules.alike import place_of
+
+LIMITS = {"max_concurrent_trials": 1}
+
+
+def raised(line: int = 12, message: str = "KeyError: 'lr'", **more: Any) -> Failure:
+    trace = f'Traceback (most recent call last):\n  File "/home/me/train.py", line {line}, in train\n    x\n{message}\n'
+    return Failure(**{"kind": "user", "cause": "exception", "message": message, "rank": 0, "traceback": trace, **more})
+
+
+def fails(bench: Bench, *failures: Failure) -> Bench:
+    for failure in failures:
+        number = next(t.number for t in bench.core.trials if t.holds_resources)
+        bench.started(number)
+        bench.ended(number, "failed", failure)
+    return bench
+
+
+def test_three_that_fail_alike_end_the_search_with_that_error() -> None:
+    bench = fails(Bench(num_samples=20, limits=LIMITS), raised(), raised(), raised(message="KeyError: 'width'"))
+    assert bench.core.state is ExperimentState.FAILED
+    assert len(bench.core.trials) == 3
+    assert bench.core.experiment.error == (
+        "the first 3 trials all failed with KeyError at line 12 of /home/me/train.py, before any of them had reported, "
+        "and trial 2, rank 0: KeyError: 'width'"
+    )
+    assert bench.successor().core.experiment.error == bench.core.experiment.error
+
+
+def test_three_that_return_without_a_report_end_the_search() -> None:
+    silent = Failure(kind="user", cause="no_report", message="the training function returned without a report", rank=0)
+    bench = fails(Bench(num_samples=20, limits=LIMITS), silent, silent, silent)
+    assert bench.core.state is ExperimentState.FAILED
+    assert len(bench.core.trials) == 3
+    assert (bench.core.experiment.error or "").startswith("the first 3 trials all returned without a report")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        raised(line=13),
+        raised(message="ValueError: 'lr'"),
+        raised(kind="system", cause="node_lost"),
+        raised(cause="oom"),
+        raised(traceback=""),
+    ],
+    ids=["another line", "another exception", "a lost node", "killed for memory", "no traceback"],
+)
+def test_one_that_fails_otherwise_lets_the_search_go_on(odd: Failure) -> None:
+    limits = {**LIMITS, "max_system_failures": 0}
+    bench = fails(Bench(num_samples=20, limits=limits), raised(), odd, raised(), raised())
+    assert bench.core.state is ExperimentState.RUNNING
+    assert len(bench.core.trials) == 5
+
+
+@pytest.mark.parametrize(
+    "message", ["OutOfMemoryError: CUDA out of memory", "MemoryError: ", "RuntimeError: out of memory"]
+)
+def test_a_lack_of_memory_is_of_one_configuration(message: str) -> None:
+    assert place_of(raised()) is not None
+    assert place_of(raised(message=message)) is None
+
+
+def test_a_trial_that_has_reported_lets_the_search_go_on() -> None:
+    bench = Bench(num_samples=20, limits=LIMITS)
+    bench.started(0)
+    bench.reported(0)
+    bench.ended(0, "failed", raised())
+    fails(bench, raised(), raised(), raised())
+    assert bench.core.state is ExperimentState.RUNNING
+
+
+def test_retries_come_first_and_trials_are_counted_and_not_attempts() -> None:
+    bench = Bench(num_samples=20, limits={**LIMITS, "max_failures": 1})
+    fails(bench, *[raised()] * 5)
+    assert bench.core.state is ExperimentState.RUNNING
+    fails(bench, raised())
+    assert bench.core.state is ExperimentState.FAILED
+    assert len(bench.core.trials) == 3

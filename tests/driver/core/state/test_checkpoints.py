@@ -1,0 +1,193 @@
+"""Test which checkpoint a trial starts from, and which ones are deleted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.driver.bench import Bench, deletions, launches
+from tuner.domain import events as e
+from tuner.domain.events import Failure
+from tuner.driver.core.state.checkpoints import CheckpointLedger
+
+ONE = {"num_samples": 1, "limits": {"max_concurrent_trials": 1, "max_failures": 3}}
+LOST = Failure(kind="system", cause="node_lost", message="its node was lost")
+TORN = Failure(kind="system", cause="checkpoint_lost", message="its checkpoint is torn")
+
+
+def source(bench: Bench, number: int) -> str | None:
+    """Return the checkpoint that the newest segment started from."""
+    segment = bench.core.trials[number].segments[-1]
+    return segment.source.id if segment.source is not None else None
+
+
+def test_news_of_an_older_checkpoint_does_not_make_the_newest_one_look_old() -> None:
+    bench = Bench(**ONE, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 1})
+    bench.started(0)
+    bench.reported(0, loss=0.1)  # the best value: its checkpoint is written on demand, and slowly
+    bench.reported(0, loss=0.5)
+    bench.reported(0, loss=0.4, checkpoint=True)
+    out = bench.saved(0, "slow", 1)
+    assert deletions(out) == []
+    bench.ended(0, "failed", LOST)
+    assert source(bench, 0) == "ckp_0_1_3"
+
+
+def test_a_later_segment_counts_as_newer_although_it_began_at_an_earlier_iteration() -> None:
+    bench = Bench(**ONE, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 0})
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    for _ in range(4):
+        bench.reported(0)
+    bench.saved(0, "at_5", 5)
+    bench.core.experiment.checkpoints.inherit(
+        bench.core.trials[0], 2, None
+    )  # as an exploit of a trial without checkpoints
+    bench.ended(0, "failed", LOST)
+    assert source(bench, 0) is None
+    bench.started(0)
+    bench.reported(0)
+    out = bench.saved(0, "at_1", 1)
+    assert deletions(out) == ["at_5"]
+    bench.ended(0, "failed", LOST)
+    assert source(bench, 0) == "at_1"
+
+
+def test_a_resume_while_the_ranks_are_still_saving_starts_from_what_they_save() -> None:
+    bench = Bench(**ONE)
+    bench.started(0)
+    bench.reported(0, loss=1.0, checkpoint=True)
+    bench.reported(0, loss=0.5)
+    bench.command("pause")
+    bench.reported(0, loss=0.4)
+    assert bench.verdict(0) == "pause"
+    bench.command("resume")
+    bench.saved(0, "new", 3)
+    assert launches(bench.ended(0, "left")) == [(0, 2)]
+    segment = bench.core.trials[0].segments[-1]
+    assert (source(bench, 0), segment.start_iteration) == ("new", 3)
+
+
+def test_a_torn_checkpoint_is_given_up_for_the_newest_older_one_without_counting_as_a_failure() -> None:
+    bench = Bench(**ONE, checkpoint={"interval_s": None, "keep_last": 3})
+    bench.started(0)
+    for _ in range(3):
+        bench.reported(0, checkpoint=True)
+    bench.ended(0, "failed", LOST)
+    for start in ("ckp_0_1_2", "ckp_0_1_1", None):
+        out = bench.ended(0, "failed", TORN)
+        assert len(deletions(out)) == 1
+        assert source(bench, 0) == start
+    assert bench.core.trials[0].failures == 0
+
+
+def exploited() -> Bench:
+    """Return a core in which trial 0 has just exploited trial 3. Both had saved checkpoints before."""
+    bench = Bench(
+        num_samples=4,
+        scheduler={"type": "pbt", "perturbation_interval": 1},
+        limits={"max_concurrent_trials": 4},
+        checkpoint={"interval_s": None, "keep_last": None},
+    )
+    for number in range(4):
+        bench.started(number)
+    for number, loss in ((0, 0.9), (1, 0.6), (2, 0.5), (3, 0.1), (0, 0.9)):
+        bench.reported(number, loss=loss, checkpoint=True)
+        bench.verdict(number)
+    bench.ended(0, "left")
+    assert bench.core.trials[0].segments[-1].cause == "exploit"
+    return bench
+
+
+def test_what_is_left_of_a_trial_never_crosses_an_exploit() -> None:
+    bench = exploited()
+    assert source(bench, 0) == "ckp_3_1_1"
+    bench.started(0)
+    bench.reported(0, loss=0.01, checkpoint=True)
+    bench.verdict(0)
+    bench.ended(0, "failed", LOST)
+    assert source(bench, 0) == "ckp_0_2_2"
+    bench.ended(0, "failed", TORN)
+    assert source(bench, 0) == "ckp_3_1_1"  # the exploit's own source
+    bench.ended(0, "failed", TORN)
+    assert source(bench, 0) is None  # and not what it had before the exploit
+    assert "ckp_0_1_1" in bench.core.trials[0].checkpoints
+
+
+def test_a_donors_checkpoint_stays_while_a_trial_would_start_from_it() -> None:
+    bench = exploited()
+    bench.core.experiment.checkpoints._policy = Bench(checkpoint={"keep_last": 1, "keep_best": 0}).spec.checkpoint
+    assert deletions(bench.reported(3, loss=0.2, checkpoint=True)) == []
+    bench.started(0)
+    bench.reported(0, loss=0.01, checkpoint=True)
+    bench.verdict(0)
+    out = bench.ended(0, "failed", LOST)  # it starts from its own now
+    assert "ckp_3_1_1" in deletions(out)
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3, 4, 5])
+def test_as_many_of_the_best_are_kept_as_asked_for(keep: int) -> None:
+    bench = Bench(**ONE, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": keep})
+    bench.started(0)
+    for i in range(10):
+        bench.reported(0, loss=i / 10, checkpoint=True)  # the first ones are the best
+    steps = {kept.info.step for kept in bench.core.trials[0].checkpoints.values()}
+    assert steps == {*range(1, keep + 1), 10}
+
+
+def test_a_start_never_lies_ahead_of_the_reports() -> None:
+    bench = Bench(**ONE)
+    bench.started(0)
+    bench.reported(0)
+    bench.saved(0, "ahead", 5)  # reports 2 to 5 are in rank 0's buffer
+    out = bench.ended(0, "failed", LOST)
+    assert bench.core.trials[0].segments[-1].start_iteration == 0
+    assert deletions(out) == ["ahead"]
+
+
+def test_a_checkpoint_that_comes_before_its_report_counts_once_the_report_comes() -> None:
+    bench = Bench(**ONE)
+    bench.started(0)
+    bench.reported(0, loss=0.7)
+    bench.saved(0, "early", 2)
+    bench.reported(0, loss=0.3)
+    kept = bench.core.trials[0].checkpoints["early"]
+    assert kept.value == 0.3
+    bench.ended(0, "failed", LOST)
+    assert source(bench, 0) == "early"
+
+
+def test_a_deletion_that_the_driver_before_did_not_get_to_is_done_by_the_next_one() -> None:
+    bench = Bench(**ONE, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 0})
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    assert deletions(bench.reported(0, checkpoint=True)) == ["ckp_0_1_1"]
+    after = bench.successor()
+    assert deletions(after.feed(e.DriverStarted(time=after.tick(), epoch=2))) == ["ckp_0_1_1"]
+    after.feed(e.CheckpointDeleted(time=after.tick(), trial=0, checkpoint="ckp_0_1_1"))
+    assert after.core.experiment.checkpoints.deleting == {}
+
+
+def test_the_best_checkpoint_of_the_experiment_stays_whatever_the_policy() -> None:
+    bench = Bench(num_samples=2, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 0})
+    bench.started(0)
+    bench.started(1)
+    bench.reported(0, loss=0.1, checkpoint=True)
+    assert deletions(bench.reported(0, loss=0.5, checkpoint=True)) == []
+    assert deletions(bench.reported(1, loss=0.05)) == ["ckp_0_1_1"]  # another trial has the best value now
+
+
+def test_a_new_checkpoint_is_taken_in_without_looking_at_all_those_that_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(**ONE, checkpoint={"interval_s": None, "keep_last": None})
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    looked: list[int] = []
+    usable = CheckpointLedger._usable
+    monkeypatch.setattr(CheckpointLedger, "_usable", lambda *args: looked.append(0) or usable(*args))
+    for _ in range(20):
+        bench.reported(0, checkpoint=True)
+    assert looked == []
+    newest = bench.core.trials[0].checkpoint
+    assert newest is not None
+    assert newest.step == 21

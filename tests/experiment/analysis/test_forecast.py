@@ -1,0 +1,158 @@
+"""Forecasts of a stored experiment: when it ends, what it will have found, and what more training would bring."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import app as app
+from tests.api.conftest import checker as checker
+from tests.api.conftest import client as client
+from tests.api.conftest import poked as poked
+from tests.store.examples import T0
+from tests.web.searches import Search, digits
+from tuner.domain.experiment import Limits, Objective, Scaling
+from tuner.driver.assemble import assemble
+from tuner.experiment.analysis.forecast import Forecast, forecast
+from tuner.space import Space
+from tuner.store import Store
+
+FOUR = Limits(max_concurrent_trials=4, max_failures=1)
+
+
+def search(store: Store, **fields: Any) -> Search:
+    spec = digits(**{"limits": FOUR, **fields})
+    core = assemble(spec, Space.from_json(spec.space))
+    return Search(store, replace(spec, resolved={"scheduler": core.scheduler.resolved()}), start=T0)
+
+
+def told(store: Store, of: Search, hours: float = 1.0) -> Forecast:
+    return forecast(store, store.experiments.get(of.public_id), hours)
+
+
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    "asha": {"trials": 60},
+    "fifo": {"scheduler": {"type": "fifo"}, "max_t": 27, "trials": 24},
+    "freeze_thaw": {"scheduler": {"type": "freeze_thaw"}, "search": {"type": "auto"}, "max_t": 27, "trials": 40},
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_the_end_and_the_best_value_mostly_come_out_as_forecast(name: str, sqlite_store: Store) -> None:
+    """A single search may be off for a while. `benchmarks/forecast.py` shows how often intervals are right."""
+    made = search(sqlite_store, **SCHEDULERS[name])
+    forecasts: list[tuple[float, Forecast]] = []
+    while True:
+        made.advance(25, at_once=25)
+        record = sqlite_store.experiments.get(made.public_id)
+        if record.state.ended:
+            break
+        forecasts.append((made.now, told(sqlite_store, made)))
+    ends = [(made.now - now, found.end.seconds) for now, found in forecasts if found.end is not None]
+    limits = {found.end.limit for _, found in forecasts if found.end is not None}
+    assert limits == {"budget" if name == "freeze_thaw" else "num_samples"}
+    assert len(ends) >= 4
+    assert sum(end.low <= came <= end.high for came, end in ends) > len(ends) / 3
+    assert record.best is not None
+    bests = [found.best for _, found in forecasts if found.best is not None]
+    assert len(bests) >= 3
+    assert sum(best.low <= record.best["value"] <= best.high for best in bests) > len(bests) / 3
+    assert told(sqlite_store, made).summary == "it has ended"
+
+
+def test_a_budget_of_time_and_one_of_gpu_hours_end_it_first(sqlite_store: Store) -> None:
+    limits = Limits(max_concurrent_trials=4, time_budget_s=300.0, max_failures=1)
+    made = search(sqlite_store, trials=500, limits=limits)
+    made.advance(200, at_once=50)
+    found = told(sqlite_store, made)
+    assert found.end is not None
+    assert found.end.limit == "time_budget_s"
+    ran = made.now - T0
+    assert found.end.seconds.expected == pytest.approx(300.0 - ran, abs=3.0)
+    assert "the time budget is spent" in found.summary
+
+    limits = Limits(max_concurrent_trials=4, gpu_hours=1.0, max_failures=1)
+    scaling = Scaling(num_workers=2, use_gpu=True)
+    made = search(sqlite_store, trials=5000, limits=limits, scaling=scaling, name="on GPUs")
+    made.advance(600, at_once=100)
+    found = told(sqlite_store, made)
+    assert found.end is not None
+    assert found.end.limit == "gpu_hours"
+    used = sqlite_store.experiments.get(made.public_id).gpu_hours
+    # Four trials of two GPUs use up an hour in 450 s.
+    assert found.end.seconds.low < (1.0 - used) * 450 * 1.3
+    assert found.end.seconds.high > (1.0 - used) * 450 * 0.9
+    assert found.more is not None
+    assert found.more.gpu_hours == pytest.approx(1.0, rel=0.01) or found.more.gpu_hours == pytest.approx(
+        2 * used, rel=0.1
+    )
+    assert "GPU hours would improve accuracy by" in found.summary
+
+
+def test_more_hours_promise_more(sqlite_store: Store) -> None:
+    made = search(sqlite_store, trials=120)
+    made.advance(300, at_once=50)
+    little, much = told(sqlite_store, made, 0.005).more, told(sqlite_store, made, 0.02).more
+    assert little is not None
+    assert much is not None
+    assert little.gpu_hours is None
+    assert little.seconds == pytest.approx(18.0)
+    assert little.gain.mean < much.gain.mean
+    longest = told(sqlite_store, made, 1000.0).more
+    assert longest is not None
+    assert longest.seconds < 3 * (made.now - T0), "at most twice the training so far"
+
+
+def test_a_loss_is_forecast_downwards(sqlite_store: Store) -> None:
+    made = search(sqlite_store, trials=120, objectives=(Objective("loss", "min"),))
+    made.advance(300, at_once=50)
+    found = told(sqlite_store, made)
+    record = sqlite_store.experiments.get(made.public_id)
+    assert found.best is not None
+    assert record.best is not None
+    assert found.best.low <= found.best.expected <= found.best.high <= record.best["value"]
+    assert found.more is not None
+    assert found.more.gain.mean > 0
+
+
+def test_what_is_not_known_is_said(sqlite_store: Store) -> None:
+    made = search(sqlite_store)
+    found = told(sqlite_store, made)
+    assert (found.end, found.best, found.more) == (None, None, None)
+    assert found.summary == "there is no forecast before the first trial has trained for a while"
+
+    made = search(sqlite_store, trials=5000, name="long")
+    made.advance(200, at_once=50)
+    found = told(sqlite_store, made)
+    assert found.end is not None
+    assert found.best is None
+    assert "less than a third of the expected training" in found.summary
+
+    both = (Objective("accuracy", "max"), Objective("loss", "min"))
+    made = search(sqlite_store, name="two", objectives=both, scheduler={"type": "fifo"}, max_t=9)
+    made.advance(100, at_once=50)
+    found = told(sqlite_store, made)
+    assert found.end is not None
+    assert (found.best, found.more) == (None, None)
+    assert "only for experiments with one objective" in found.summary
+
+
+async def test_over_rest(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made = search(sqlite_store, trials=120)
+    made.advance(300, at_once=50)
+    url = f"/api/v1/experiments/{made.public_id}/forecast"
+    found = (await client.get(url, params={"hours": 0.01})).json()
+    own = told(sqlite_store, made, 0.01)
+    assert own.end is not None
+    assert own.more is not None
+    assert found["metric"] == "accuracy"
+    assert found["end"]["limit"] == "num_samples"
+    assert found["end"]["reason"] == "the last trial has ended"
+    assert found["end"]["seconds"]["high"] == own.end.seconds.high
+    assert found["more"]["improvement"] == own.more.gain.mean
+    assert found["summary"] == own.summary
+    assert (await client.get(url, params={"hours": 0})).status_code == 422
+    assert (await client.get("/api/v1/experiments/exp_x/forecast")).status_code == 404

@@ -1,0 +1,143 @@
+"""Test the timeline: when trials waited, started and ran, and what devices did meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.store.examples import T0, a_report, begin
+from tuner.domain.batch import Batch
+from tuner.domain.events import CheckpointInfo, CheckpointSaved
+from tuner.experiment.analysis.timeline import Span, device_rows, trial_spans
+from tuner.store import SegmentRecord, Store, TrialSegment
+
+
+def segment(ordinal: int = 1, cause: Any = "start", ranks: list[dict[str, Any]] | None = None, **times: Any) -> Any:
+    """Return a segment that was created at 0, got its room at 10, started at 13 and ended at 20."""
+    parts = {"created_at": 0.0, "started_at": 13.0, "ended_at": 20.0, "startup_s": 13.0, "held_s": 3.0, **times}
+    return SegmentRecord(
+        id=ordinal,
+        public_id=f"seg_{ordinal}",
+        ordinal=ordinal,
+        cause=cause,
+        start_iteration=0,
+        params={},
+        source_checkpoint=None,
+        source_trial=None,
+        source_ordinal=None,
+        placement={"ranks": ranks or []},
+        warm=False,
+        outcome=None,
+        **parts,
+    )
+
+
+def seen(spans: list[Span] | tuple[Span, ...]) -> list[tuple[str, float, float]]:
+    return [(span.phase, span.start, span.end) for span in spans]
+
+
+def test_a_segment_waits_starts_and_runs() -> None:
+    assert seen(trial_spans(3, [segment()], 99.0, False)) == [
+        ("waiting", 0.0, 10.0),
+        ("starting", 10.0, 13.0),
+        ("running", 13.0, 20.0),
+    ]
+
+
+def test_one_that_has_no_room_yet_waits_until_now_and_one_that_runs_goes_on_until_now() -> None:
+    assert seen(trial_spans(3, [segment(started_at=None, ended_at=None)], 99.0, False)) == [("waiting", 0.0, 99.0)]
+    assert seen(trial_spans(3, [segment(ended_at=None)], 99.0, False))[-1] == ("running", 13.0, 99.0)
+
+
+def test_between_a_pause_and_its_resume_a_trial_is_paused_and_then_restarts() -> None:
+    again = segment(2, "resume", created_at=50.0, started_at=55.0, ended_at=60.0, held_s=5.0)
+    assert seen(trial_spans(3, [segment(), again], 99.0, False))[3:] == [
+        ("paused", 20.0, 50.0),
+        ("restarting", 50.0, 55.0),
+        ("running", 55.0, 60.0),
+    ]
+    assert seen(trial_spans(3, [segment()], 99.0, True))[-1] == ("paused", 20.0, 99.0)
+    retried = segment(2, "retry", created_at=21.0, started_at=25.0, ended_at=30.0, held_s=4.0)
+    assert "paused" not in [span.phase for span in trial_spans(3, [segment(), retried], 99.0, False)]
+
+
+def test_an_exploit_is_not_called_a_start() -> None:
+    copied = segment(2, "exploit", created_at=20.0, started_at=21.5, ended_at=30.0, held_s=1.5)
+    assert seen(trial_spans(3, [segment(), copied], 99.0, False))[3:] == [
+        ("exploiting", 20.0, 21.5),
+        ("running", 21.5, 30.0),
+    ]
+
+
+def test_a_segment_of_an_older_version_counts_its_whole_start() -> None:
+    old = segment(held_s=None, startup_s=13.0)
+    assert seen(trial_spans(3, [old], 99.0, False)) == [("starting", 0.0, 13.0), ("running", 13.0, 20.0)]
+
+
+def test_training_that_waits_for_checkpoints_is_checkpointing() -> None:
+    saves = {(3, 1): [(12.0, 14.0), (15.0, 15.5), (19.0, 21.0)], (4, 1): [(16.0, 17.0)]}
+    assert seen(trial_spans(3, [segment()], 99.0, False, saves))[2:] == [
+        ("checkpointing", 13.0, 14.0),
+        ("running", 14.0, 15.0),
+        ("checkpointing", 15.0, 15.5),
+        ("running", 15.5, 19.0),
+        ("checkpointing", 19.0, 20.0),
+    ]
+
+
+def test_the_waits_for_checkpoints_are_stored_with_them(store: Store) -> None:
+    """A checkpoint comes with its report, or later by itself; what becomes of it afterwards does not move its wait."""
+    made, epoch, _ = begin(store, 2)
+    first = CheckpointInfo(id="ckpt_1", uri="/a", step=1, bytes=10, ready=False, took_s=0.5, age_s=0.25)
+    log = [
+        (6, dataclasses.replace(a_report(0, 1), time=T0 + 10, checkpoint=first)),
+        (7, CheckpointSaved(time=T0 + 30, trial=0, segment=1, checkpoint=dataclasses.replace(first, ready=True))),
+        (8, CheckpointSaved(time=T0 + 40, trial=1, segment=1, checkpoint=_saved("ckpt_2", took_s=2.0, age_s=1.0))),
+        (9, CheckpointSaved(time=T0 + 41, trial=1, segment=1, checkpoint=_saved("ckpt_3", took_s=0.0))),
+    ]
+    store.drivers.commit(made.id, epoch, Batch(log=log), T0 + 41)
+    waits = [(0, 1, T0 + 9.25, T0 + 9.75), (1, 1, T0 + 37.0, T0 + 39.0)]
+    assert store.trials.saves(made.id, [0, 1], 10) == (waits, 2.5)
+    assert store.trials.saves(made.id, [0, 1], 1) == (waits[1:], 2.5), "the longest, and the seconds of all"
+    assert store.trials.saves(made.id, [0], 10) == (waits[:1], 0.5)
+
+
+def _saved(name: str, **took: float) -> CheckpointInfo:
+    return CheckpointInfo(id=name, uri="/a", step=1, bytes=10, **took)
+
+
+def test_a_gpu_is_idle_when_no_trial_holds_it() -> None:
+    gpu = [{"rank": 0, "host": "a", "gpus": [0]}, {"rank": 1, "host": "a", "gpus": [0]}]
+    later = segment(1, created_at=20.0, started_at=42.0, ended_at=50.0, held_s=2.0, ranks=gpu)
+    [device] = device_rows([TrialSegment(0, segment(ranks=gpu)), TrialSegment(1, later)], 0.0, 60.0)
+    assert (device.host, device.name) == ("a", "GPU 0")
+    assert seen(list(device.spans)) == [
+        ("idle", 0.0, 10.0),
+        ("starting", 10.0, 13.0),
+        ("running", 13.0, 20.0),
+        ("idle", 20.0, 40.0),
+        ("starting", 40.0, 42.0),
+        ("running", 42.0, 50.0),
+        ("idle", 50.0, 60.0),
+    ]
+    assert device.busy == pytest.approx(20 / 60)
+    assert [span.trial for span in device.spans] == [None, 0, 0, None, 1, 1, None]
+
+
+def test_ranks_without_gpus_take_the_first_free_place_of_their_node() -> None:
+    rank = [{"rank": 0, "host": "a", "gpus": []}]
+    times = [(0.0, 10.0), (5.0, 15.0), (12.0, 20.0)]
+    segments = [
+        TrialSegment(n, segment(ranks=rank, created_at=a, started_at=a + 1, held_s=1.0, ended_at=b))
+        for n, (a, b) in enumerate(times)
+    ]
+    first, second = device_rows(segments, 0.0, 20.0)
+    assert [(row.name, {span.trial for span in row.spans} - {None}) for row in (first, second)] == [
+        ("rank 1", {0, 2}),
+        ("rank 2", {1}),
+    ]
+    assert [row.name for row in device_rows([TrialSegment(0, segment(ranks=rank * 12))], 0.0, 20.0)] == [
+        f"rank {n}" for n in range(1, 13)
+    ]

@@ -1,0 +1,293 @@
+"""Changes by users, continue, archive and delete, on a real database."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.examples import T0, a_report, a_spec, begin
+from tuner.domain.batch import Batch
+from tuner.domain.experiment import Spec
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.errors import Conflict, NotFound, SpecError, Stale
+from tuner.experiment.operations import usecases
+from tuner.experiment.operations.removal import delete_experiment
+from tuner.experiment.operations.usecases import amend_experiment, archive_experiment, continue_experiment
+from tuner.store import ExperimentRecord, Store
+from tuner.store import experiments as experiments_of
+from tuner.store import removal as tables_of
+from tuner.store.sql.tables import metadata
+from tuner.trials.checkpoints.storage import Place
+
+APART = {"bundle", "package", "code", "token", "session", "audit", "webhook", "webhook_delivery"}
+"""Tables that do not belong to experiments. Code goes with its last experiment."""
+
+
+def ended(store: Store, **options: Any) -> ExperimentRecord:
+    """Make an experiment with two trials, a report and a log, that has ended."""
+    made, epoch, trials = begin(store, 2, spec=a_spec(num_samples=2, **options))
+    for trial in trials:
+        trial.state = TrialState.COMPLETED
+    batch = Batch(
+        log=[(6, a_report(0, 1))],
+        trials=trials,
+        state=ExperimentState.COMPLETED,
+        summary={"counts": {"completed": 2}, "reason": "all 2 trials ended"},
+    )
+    store.drivers.commit(made.id, epoch, batch, T0 + 9)
+    store.drivers.release(made.id, epoch)
+    return store.experiments.get(made.public_id)
+
+
+def commands(store: Store, record: ExperimentRecord) -> list[tuple[str, dict[str, Any]]]:
+    return [(one.command, dict(one.payload)) for one in store.commands.pending([record.id])]
+
+
+def test_changes_are_stored_at_once_and_only_the_drivers_part_is_a_command(store: Store) -> None:
+    made, _, _ = begin(store, 1, spec=a_spec(num_samples=4, tags={"team": "vision", "old": "x"}))
+    record = amend_experiment(
+        store,
+        made.public_id,
+        {
+            "name": "wider",
+            "notes": "# Why\n",
+            "tags": {"old": None, "year": "2026"},
+            "num_samples": 9,
+            "limits": {"max_concurrent_trials": 3, "stop_grace_s": 10.0},
+        },
+    )
+    assert (record.name, record.spec.notes, record.revision) == ("wider", "# Why\n", 1)
+    assert record.spec.tags == {"team": "vision", "year": "2026"}
+    assert record.spec.num_samples == 9
+    assert record.spec.limits.max_concurrent_trials == 3
+    assert record.first_spec == made.spec
+    told = {"num_samples": 9, "limits": {"max_concurrent_trials": 3}}  # stop_grace_s is as it was
+    assert commands(store, made) == [("amend", told)]
+    [command] = store.commands.pending([made.id])
+    assert command.reason == "a user changed num_samples from 4 to 9, limits.max_concurrent_trials from None to 3"
+    assert [found.public_id for found in store.experiments.named("wider")] == [made.public_id]
+    again = amend_experiment(store, made.public_id, {"name": "wider", "num_samples": 9})
+    assert (again.revision, len(commands(store, made))) == (1, 1)
+    assert amend_experiment(store, made.public_id, {"tags": {"team": None, "year": None}}).spec.tags == {}
+
+
+def test_a_change_of_another_state_is_refused(sqlite_store: Store) -> None:
+    made, _, _ = begin(sqlite_store)
+    amend_experiment(sqlite_store, made.public_id, {"notes": "first"}, revision=0)
+    with pytest.raises(Stale, match="it is at revision 1, not 0"):
+        amend_experiment(sqlite_store, made.public_id, {"notes": "second"}, revision=0)
+    assert sqlite_store.experiments.get(made.public_id).spec.notes == "first"
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "message"),
+    [
+        (
+            {"seed": 3},
+            "/seed",
+            "cannot be changed; only these fields can: name, notes, tags, num_samples, priority, weight, limits, space, assume",
+        ),
+        ({"limits": {"stop_grace": 3}}, "/limits/stop_grace", "unknown field; did you mean stop_grace_s?"),
+        ({"limits": {"stop_grace_s": -3}}, "/limits/stop_grace_s", "expected a number above 0, got -3"),
+        ({"limits": {"budget": 3}}, "/limits/budget", "only the freeze_thaw scheduler counts full trainings"),
+        ({"num_samples": 0}, "/num_samples", "expected at least 1, got 0"),
+        (
+            {"num_samples": None},
+            "/num_samples",
+            ("null needs limits.time_budget_s, because the experiment would never end without it"),
+        ),
+        ({"name": None}, "/name", "must not be null"),
+        ({"tags": {"a=b": "c"}}, "/tags/a=b", 'has control characters or "="'),
+        ({"tags": {str(n): "" for n in range(51)}}, "/tags", "an experiment has at most 50 tags"),
+    ],
+)
+def test_mistakes_in_changes(sqlite_store: Store, changes: dict[str, Any], pointer: str, message: str) -> None:
+    made, _, _ = begin(sqlite_store, spec=a_spec(num_samples=3))
+    with pytest.raises(SpecError) as caught:
+        amend_experiment(sqlite_store, made.public_id, changes)
+    assert caught.value.errors == [(pointer, message)]
+
+
+def test_an_ended_experiment_is_continued_by_the_next_driver(store: Store) -> None:
+    made = ended(store)
+    assert store.drivers.claimable(time.time()) == []
+    record = continue_experiment(store, made.public_id, 3, adopt=True)
+    assert (record.spec.num_samples, record.source) == (5, "adopted")
+    assert commands(store, made) == [("amend", {"num_samples": 5}), ("continue", {})]
+    assert [found.id for found in store.drivers.claimable(time.time())] == [made.id]
+    epoch = store.drivers.claim(made.id, "next", 60.0, time.time())
+    waiting = [one.id for one in store.commands.pending([made.id])]
+    batch = Batch(log=[], state=ExperimentState.RUNNING, summary={"error": None, "reason": ""}, commands=waiting)
+    store.drivers.commit(made.id, epoch, batch, T0 + 20)
+    running = store.experiments.get(made.public_id)
+    assert (running.state, running.ended_at, running.error, running.reason) == ("running", None, None, "")
+    assert continue_experiment(store, made.public_id, 1).spec.num_samples == 6
+    assert commands(store, made) == [("amend", {"num_samples": 6}), ("continue", {})]
+
+
+def test_more_of_a_grid_without_num_samples_is_another_pass(sqlite_store: Store) -> None:
+    made = ended(sqlite_store, space={"x": {"type": "grid", "values": [1, 2]}}, search={"type": "grid"})
+    sqlite_store.experiments.change(made.id, {"num_samples": None})
+    assert continue_experiment(sqlite_store, made.public_id, 1).spec.num_samples == 2
+
+
+def test_changes_at_the_same_time_are_all_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second request changes the experiment after the first one has read it."""
+    made, _, _ = begin(store, 1, spec=a_spec(num_samples=4))
+    really, between = usecases.parse_changes, [{"tags": {"b": "2"}, "num_samples": 9}]
+
+    def parse_changes(spec: Spec, data: Any, **more: Any) -> dict[str, Any]:
+        found = really(spec, data, **more)
+        if between:
+            amend_experiment(store, made.public_id, between.pop())
+        return found
+
+    monkeypatch.setattr(usecases, "parse_changes", parse_changes)
+    record = amend_experiment(store, made.public_id, {"tags": {"a": "1"}})
+    assert (record.spec.tags, record.spec.num_samples, record.revision) == ({"a": "1", "b": "2"}, 9, 2)
+    assert commands(store, made) == [("amend", {"num_samples": 9})]
+    between.append({"notes": "meanwhile"})
+    with pytest.raises(Stale):
+        amend_experiment(store, made.public_id, {"notes": "mine"}, revision=2)
+    assert store.experiments.get(made.public_id).spec.notes == "meanwhile"
+
+
+def test_samples_that_are_added_at_the_same_time_add_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ended(store)
+    really, between = usecases._samples_so_far, [5]
+
+    def samples_so_far(record: ExperimentRecord) -> int:
+        found = really(record)
+        if between:
+            continue_experiment(store, made.public_id, between.pop())
+        return found
+
+    monkeypatch.setattr(usecases, "_samples_so_far", samples_so_far)
+    assert continue_experiment(store, made.public_id, 3).spec.num_samples == 2 + 5 + 3
+
+
+@pytest.mark.postgres
+def test_a_change_that_another_process_overtakes_is_not_lost(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process commits after this one has read the row and before it writes it."""
+    with Store.open(postgres_url) as store, Store.open(postgres_url) as other:
+        made, _, _ = begin(store, 1, spec=a_spec(num_samples=4))
+        really, between = experiments_of.clean, [{"tags": {"b": "2"}, "num_samples": 7}]
+
+        def clean(text: str) -> str | None:
+            if between:
+                other.experiments.change(made.id, between.pop(0))
+            return really(text)
+
+        monkeypatch.setattr(experiments_of, "clean", clean)
+        with pytest.raises(Stale):
+            store.experiments.change(made.id, {"tags": {"a": "1"}}, commands=[("amend", "by a test", {})])
+        assert not store.commands.pending([made.id])
+        between[:] = [{"tags": {"c": "3"}}]
+        record = amend_experiment(store, made.public_id, {"tags": {"a": "1"}, "limits": {"max_concurrent_trials": 3}})
+        assert (record.spec.tags, record.spec.num_samples) == ({"a": "1", "c": "3"}, 7)
+        assert commands(store, made) == [("amend", {"limits": {"max_concurrent_trials": 3}})]
+
+
+def test_archived_experiments_are_hidden_and_kept(sqlite_store: Store) -> None:
+    running, _, _ = begin(sqlite_store)
+    made = ended(sqlite_store)
+    with pytest.raises(Conflict, match="is running and cannot be archived before it has ended"):
+        archive_experiment(sqlite_store, running.public_id, True)
+    archived = archive_experiment(sqlite_store, made.public_id, True)
+    assert archive_experiment(sqlite_store, made.public_id, True).archived_at == archived.archived_at is not None
+
+    def listed(archived: bool | None) -> list[str]:
+        return [one.public_id for one in sqlite_store.experiments.page(archived=archived).items]
+
+    assert listed(False) == [running.public_id]
+    assert listed(True) == [made.public_id]
+    assert listed(None) == [made.public_id, running.public_id]
+    archive_experiment(sqlite_store, made.public_id, False)
+    assert listed(False) == [made.public_id, running.public_id]
+
+
+def test_tags_find_experiments(store: Store) -> None:
+    one = store.experiments.create(a_spec(tags={"team": "vision", "Größe": 'a "b"'}))
+    two = store.experiments.create(a_spec(tags={"team": "audio", "note": '"team":"vision"'}))
+
+    def found(*tags: str) -> list[str]:
+        return [record.public_id for record in store.experiments.page(tags=tags).items]
+
+    assert found("team") == [two.public_id, one.public_id]
+    assert found("team=vision") == found("team", 'Größe=a "b"') == [one.public_id]
+    assert found("TEAM") == found("team=vis") == found("team", "x") == []
+
+
+def test_deleting_leaves_nothing_behind(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables_of, "AT_ONCE", 1)
+    kept, gone = ended(store), ended(store)
+    for name in (kept.public_id, gone.public_id):
+        for folder in ("checkpoints", "logs"):
+            (tmp_path / folder / name / "seg").mkdir(parents=True)
+            (tmp_path / folder / name / "seg" / "file").write_text("x")
+    before = counted(store)
+    delete_experiment(store, gone.public_id, storage=str(tmp_path / "checkpoints"), logs=tmp_path / "logs")
+    with pytest.raises(NotFound):
+        store.experiments.get(gone.public_id)
+    assert [path.parent.name for path in tmp_path.glob("*/exp_*/seg")] == [kept.public_id] * 2
+    assert counted(store) == {table: count / 2 for table, count in before.items()}
+    assert len(store.trials.page(kept.id).items) == 2
+
+
+def test_a_deletion_that_was_interrupted_can_be_repeated_at_once(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ended(sqlite_store)
+    places: dict[str, Any] = {"storage": str(tmp_path), "logs": tmp_path, "wait_s": 0.0}
+    with monkeypatch.context() as patch:
+
+        def remove(self: Place) -> None:
+            raise OSError("When listing objects: the bucket does not answer")
+
+        patch.setattr(Place, "remove", remove)
+        with pytest.raises(Conflict, match=r"cannot be deleted: .* does not answer; try again later"):
+            delete_experiment(sqlite_store, made.public_id, **places)
+    assert sqlite_store.experiments.get(made.public_id).driver_owner == tables_of.DELETION
+    with pytest.raises(Conflict):
+        sqlite_store.drivers.claim(made.id, "a driver", 60.0, time.time())
+    delete_experiment(sqlite_store, made.public_id, **places)
+    assert sqlite_store.experiments.page(archived=None).items == ()
+
+
+def counted(store: Store) -> dict[str, float]:
+    with store._database.read() as connection:
+        return {
+            name: float(connection.exec_driver_sql(f"SELECT COUNT(*) FROM {name}").scalar() or 0)
+            for name in metadata.tables
+            if name not in APART
+        }
+
+
+def test_every_table_with_rows_of_an_experiment_is_known_to_the_deletion() -> None:
+    """A new table that belongs to experiments has to be deleted with them."""
+    known = {*tables_of.OF_SEGMENTS, *tables_of.OF_KEYS, *tables_of.OF_EXPERIMENTS, "segment", "experiment"}
+    assert known | APART == set(metadata.tables)
+
+
+def test_a_running_experiment_is_deleted_only_by_force(sqlite_store: Store, tmp_path: Path) -> None:
+    made, epoch, _ = begin(sqlite_store)
+    places: dict[str, Any] = {"storage": str(tmp_path), "logs": tmp_path}
+    with pytest.raises(Conflict, match="is running; end it before you delete it, or delete it with force=true"):
+        delete_experiment(sqlite_store, made.public_id, **places)
+    sqlite_store.drivers.renew(made.id, epoch, 60.0, time.time())
+    poked: list[str] = []
+    with pytest.raises(Conflict, match="has not released it yet"):
+        delete_experiment(
+            sqlite_store, made.public_id, force=True, poke=lambda: poked.append("poke"), wait_s=0.0, **places
+        )
+    assert (poked, commands(sqlite_store, made)) == (["poke"], [("kill", {})])
+    sqlite_store.drivers.release(made.id, epoch)
+    with pytest.raises(Stale):
+        delete_experiment(sqlite_store, made.public_id, force=True, revision=7, **places)
+    delete_experiment(sqlite_store, made.public_id, force=True, **places)
+    assert sqlite_store.experiments.page(archived=None).items == ()

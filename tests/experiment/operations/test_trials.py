@@ -1,0 +1,71 @@
+"""Requests for more trials of an experiment that ends before its driver reads them, and pins, on a real database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.store.examples import T0, a_spec, begin
+from tuner.domain.batch import Batch
+from tuner.domain.events import CheckpointInfo, CheckpointSaved
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.errors import StoreError
+from tuner.experiment.operations.trials import enqueue, pin
+from tuner.experiment.operations.usecases import continue_experiment
+from tuner.experiment.operations.verbs import act_on_trial
+from tuner.store import ExperimentRecord, Store
+
+
+def retry(store: Store, record: ExperimentRecord) -> None:
+    act_on_trial(store, "retry", store.trials.page(record.id).items[0].public_id)
+
+
+def more_samples(store: Store, record: ExperimentRecord) -> None:
+    continue_experiment(store, record.public_id, 3, adopt=True)
+
+
+def a_configuration(store: Store, record: ExperimentRecord) -> None:
+    enqueue(store, record.public_id, [{"lr": 0.01}])
+
+
+@pytest.mark.parametrize("ask", [a_configuration, retry, more_samples])
+@pytest.mark.parametrize("ended_first", [False, True])
+def test_what_is_asked_for_at_the_very_end_is_done_by_the_next_driver(
+    store: Store, ask: Callable[[Store, ExperimentRecord], None], ended_first: bool
+) -> None:
+    made, epoch, trials = begin(store, 2, spec=a_spec(num_samples=2))
+    trials[0].state, trials[1].state = TrialState.FAILED, TrialState.COMPLETED
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0 + 8)
+    end = Batch(log=[], state=ExperimentState.COMPLETED)
+    if ended_first:
+        store.drivers.commit(made.id, epoch, end, T0 + 9)
+    ask(store, store.experiments.get(made.public_id))
+    if not ended_first:  # the driver has not read the command
+        store.drivers.commit(made.id, epoch, end, T0 + 9)
+    store.drivers.release(made.id, epoch)
+    record = store.experiments.get(made.public_id)
+    assert record.source == ("adopted" if ended_first else "python"), "a script that is there goes on by itself"
+    assert [found.id for found in store.drivers.claimable(time.time())] == [made.id]
+    assert store.commands.pending([made.id])[-1].command == "continue", "it follows what was asked for"
+
+
+def test_a_pin_is_stored_only_together_with_its_command(sqlite_store: Store) -> None:
+    made, epoch, _ = begin(sqlite_store)
+    info = CheckpointInfo(id="ckp_1", uri="/c/1", step=1, ready=True)
+    saved = CheckpointSaved(time=T0, trial=0, segment=1, checkpoint=info)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(4, saved)]), T0)
+    with sqlite_store._database.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TRIGGER full BEFORE INSERT ON command BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
+        )
+    with pytest.raises(StoreError):
+        pin(sqlite_store, "ckp_1", True)
+    assert not sqlite_store.trials.checkpoint("ckp_1").pinned, "its driver was not told"
+    with sqlite_store._database.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TRIGGER full")
+    for _ in range(2):
+        assert pin(sqlite_store, "ckp_1", True).pinned
+    [command] = sqlite_store.commands.pending([made.id])
+    assert (command.command, command.payload) == ("pin", {"checkpoint": "ckp_1", "pinned": True})

@@ -1,0 +1,310 @@
+"""Callbacks observe a search through its log: they see everything once, and cannot disturb it."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import ray.tune
+
+import tuner
+from tests.api.conftest import app, checker, poked, server
+from tests.driver.stored import stored_simulation
+from tests.experiment.analysis.test_lineage import population
+from tests.sdk.test_remote import SPACE as SERVED
+from tests.sdk.test_remote import WAYS, driver
+from tuner.domain.experiment import Objective, Spec
+from tuner.driver.virtual import simulate
+from tuner.errors import SpecError, StoreError
+from tuner.sdk.callbacks import observers
+from tuner.sdk.callbacks.observers import Observers, Reader, StoredLog, named
+from tuner.space import Space
+from tuner.store import Store
+from tuner.store.records import ExperimentRecord, StreamItem
+
+__all__ = ["app", "checker", "driver", "poked", "server"]
+
+SPACE = {"x": tuner.uniform(0, 1), "net": {"width": tuner.choice([16, 32])}}
+
+
+def train(config: dict[str, Any], checkpoint: Any) -> Any:
+    for epoch in range(1, 5):
+        yield tuner.Step({"loss": config["x"] + 1 / epoch})
+
+
+@pytest.fixture
+def search(sqlite_store: Store) -> str:
+    """Return a search of eight trials, some of which were stopped early, as a driver would have committed it."""
+    found = simulate(
+        train, SPACE, metric="loss", mode="min", num_samples=8, max_t=4, scheduler="asha", search_alg="random"
+    )
+    space = Space.from_python(SPACE).to_json()
+    spec = Spec(name="s", space=space, objectives=(Objective("loss", "min"),), entrypoint="module:train")
+    return stored_simulation(found, spec, sqlite_store).public_id
+
+
+class Recorder(tuner.callbacks.Callback):
+    """Notes what it is told."""
+
+    def __init__(self, pause: Callable[[], None] = lambda: None) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+        self._pause = pause
+
+    def on_trial_start(self, *, trial: Any, **info: Any) -> None:
+        self.seen.append(("start", trial.number, dict(trial.config)))
+
+    def on_trial_result(self, *, trial: Any, result: dict[str, Any], event_seq: int, **info: Any) -> None:
+        self._pause()
+        self.seen.append(("result", trial.number, result["training_iteration"], result["loss"], event_seq))
+
+    def on_trial_complete(self, *, trial: Any, **info: Any) -> None:
+        self.seen.append(("complete", trial.number, trial.status))
+
+    def on_experiment_end(self, *, trials: Any, **info: Any) -> None:
+        self.seen.append(("end", len(trials)))
+
+    def of(self, kind: str) -> list[tuple[Any, ...]]:
+        return [one for one in self.seen if one[0] == kind]
+
+
+def observed(store: Store, experiment: str, home: Path, *callbacks: Any) -> list[str]:
+    said: list[str] = []
+    with Observers(callbacks, StoredLog(store, experiment), experiment, home, said.append):
+        pass
+    return said
+
+
+def test_a_callback_is_told_all_that_the_result_has(sqlite_store: Store, search: str, tmp_path: Path) -> None:
+    recorder = Recorder()
+    assert observed(sqlite_store, search, tmp_path, recorder) == []
+    result = tuner.Result.load(sqlite_store, search)
+    assert {number: config for _, number, config in recorder.of("start")} == {t.number: t.config for t in result.trials}
+    reports = [(t.number, r["training_iteration"], r["loss"]) for t in result.trials for r in t.history]
+    assert sorted(r[1:4] for r in recorder.of("result")) == sorted(reports)
+    assert {r[1:] for r in recorder.of("complete")} == {(t.number, str(t.state)) for t in result.trials}
+    assert {status for *_, status in recorder.of("complete")} == {"completed", "stopped"}
+    assert recorder.seen[-1] == ("end", 8)
+
+
+def test_a_resumed_callback_goes_on_where_it_stopped(sqlite_store: Store, search: str, tmp_path: Path) -> None:
+    class Half(StoredLog):
+        """The log as it was in the middle of the search."""
+
+        end = 30
+
+        def entries(self, after: int, limit: int) -> list[StreamItem]:
+            return [entry for entry in super().entries(after, limit) if entry.seq <= self.end]
+
+        def experiment(self) -> Any:
+            import dataclasses
+
+            from tuner.domain.states import ExperimentState
+
+            found = super().experiment()
+            return dataclasses.replace(found, last_event_seq=self.end, state=ExperimentState.PAUSED)
+
+    first, second, third, whole = Recorder(), Recorder(), Recorder(), Recorder()
+    with Observers([first], Half(sqlite_store, search), search, tmp_path, print):
+        pass
+    observed(sqlite_store, search, tmp_path, second)
+    observed(sqlite_store, search, tmp_path, third)
+    observed(sqlite_store, search, tmp_path / "other", whole)
+    assert first.seen
+    assert second.seen
+    assert first.seen + second.seen == whole.seen
+    assert third.seen == []
+
+
+def test_errors_of_a_callback_are_logged_and_reach_nobody(
+    sqlite_store: Store, search: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def on_trial_result(self) -> None:
+            raise SystemExit("no disk")
+
+    recorder = Recorder()
+    (said,) = observed(sqlite_store, search, tmp_path, Broken(), recorder)
+    assert said.startswith("callback Broken failed in on_trial_result: SystemExit: no disk, and ")
+    assert recorder.of("end")
+    assert len(caplog.records) == observers.TOLD
+    assert "Broken: on_trial_result failed; the search continues" in caplog.text
+
+
+def test_a_slow_callback_holds_nobody_up(
+    sqlite_store: Store, search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observers, "PATIENCE_S", 0.5)
+    free = threading.Event()
+    slow, quick = Recorder(lambda: bool(free.wait(60)) and None), Recorder()
+    begun = time.monotonic()
+    (said,) = observed(sqlite_store, search, tmp_path, slow, quick)
+    assert time.monotonic() - begun < 30
+    assert "Recorder is behind" in said
+    assert quick.of("end")
+    assert slow.of("result") == []
+    free.set()
+
+
+def test_the_thread_holds_few_entries(
+    sqlite_store: Store, search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observers, "LIMIT", 3)
+    sizes = []
+
+    class Counted(StoredLog):
+        def entries(self, after: int, limit: int) -> Any:
+            found = super().entries(after, limit)
+            sizes.append(len(found))
+            return found
+
+    recorder = Recorder()
+    with Observers([recorder], Counted(sqlite_store, search), search, tmp_path, print):
+        pass
+    assert max(sizes) == 3
+    assert recorder.of("end")
+
+
+def test_an_exploit_changes_the_config_and_restores(sqlite_store: Store, tmp_path: Path) -> None:
+    made, run, _ = population(sqlite_store)
+    configs: dict[int, list[Any]] = {}
+
+    class Configs(tuner.callbacks.Callback):
+        def on_trial_start(self, *, trial: Any, **info: Any) -> None:
+            configs[trial.number] = [dict(trial.config)]
+
+        def on_trial_restore(self, *, trial: Any, **info: Any) -> None:
+            if trial.config != configs[trial.number][-1]:
+                configs[trial.number].append(dict(trial.config))
+
+    assert observed(sqlite_store, made.public_id, tmp_path, Configs()) == []
+    space = Space.from_json(made.spec.space)
+    segments = sqlite_store.trials.segments(made.id)
+    for trial in run.trials:
+        expected: list[Any] = []
+        for segment in segments[trial.number]:
+            config = space.config(segment.params, made.spec.seed, trial.number)
+            if segment.started_at is not None and config not in expected[-1:]:
+                expected.append(config)
+        assert configs[trial.number] == expected
+    assert max(len(several) for several in configs.values()) > 1
+
+
+def test_tuner_run_calls_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a real search with a callback of Ray's form and one of ours, then more trials of it."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+
+    def real(config: dict[str, Any]) -> None:
+        for epoch in range(3):
+            tuner.report({"loss": config["x"] + epoch})
+
+    class OfRay(ray.tune.Callback):  # type: ignore[misc]
+        results: ClassVar[list[tuple[str, int]]] = []
+
+        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+            self.results.append((trial.trial_id, result["training_iteration"]))
+
+    ours, theirs = Recorder(), OfRay()
+    result = tuner.run(
+        real, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=3, max_t=3, scheduler="fifo",
+        search_alg="random", executor="local", verbose=0, callbacks=[ours, theirs],
+    )  # fmt: skip
+    assert sorted(theirs.results) == sorted((trial.id, i) for trial in result.trials for i in (1, 2, 3))
+    assert len(ours.of("complete")) == 3
+    assert ours.seen[-1] == ("end", 3)
+    more = result.add(1, verbose=0)
+    assert len(more.trials) == 4
+    assert ours.seen[-1] == ("end", 4)
+    assert len(ours.of("result")) == 12
+    late = Recorder()
+    tuner.observe(result.experiment_id, [tuner.callbacks.Callback(), late])
+    assert late.seen == []  # the callback of this class has seen everything
+    tuner.shutdown()
+
+
+def test_a_search_on_a_service_is_observed(
+    server: str, driver: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    seen: list[tuple[int, int]] = []
+
+    class Own(tuner.callbacks.Callback):
+        def on_trial_result(self, *, trial: Any, result: dict[str, Any], **info: Any) -> None:
+            assert set(trial.config) == set(SERVED)
+            seen.append((trial.number, result["training_iteration"]))
+
+    result = tuner.run("json:dumps", SERVED, **WAYS, address=server, callbacks=[Own()], verbose=0)
+    assert sorted(seen) == [(t.number, int(r["training_iteration"])) for t in result.trials for r in t.history]
+
+    class Later(Own):
+        pass
+
+    seen.clear()
+    tuner.observe(result.experiment_id, [Later()], address=server)
+    assert len(seen) == sum(len(t.history) for t in result.trials)
+
+
+def test_several_callbacks_of_a_class_have_names_of_their_own() -> None:
+    assert list(named([Recorder(), tuner.callbacks.Callback(), Recorder()])) == ["Recorder", "Callback", "Recorder-2"]
+
+
+@pytest.mark.parametrize("wrong", [[Recorder], [print], "csv"])
+def test_what_is_no_callback_is_refused(wrong: Any) -> None:
+    with pytest.raises(
+        SpecError, match="callbacks.0: expected an object with a method such as on_trial_result"
+    ) as caught:
+        tuner.run(train, {}, metric="loss", mode="min", callbacks=wrong)
+    assert caught.value is not None
+
+
+def test_a_callback_goes_on_after_an_outage(
+    sqlite_store: Store, search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observers, "POLL_S", 0.01)
+
+    class Away(StoredLog):
+        asked = 0
+
+        def experiment(self) -> ExperimentRecord:
+            self.asked += 1
+            if self.asked in (2, 3):
+                raise StoreError("the database is away")
+            return super().experiment()
+
+    recorder = Recorder()
+    with Observers([recorder], Away(sqlite_store, search), search, tmp_path, print) as them:
+        [observer] = them._observers
+        end = time.monotonic() + 30
+        while not recorder.of("end") and time.monotonic() < end:
+            time.sleep(0.01)
+        assert observer.thread.is_alive()
+    assert recorder.of("end") == [("end", 8)]
+    assert "the database is away" in observer.error
+    assert observer.errors == 2
+
+
+def test_configurations_are_read_in_the_space_that_they_are_from(sqlite_store: Store, search: str) -> None:
+    record = sqlite_store.experiments.get(search)
+    second = Space.from_python({"x": tuner.uniform(0, 1), "kind": tuner.choice([[1], [2]])}).to_json()
+    third = Space.from_python({"kind": tuner.choice([[2], [1]])}).to_json()
+    changed = {"space": second, "former_spaces": [record.spec.space], "assumed": {}}
+    reader = Reader(dataclasses.replace(record, spec=record.spec.amended(changed)))
+
+    def read(event: str, trial: int | None = None, **data: Any) -> None:
+        list(reader.read(StreamItem(seq=1, event=event, time=0.0, trial=trial, data=data)))
+
+    def start(number: int, params: dict[str, Any], **more: Any) -> dict[str, Any]:
+        payload = {"number": number, "params": params, **more}
+        read("decision", number, kind="start", reason="", payload=payload)
+        return reader.trials[number].config
+
+    assert start(0, {"x": 0.5, "net/width": 16}) == {"x": 0.5, "net": {"width": 16}}
+    read("amended", changes=changed)
+    assert start(1, {"x": 0.5, "kind": 0}) == {"x": 0.5, "kind": [1]}
+    read("amended", changes={"space": third, "former_spaces": [record.spec.space, second]})
+    assert start(2, {"kind": 0}) == {"kind": [2]}
+    assert start(3, {"x": 0.5, "net/width": 32}, space_revision=0) == {"x": 0.5, "net": {"width": 32}}

@@ -1,0 +1,102 @@
+"""Test what the pool does with groups on nodes that are about to be taken away, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.trials.groups.pools.asking import asking_for
+from tuner.trials.groups.cluster.cut_nodes import CutNodes
+from tuner.trials.groups.cluster.growth import NodeType
+from tuner.trials.groups.pools.builder import GroupBuilder
+from tuner.trials.groups.pools.group import Group
+from tuner.trials.groups.pools.pool import Pool
+from tuner.trials.messages.protocol import WorkerMetadata
+
+NODES = {"a": {"CPU": 1.0}, "b": {"CPU": 1.0}}
+
+
+class Builder(GroupBuilder):
+    """Builds groups on nodes that only it knows, one on each node."""
+
+    def __init__(self, *_: Any, **options: Any) -> None:
+        self._background: set[asyncio.Future[Any]] = set()
+        self._threads = ThreadPoolExecutor(1)
+        self.ending, self.uploading = 0, set()
+        self.cut = CutNodes(self.blocking, lambda node: None)
+        self.draining: dict[str, float | None] = {}
+        self.free = list(NODES)
+        self.ended: list[str] = []
+
+    async def build(self, launch: Any, key: Any, waiting: Any, placed: asyncio.Event) -> Group:
+        while not (usable := [node for node in self.free if node not in self.draining]):
+            await asyncio.sleep(0.01)
+        self.free.remove(usable[0])
+        placed.set()
+        worker = WorkerMetadata(
+            node=usable[0], host=f"host-{usable[0]}", ip="10.0.0.1", pid=1, gpus=(), channel_address=None, token=b"",
+            oom_kills=0,
+        )  # fmt: skip
+        return Group(key, usable[0], workers=[worker])
+
+    async def check(self, launch: Any) -> None:
+        pass
+
+    async def nodes(self) -> dict[str, dict[str, float]]:
+        return {node: dict(resources) for node, resources in NODES.items()}
+
+    async def node_types(self) -> Sequence[NodeType]:
+        return ()
+
+    async def leaving_nodes(self) -> Mapping[str, float | None]:
+        return self.draining
+
+    async def free_resources(self) -> dict[str, float]:
+        return {"CPU": float(len(self.free))}
+
+    async def _end(self, group: Group, hand_on: bool = False) -> None:
+        self.ended.append(group.placement)
+        self.free.append(group.placement)
+
+
+async def _acquired(pool: Pool, path: Path, segment: str) -> Group:
+    group, _ = await pool.acquire(asking_for(1, path, segment_id=segment), lambda reason: None)
+    return group
+
+
+async def test_its_segments_are_named_and_its_groups_are_not_kept(tmp_path: Path) -> None:
+    builders: list[Builder] = []
+
+    def builder(*arguments: Any, **options: Any) -> Builder:
+        builders.append(Builder(*arguments, **options))
+        return builders[0]
+
+    pool = Pool(None, idle_timeout_s=60.0, builder=builder)
+    (made,) = builders
+    first, second = await _acquired(pool, tmp_path, "one"), await _acquired(pool, tmp_path, "two")
+    assert await pool.leaving() == {}
+    pool.release(second, reusable=True)
+    made.draining = {"a": time.time() + 100.5, "b": None}
+    assert await pool.leaving() == {"one": "because its node host-a (10.0.0.1) is about to be taken away, in 100 s"}
+    await pool.settle()
+    assert made.ended == ["b"], "an idle group is ended"
+    pool.release(first, reusable=True)
+    await pool.settle()
+    assert made.ended == ["b", "a"], "a group that becomes free is not kept"
+
+    made.draining = {"a": None}
+    await pool.leaving()
+    pool._nodes_read_at = float("-inf")
+    third = await _acquired(pool, tmp_path, "three")
+    assert third.nodes() == ("b",)
+    waiting = asyncio.ensure_future(_acquired(pool, tmp_path, "four"))
+    await asyncio.sleep(0.7)
+    assert not waiting.done(), "no new group is placed on a node that leaves"
+    made.draining = {}
+    await pool.leaving()
+    assert (await asyncio.wait_for(waiting, 10)).nodes() == ("a",)
+    await pool.close()

@@ -1,0 +1,427 @@
+"""Trials in processes of this machine: the same group manager as on Ray, and failures that say why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.trials.conftest import LocalBench
+from tuner.domain.events import Failure
+from tuner.domain.segments import Verdict
+from tuner.errors import Conflict, SpecError
+from tuner.trials.messages.launch import Launch
+from tuner.trials.messages.profiling import ProfileRequest
+
+
+def _report(checkpoint: Any = None, **metrics: float) -> None:
+    from tuner.trials.training.session import report
+
+    report(metrics, checkpoint=checkpoint)
+
+
+def reports_twice(config: dict[str, Any]) -> None:
+    print("trial", config.get("name"))
+    _report(pid=os.getpid())
+    _report(pid=os.getpid())
+
+
+def raises_at_once(config: dict[str, Any]) -> None:
+    raise KeyError("lr")
+
+
+def raises_later(config: dict[str, Any]) -> None:
+    _report(pid=os.getpid())
+    print("shapes: 3 x 4")
+    raise ValueError("mat1 and mat2 shapes cannot be multiplied")
+
+
+def exits_hard(config: dict[str, Any]) -> None:
+    _report(a=1)
+    os._exit(3)
+
+
+def dies(config: dict[str, Any]) -> None:
+    _report(a=1)
+    print("the last words")
+    signal.raise_signal(config["signal"])
+    time.sleep(100)
+
+
+def hangs(config: dict[str, Any]) -> None:
+    _report(a=1)
+    time.sleep(1000)
+
+
+def ignores_the_stop(config: dict[str, Any]) -> None:
+    while True:
+        try:
+            _report(a=1)
+        except BaseException:
+            time.sleep(1000)
+
+
+def never_reports(config: dict[str, Any]) -> None:
+    pass
+
+
+def starts_a_child(config: dict[str, Any]) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    Path(config["note"]).write_text(str(child.pid))
+    _report(a=1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leaves_a_thread(config: dict[str, Any]) -> None:
+    threading.Thread(target=time.sleep, args=(1000,), name="left", daemon=True).start()
+    _report(pid=os.getpid())
+
+
+def counts(config: dict[str, Any]) -> None:
+    from tuner.trials.training.session import get_checkpoint
+
+    start = 0
+    if (found := get_checkpoint()) is not None:
+        with found.as_directory() as folder:
+            start = int(Path(folder, "count").read_text())
+    for count in range(start + 1, config["until"] + 1):
+        _report(lambda folder, n=count: Path(folder, "count").write_text(str(n)), count=count, factor=config["factor"])
+
+
+def goes_on(config: dict[str, Any]) -> None:
+    while True:
+        _report(a=1)
+        time.sleep(0.01)
+
+
+def computes(config: dict[str, Any]) -> None:
+    while True:
+        sum(number * number for number in range(20_000))
+        _report(profiled=any(thread.name == "tuner-profile" for thread in threading.enumerate()))
+
+
+def failed(bench: LocalBench, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Failure:
+    outcome = bench.run(launch, verdicts)
+    assert outcome.kind == "failed", outcome
+    assert outcome.failure is not None
+    assert outcome.failure.rank in (0, None)
+    return outcome.failure
+
+
+def refused_of(bench: LocalBench, launch: Launch) -> str:
+    """Return why rank 0 cannot be profiled, or an empty string."""
+    try:
+        bench.call("profile", launch.segment_id, 0, ProfileRequest(duration_s=0.1))
+    except Conflict as error:
+        return str(error)
+    return ""
+
+
+def pid_of(bench: LocalBench, launch: Launch) -> int:
+    return int(bench.started(launch)["ranks"][0]["pid"])
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def until(happened: Callable[[], Any], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_process_runs_one_trial_after_the_other(local_bench: LocalBench) -> None:
+    first, second = (local_bench.launch(reports_twice, params={"name": name}) for name in ("one", "two"))
+    for launch in (first, second):
+        outcome = local_bench.run(launch)
+        assert (outcome.kind, outcome.reports) == ("returned", 2)
+    assert local_bench.started(second)["warm"]
+    pids = {report.metrics["pid"] for launch in (first, second) for report in local_bench.reports(launch)}
+    assert pids == {pid_of(local_bench, first)} == {pid_of(local_bench, second)}
+    assert os.getpid() not in pids
+    assert local_bench.log(first) == "trial one\n", "each segment has a log of its own"
+
+
+def test_a_trial_that_asks_for_new_processes_gets_them(local_bench: LocalBench) -> None:
+    first, second = (local_bench.launch(reports_twice, scaling={"reuse_workers": False}) for _ in range(2))
+    for launch in (first, second):
+        assert local_bench.run(launch).kind == "returned"
+        until(lambda launch=launch: gone(pid_of(local_bench, launch)))
+    assert pid_of(local_bench, first) != pid_of(local_bench, second)
+
+
+def test_an_exception_says_where_and_only_one_before_any_report_leaves_the_process_warm(
+    local_bench: LocalBench,
+) -> None:
+    early, again, late = (local_bench.launch(function) for function in (raises_at_once, raises_at_once, raises_later))
+    failure = failed(local_bench, early)
+    assert (failure.kind, failure.cause, failure.message) == ("user", "exception", "KeyError: 'lr'")
+    assert 'raise KeyError("lr")' in failure.traceback
+    failed(local_bench, again)
+    assert pid_of(local_bench, early) == pid_of(local_bench, again)
+    failure = failed(local_bench, late)
+    assert "in raises_later" in failure.traceback
+    assert "shapes: 3 x 4" in failure.log_tail
+    until(lambda: gone(pid_of(local_bench, late)))
+
+
+@pytest.mark.parametrize(
+    ("function", "params", "cause", "message"),
+    [
+        (exits_hard, {}, "exit", "called os._exit(3)"),
+        (dies, {"signal": int(signal.SIGKILL)}, "signal", "killed by SIGKILL"),
+        (dies, {"signal": int(signal.SIGSEGV)}, "signal", "killed by SIGSEGV"),
+        (dies, {"signal": int(signal.SIGUSR1)}, "signal", "killed by SIGUSR1"),
+        (never_reports, {}, "no_report", "without calling tuner.report"),
+    ],
+)
+def test_how_a_process_ended(
+    local_bench: LocalBench, function: Any, params: dict[str, Any], cause: str, message: str
+) -> None:
+    launch = local_bench.launch(function, params=params)
+    failure = failed(local_bench, launch)
+    assert (failure.kind, failure.cause) == ("user", cause)
+    assert message in failure.message
+    assert failure.pid == pid_of(local_bench, launch)
+    if function is dies:
+        assert "the last words" in failure.traceback
+
+
+def test_a_hang_and_a_stop_that_is_ignored_show_the_stack(local_bench: LocalBench) -> None:
+    failure = failed(local_bench, local_bench.launch(hangs, limits={"hang_timeout_s": 0.5}))
+    assert failure.cause == "hang"
+    assert "in hangs" in failure.stacks["0"]
+    stop = {1: Verdict(action="stop")}
+    failure = failed(local_bench, local_bench.launch(ignores_the_stop, limits={"stop_grace_s": 0.3}), stop)
+    assert failure.cause == "stop_ignored"
+    assert "in ignores_the_stop" in failure.stacks["0"]
+
+
+def test_what_a_trial_has_started_goes_with_it(local_bench: LocalBench, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    assert failed(local_bench, local_bench.launch(starts_a_child, params={"note": str(note)})).cause == "signal"
+    until(lambda: gone(int(note.read_text())))
+
+
+def test_a_dirty_process_is_replaced_and_nobody_notices(local_bench: LocalBench) -> None:
+    first, second = local_bench.launch(leaves_a_thread), local_bench.launch(leaves_a_thread)
+    assert local_bench.run(first).kind == local_bench.run(second).kind == "returned"
+    assert pid_of(local_bench, first) != pid_of(local_bench, second)
+
+
+def test_an_entrypoint_that_is_not_there(local_bench: LocalBench) -> None:
+    failure = failed(local_bench, local_bench.launch("nowhere_to_be_found:train"))
+    assert failure.kind == "spec"
+    assert "there is no module 'nowhere_to_be_found'" in failure.message
+
+
+def test_pause_resume_and_exploit(local_bench: LocalBench) -> None:
+    first = local_bench.launch(counts, params={"until": 5, "factor": 1})
+    assert local_bench.run(first, {2: Verdict(action="pause", save_checkpoint=True)}).kind == "left"
+    (saved,) = local_bench.checkpoints(first)[-1:]
+    assert (saved.step, saved.node) == (2, None)
+    second = local_bench.launch(
+        counts, params={"until": 4, "factor": 3}, start_iteration=2, checkpoint=saved, segment=2
+    )
+    assert local_bench.run(second).kind == "returned"
+    found = [(report.metrics["count"], report.metrics["factor"]) for report in local_bench.reports(second)]
+    assert found == [(3, 3), (4, 3)], "it goes on from the checkpoint, with another configuration"
+
+
+def test_an_interrupt_is_answered_at_the_next_report(local_bench: LocalBench) -> None:
+    launch = local_bench.launch(goes_on, first_milestone=None)
+    running = local_bench.begin(launch)
+    local_bench.wait_for_report(launch)
+    local_bench.wait(local_bench.host.interrupt(launch.segment_id, "pause"))
+    outcome = running.result(60)
+    assert outcome.kind == "left"
+    assert outcome.reports == local_bench.reports(launch)[-1].report_no
+
+
+def test_profiles_of_a_running_trial(local_bench: LocalBench) -> None:
+    launch = local_bench.launch(computes)
+    running = local_bench.begin(launch)
+    local_bench.wait_for_report(launch)
+    long = local_bench.submit(
+        local_bench.host.call("profile", launch.segment_id, 0, ProfileRequest(kind="memory", duration_s=60))
+    )
+
+    assert "rank 0 is being profiled already, for " in refused_of(local_bench, launch)
+    until(lambda: local_bench.reports(launch)[-1].metrics["profiled"])
+    with pytest.raises(SpecError, match="the trial has one rank, 0"):
+        local_bench.call("profile", launch.segment_id, 1, ProfileRequest())
+    assert local_bench.call("profile", "seg_of_another_host", 0, ProfileRequest()) is None
+    local_bench.wait(local_bench.host.interrupt(launch.segment_id, "pause"))
+    assert running.result(60).kind == "left"
+    memory = long.result(60)
+    assert (memory["kind"], memory["complete"]) == ("memory", False), "it ended with the segment"
+    assert memory["memory"]["rss_end_bytes"] > 2**20
+
+    again = local_bench.launch(computes)
+    running = local_bench.begin(again)
+    local_bench.wait_for_report(again)
+    assert pid_of(local_bench, again) == pid_of(local_bench, launch), "a profile does not stop the process's reuse"
+    cpu = local_bench.call("profile", again.segment_id, 0, ProfileRequest(duration_s=0.3))
+    names = [frame["name"] for frame in cpu["speedscope"]["shared"]["frames"]]
+    assert names[0] == "_code.<locals>.dispatch", "without the frames of this package around it"
+    assert "computes" in names
+    assert cpu["speedscope"]["name"] == f"trial {again.trial_number}, rank 0"
+    lost = local_bench.submit(local_bench.host.call("profile", again.segment_id, 0, ProfileRequest(duration_s=60)))
+    assert "rank 0 is being profiled already, for " in refused_of(local_bench, again)
+    until(lambda: local_bench.reports(again)[-1].metrics["profiled"])
+    os.kill(pid_of(local_bench, again), signal.SIGKILL)
+    with pytest.raises(Conflict, match="rank 0 ended while it was being profiled"):
+        lost.result(60)
+    assert running.result(60).kind == "failed"
+
+
+def test_a_rank_that_does_not_answer_is_not_profiled(local_bench: LocalBench) -> None:
+    launch = local_bench.launch(hangs)
+    running = local_bench.begin(launch)
+    local_bench.wait_for_report(launch)
+    os.kill(pid_of(local_bench, launch), signal.SIGSTOP)
+    with pytest.raises(Conflict, match="rank 0 does not answer: the process is stopped, or a C call holds the GIL"):
+        local_bench.call("profile", launch.segment_id, 0, ProfileRequest())
+    local_bench.call("kill", launch.segment_id, "seen enough")
+    assert running.result(60).kind == "failed"
+
+
+def test_a_trial_that_waits_is_not_profiled(local_bench: LocalBench) -> None:
+    first = local_bench.launch(hangs, scaling={"resources_per_worker": {"CPU": 2}})
+    second = local_bench.launch(hangs, scaling={"resources_per_worker": {"CPU": 2}})
+    running = [local_bench.begin(first)]
+    local_bench.wait_for_report(first)
+    running.append(local_bench.begin(second))
+    until(lambda: local_bench.call("waiting"))
+    with pytest.raises(Conflict, match="the trial does not train yet: it waits for resources"):
+        local_bench.call("profile", second.segment_id, 0, ProfileRequest())
+    for launch in (second, first):
+        local_bench.call("kill", launch.segment_id, "seen enough")
+    assert [one.result(60).kind for one in running] == ["failed", "failed"]
+
+
+def test_stacks_and_figures_of_a_running_trial_and_its_end_by_a_kill(local_bench: LocalBench) -> None:
+    launch = local_bench.launch(hangs)
+    running = local_bench.begin(launch)
+    local_bench.wait_for_report(launch)
+    assert "in hangs" in local_bench.call("stacks", launch.segment_id)["0"]
+    assert local_bench.call("usage", launch.segment_id)["0"]["rss_bytes"] > 2**20
+    local_bench.call("kill", launch.segment_id, "the user is impatient")
+    outcome = running.result(60)
+    assert outcome.failure is not None
+    assert (outcome.failure.cause, outcome.failure.message) == ("killed", "the user is impatient")
+    until(lambda: gone(pid_of(local_bench, launch)))
+
+
+def test_what_does_not_fit_waits_and_says_for_what(local_bench: LocalBench) -> None:
+    whole = {"resources_per_worker": {"CPU": 2}}
+    first, second, third = (local_bench.launch(goes_on, scaling=whole) for _ in range(3))
+    running = local_bench.begin(first)
+    local_bench.wait_for_report(first)
+    waiting, cancelled = local_bench.begin(second), local_bench.begin(third)
+    local_bench.wait(local_bench.host.until_waiting(second.segment_id))
+    assert local_bench.host.inbox.waits[-1] == "waits for 2 CPU: 0 of 2 are free"
+    local_bench.wait(local_bench.host.until_waiting(third.segment_id))
+    assert [one.segment_id for one in local_bench.call("waiting")] == [second.segment_id, third.segment_id]
+    local_bench.wait(local_bench.host.interrupt(third.segment_id, "cancel"))
+    assert cancelled.result(60).kind == "left"
+    for launch, outcome in ((first, running), (second, waiting)):
+        local_bench.wait_for_report(launch)
+        local_bench.wait(local_bench.host.interrupt(launch.segment_id, "stop"))
+        assert outcome.result(60).kind == "left"
+    assert local_bench.call("held") == []
+
+
+@pytest.mark.parametrize(
+    ("scaling", "reason"),
+    [
+        ({"num_workers": 2}, "without Ray, a trial is a single process, but num_workers is 2"),
+        ({"use_gpu": True}, "without Ray, trials get only CPUs, but GPU is requested"),
+        ({"resources_per_worker": {"CPU": 3}}, "3 CPU are requested, but this machine has 2"),
+    ],
+)
+def test_what_can_never_run_is_refused(local_bench: LocalBench, scaling: dict[str, Any], reason: str) -> None:
+    failure = failed(local_bench, local_bench.launch(reports_twice, scaling=scaling))
+    assert failure.kind == "placement"
+    assert reason in failure.message
+
+
+def worker_pid(factor: int) -> int:
+    return factor * os.getpid()
+
+
+def test_functions_of_the_driver_run_in_a_helper_that_is_replaced_when_it_dies(local_bench: LocalBench) -> None:
+    pool = local_bench.host.pool
+    root = [str(Path(__file__).parents[4])]
+    pid = local_bench.wait(pool.offload(root, worker_pid, 1))
+    assert pid != os.getpid()
+    assert local_bench.wait(pool.offload(root, worker_pid, 2)) == 2 * pid
+    with pytest.raises(RuntimeError, match="ValueError: invalid literal"):
+        local_bench.wait(pool.offload(root, int, "x"))
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: gone(pid))
+    assert local_bench.wait(pool.offload(root, worker_pid, 1)) not in (pid, os.getpid())
+
+
+@pytest.fixture
+def own_bench(tmp_path: Path) -> Iterator[LocalBench]:
+    bench = LocalBench(tmp_path, idle_timeout_s=0.2)
+    yield bench
+    bench.close()
+
+
+def test_idle_processes_end_after_a_while_and_closing_leaves_nothing(tmp_path: Path) -> None:
+    bench = LocalBench(tmp_path, idle_timeout_s=0.2)
+    idle, running = bench.launch(reports_twice), bench.launch(hangs)
+    bench.run(idle)
+    until(lambda: gone(pid_of(bench, idle)))
+    outcome = bench.begin(running)
+    bench.wait_for_report(running)
+    server = psutil.Process(bench.host.pool._server.pid)
+    processes = [server, *server.children(recursive=True)]
+    bench.close()
+    assert outcome.result(60).failure is not None
+    assert pid_of(bench, running) in [process.pid for process in processes]
+    until(lambda: all(gone(process.pid) for process in processes))
+
+
+def test_trials_go_on_in_new_processes_when_the_server_is_killed(own_bench: LocalBench) -> None:
+    running = own_bench.launch(hangs)
+    outcome = own_bench.begin(running)
+    own_bench.wait_for_report(running)
+    psutil.Process(pid_of(own_bench, running)).parent().kill()
+    failure = outcome.result(60).failure
+    assert failure is not None
+    assert failure.kind == "system"
+    until(lambda: gone(pid_of(own_bench, running)))
+    assert own_bench.run(own_bench.launch(reports_twice)).kind == "returned"
+
+
+def test_the_newest_trial_is_killed_when_memory_runs_out(tmp_path: Path) -> None:
+    used = [0.5]
+    bench = LocalBench(tmp_path, memory=lambda: used[0])
+    old, new = bench.launch(goes_on), bench.launch(goes_on)
+    first = bench.begin(old)
+    bench.wait_for_report(old)
+    second = bench.begin(new)
+    bench.wait_for_report(new)
+    used[0] = 0.96
+    failure = second.result(60).failure
+    used[0] = 0.5
+    assert failure is not None
+    assert (failure.kind, failure.cause) == ("user", "oom")
+    assert "by the local executor because the memory of this machine was running out" in failure.message
+    bench.wait(bench.host.interrupt(old.segment_id, "stop"))
+    assert first.result(60).kind == "left", "it is not killed"
+    bench.close()

@@ -1,0 +1,134 @@
+"""Functions that return or yield what they found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tuner.domain.segments import Report, Verdict
+from tuner.trials.compat.ray_compat import Finished
+from tuner.trials.messages.launch import CodeRef, Launch
+from tuner.trials.runtime.function.calling import call
+from tuner.trials.training.session import Context, Session
+
+LAUNCH = Launch(
+    experiment_id="e",
+    trial_id="t",
+    segment_id="s",
+    trial_number=0,
+    code=CodeRef(hash="1"),
+    storage="",
+    log_dir="",
+    metric="loss",
+)
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.seen: list[dict[str, float]] = []
+
+    def put(self, message: Report) -> None:
+        self.seen.append(dict(message.metrics))
+
+    def ask(self, message: Report) -> Verdict:
+        self.put(message)
+        return Verdict()
+
+
+class NoSaver:
+    def take(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def passed(self, report_no: int) -> None: ...
+
+
+def reports_of(function: Any) -> list[dict[str, float]]:
+    driver = Driver()
+    context = Context(
+        experiment_id="e",
+        trial_id="t",
+        trial_number=0,
+        segment_id="s",
+        world_size=1,
+        world_rank=0,
+        local_rank=0,
+        local_world_size=1,
+        node_rank=0,
+    )
+    session = Session(context, reports=driver, peers=None, saver=NoSaver(), first_milestone=None)
+    call(lambda config: function(config, session), {"x": 2}, session, LAUNCH)
+    return driver.seen
+
+
+def generator(config: dict[str, Any], session: Session) -> Iterator[Any]:
+    yield {"loss": 1.0, "more": 2}
+    yield 0.5
+
+
+def both(config: dict[str, Any], session: Session) -> float:
+    session.report({"loss": 3.0})
+    return 7.0
+
+
+def finished(config: dict[str, Any], session: Session) -> None:
+    session.report({"loss": 3.0})
+    raise Finished
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda config, session: {"loss": config["x"]}, [{"loss": 2.0}]),
+        (lambda config, session: {"loss": 1.0, "model": object(), "note": "words"}, [{"loss": 1.0}]),
+        (lambda config, session: 0.25, [{"loss": 0.25}]),
+        (lambda config, session: torch.tensor(0.5), [{"loss": 0.5}]),
+        (generator, [{"loss": 1.0, "more": 2.0}, {"loss": 0.5}]),
+        (both, [{"loss": 3.0}]),
+        (finished, [{"loss": 3.0}]),
+        (lambda config, session: None, []),
+        (lambda config, session: True, []),
+        (lambda config, session: "done", []),
+    ],
+    ids=[
+        "dict",
+        "more than numbers",
+        "number",
+        "tensor",
+        "generator",
+        "reported",
+        "finished",
+        "none",
+        "boolean",
+        "words",
+    ],
+)
+def test_what_comes_back(function: Any, expected: list[dict[str, float]]) -> None:
+    assert reports_of(function) == expected
+
+
+def test_a_value_that_is_returned_is_told_from_a_report() -> None:
+    seen: list[Session] = []
+    reports_of(lambda config, session: seen.append(session) or 0.5)
+    reports_of(lambda config, session: seen.append(session) or both(config, session))
+    assert [session.as_value for session in seen] == [True, False]
+
+
+def test_an_objective_that_is_not_known_for_one_is_told_how() -> None:
+    with pytest.raises(AttributeError) as caught:
+        reports_of(lambda config, session: config.suggest_float("x", 0, 1))
+    [note] = caught.value.__notes__
+    assert note == "an objective of Optuna is recognised by the name of its first argument, which must be trial"
+
+
+@pytest.mark.parametrize("form", [lambda value: value, lambda value: iter_of(value)], ids=["returned", "yielded"])
+def test_an_objective_that_is_no_number_is_an_error(form: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"metric 'loss' must be a number, or an array or tensor of one element, not str 'small'"
+    ):
+        reports_of(lambda config, session: form({"loss": "small", "more": 1}))
+
+
+def iter_of(value: Any) -> Iterator[Any]:
+    yield value

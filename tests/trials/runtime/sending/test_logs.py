@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tuner.trials.runtime.sending.logs import tail
+
+
+def script(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", text, str(tmp_path / "log")], capture_output=True, text=True, check=False
+    )
+
+
+def test_output_goes_to_the_file_and_back_again(tmp_path: Path) -> None:
+    done = script(
+        "import os, sys\n"
+        "from tuner.trials.runtime.sending.logs import Capture\n"
+        "print('before')\n"
+        "capture = Capture(sys.argv[1]); capture.begin()\n"
+        "print('python'); print('error', file=sys.stderr); os.system('echo child')\n"
+        "capture.end(); capture.end(); print('after')\n",
+        tmp_path,
+    )
+    assert done.stdout.split() == ["before", "after"], done.stderr
+    assert sorted((tmp_path / "log").read_text().split()) == ["child", "error", "python"]
+
+
+def test_a_hard_exit_says_where_it_was_called(tmp_path: Path) -> None:
+    done = script(
+        "import os, sys\n"
+        "from tuner.trials.runtime.sending.logs import note_exits\n"
+        "note_exits()\n"
+        "def give_up():\n    os._exit(7)\n"
+        "if os.fork() == 0: os._exit(0)\n"  # a child's exit is its own affair
+        "os.wait(); give_up()\n",
+        tmp_path,
+    )
+    assert done.returncode == 7
+    assert done.stderr.count("tuner: os._exit(7) was called") == 1
+    assert "os._exit(0)" not in done.stderr
+    assert "in give_up" in done.stderr
+
+
+def test_the_tail_is_what_a_terminal_shows(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(
+        b"first\n"
+        b"10%|#    |\r50%|##   |\r100%|#####|\n"
+        b"[2026-11-20 11:16:32,401 E 13178 13178] logging.cc:474:     @  0x7f  frame\n"
+        b"broken \xff byte\n"
+        b"last"
+    )
+    assert tail(str(path), 50).split("\n") == ["first", "100%|#####|", "broken � byte", "last"]
+    assert tail(str(path), 1) == "last"
+    assert tail(str(tmp_path / "none"), 5) == ""
+    path.write_text("x" * 100_000 + "\nend\n")
+    assert tail(str(path), 1) == "end"
+    assert os.path.getsize(path) > 64 * 1024
+
+
+def test_a_hard_exit_says_so_in_the_users_frames_only(tmp_path: Path) -> None:
+    done = script(
+        "import os\n"
+        "from tuner.trials.runtime.sending.logs import note_exits\n"
+        "from tuner.trials.checkpoints.objects import with_parameters\n"
+        "def inner():\n    os._exit(7)\n"
+        "def train(config, big):\n    inner()\n"
+        "note_exits()\n"
+        "with_parameters(train, big=1)({})\n",
+        tmp_path,
+    )
+    assert done.returncode == 7
+    assert [line.split(", in ")[1] for line in done.stderr.splitlines() if ", in " in line] == ["train", "inner"]
+    assert done.stderr.endswith("tuner: os._exit(7) was called\n")

@@ -1,0 +1,1 @@
+"""Carry out commands on the database of this home, without a service."""

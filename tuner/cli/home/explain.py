@@ -1,0 +1,100 @@
+"""`tuner explain`, `schedule` and `ls` on the database of this home: yield the lines to print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from tuner.domain.segments import what_to_do
+from tuner.experiment.operations.usecases import id_of, numbered, schedule
+from tuner.settings import Settings
+from tuner.store import Store
+from tuner.store.records import DecisionRecord
+
+
+def decisions_about(
+    settings: Settings, public_id: str, as_json: bool = False, number: int | None = None
+) -> Iterator[str]:
+    """Yield a line for each decision about a trial or an experiment, oldest first. For a failed trial, also yield its traceback.
+
+    Args:
+        settings: where the database is.
+        public_id: ``trl_...``, ``exp_...``, or the name of an experiment.
+        as_json: True to yield JSON objects instead of text, without the traceback.
+        number: if `public_id` names an experiment, the number of one of its trials. None: all decisions of the experiment.
+
+    Raises:
+        NotFound: there is no such trial or experiment.
+    """
+    with Store.open(settings.database_url) as store:
+        public_id = id_of(store, public_id)
+        if public_id.startswith("exp_"):
+            experiment = store.experiments.get(public_id).id
+            trial_name = None if number is None else numbered(store, public_id, number)
+        else:
+            trial = store.trials.get(public_id)
+            experiment, number, trial_name = trial.experiment_id, trial.number, trial.public_id
+        found: list[DecisionRecord] = []
+        token: str | None = None
+        while True:
+            page = store.log.decisions(experiment, trial=number, page_size=1000, page_token=token)
+            found += page.items
+            token = page.next_token
+            if token is None:
+                break
+        failure = None if trial_name is None else store.trials.get(trial_name).failure
+    for decision in reversed(found):
+        if as_json:
+            row = {"seq": decision.seq, "time": decision.time, "kind": decision.kind, "trial": decision.trial}
+            yield json.dumps({**row, "reason": decision.reason, "state": decision.state, "payload": decision.payload})
+        else:
+            yield line(datetime.fromtimestamp(decision.time, UTC), decision.trial, decision.kind, decision.reason)
+    if failure is not None and not as_json:
+        yield from failed(failure)
+
+
+def line(when: datetime, trial: int | None, kind: str, reason: str) -> str:
+    """Return the line that shows one decision. If `trial` is None, the decision is about the whole experiment."""
+    who = f"trial {trial}" if trial is not None else "experiment"
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S}  {who:<10}  {kind:<8}  {reason}"
+
+
+def failed(failure: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the traceback and the last output of the rank that failed first, and a line that says what to do."""
+    for name in ("traceback", "log_tail"):
+        if (text := failure.get(name)) and not (name == "log_tail" and _has_the_log(failure)):
+            yield f"\n{name.replace('_', ' ')} of rank {failure.get('rank')}:\n{text.rstrip()}"
+    yield f"\n{what_to_do(failure.get('cause'))}"
+
+
+def _has_the_log(failure: Mapping[str, Any]) -> bool:
+    """Return True if there is no traceback, and the text in its place contains the last output of a killed process."""
+    return str(failure.get("traceback")).startswith("no traceback: ")
+
+
+def schedule_of(settings: Settings, public_id: str, number: int | None = None) -> str:
+    """Return the schedule of configurations (see `usecases.schedule`) as JSON, with one configuration on each line."""
+    with Store.open(settings.database_url) as store:
+        found = schedule(store, public_id, number)
+    return one_a_line(found)
+
+
+def one_a_line(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows as a JSON list, with one row on each line."""
+    return "[\n" + ",\n".join("  " + json.dumps(row) for row in rows) + "\n]" if rows else "[]"
+
+
+def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:
+    """Yield a line for each of the `limit` newest experiments of this home, newest first."""
+    with Store.open(settings.database_url) as store:
+        store.migrate()
+        for record in store.experiments.page(page_size=limit).items:
+            when = datetime.fromtimestamp(record.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+            best = f"{record.spec.objective.metric} {record.best['value']:.6g}" if record.best else "no result"
+            if record.state.ended and record.best and "finished" in record.best and record.best["finished"] is None:
+                best += ", none finished"
+            trials = sum(record.counts.values())
+            how = f"{trials:>5} trials  {best:<24}  {record.spec.method:<20}"
+            yield f"{when}  {record.public_id}  {record.state:<10}  {how}  {record.name}"

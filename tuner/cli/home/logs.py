@@ -1,0 +1,57 @@
+"""Print the logs of a trial's ranks in the terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from tuner.errors import SpecError
+from tuner.experiment.logs import POLL_S, LogReader, trial_logs
+from tuner.experiment.operations.usecases import id_of, numbered
+from tuner.settings import Settings
+from tuner.store import LogQuery, Store
+
+
+def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQuery, *, follow: bool) -> Iterator[str]:
+    """Yield the log of a trial, in pieces of text that include their line breaks.
+
+    Args:
+        settings: where the database is.
+        public_id: the id of the trial, or the id or name of its experiment.
+        number: the number of the trial if `public_id` names an experiment.
+        query: which ranks and lines to yield. If it names no segment, the newest segment is shown.
+        follow: True to yield the whole log of one rank, by default rank 0, and then what the rank prints until it ends.
+    """
+    with Store.open(settings.database_url) as store:
+        trial = id_of(store, public_id)
+        if trial.startswith("exp_"):
+            if number is None:
+                raise SpecError(f"{public_id} is an experiment: also give the number of one of its trials")
+            trial = numbered(store, trial, number)
+        record = store.trials.get(trial)
+        ordinal = query.segment or max((part.ordinal for part in record.segments), default=1)
+        if follow:
+            yield from _followed(LogReader(store, settings.home, trial, ordinal, query.rank or 0))
+            return
+        newest = LogQuery(rank=query.rank, segment=ordinal, tail=query.tail, search=query.search)
+        logs = trial_logs(store, settings.home, trial, newest)
+        for log in logs:
+            if len(logs) > 1:
+                yield f"--- rank {log.rank}\n"
+            text = _lines(log.text)
+            yield text if text.endswith("\n") or not text else text + "\n"
+
+
+def _lines(text: str) -> str:
+    """Return the text with line feeds for carriage returns, so that each state of a progress bar gets a line of its own."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _followed(reader: LogReader) -> Iterator[str]:
+    more = True
+    while more:
+        text, more = reader.next()
+        if text:
+            yield _lines(text)
+        elif more:
+            time.sleep(POLL_S)

@@ -1,0 +1,94 @@
+"""`tuner replay`: show what another scheduler would have done with an experiment's trials."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tuner.errors import NotFound, SpecError
+from tuner.experiment.analysis import replay as replays
+from tuner.experiment.operations.usecases import id_of
+from tuner.settings import Settings
+from tuner.store import Store
+
+
+def replayed(
+    settings: Settings,
+    called: str,
+    scheduler: str | None,
+    options: Sequence[str],
+    search: str | None,
+    concurrent: int | None,
+    as_json: bool,
+) -> Iterator[str]:
+    """Replay an experiment. Yield the summary, the notes, and a line for each trial that would have ended differently.
+
+    Args:
+        settings: where the database is.
+        called: the experiment's id or name.
+        scheduler: the type of the scheduler. None: the scheduler of the experiment.
+        options: the options of the scheduler, as ``name=value`` with the value in JSON.
+        search: the type of the searcher. None: the recorded configurations in their order.
+        concurrent: how many trials train at the same time. None: as many as in the experiment.
+        as_json: True to yield one JSON object instead.
+    """
+    asked = wanted(scheduler, options)
+    with Store.open(settings.database_url) as store:
+        found = id_of(store, called)
+        if not found.startswith("exp_"):
+            raise NotFound(f"{called!r} is a trial; expected an experiment's id or name")
+        record = store.experiments.get(found)
+        outcome = replays.replay(store, record, scheduler=asked, search_alg=search, max_concurrent_trials=concurrent)
+    if as_json:
+        yield json.dumps({**asdict(outcome), "saved": outcome.saved})
+    else:
+        yield from lines(outcome)
+
+
+def wanted(scheduler: str | None, options: Sequence[str]) -> dict[str, Any] | None:
+    """Return a scheduler with options such as ``reduction_factor=3`` in its JSON form, or None if `scheduler` is None."""
+    if options and scheduler is None:
+        raise SpecError("--option needs --scheduler", "/scheduler")
+    return None if scheduler is None else {"type": scheduler, **dict(_option(each) for each in options)}
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise SpecError(f"expected an option as name=value, got {text!r}", "/scheduler")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def lines(found: Any) -> Iterator[str]:
+    """Yield the lines for the terminal about a replay. `found` is a `Replay`, or the answer of a service in the same form."""
+    yield found.summary
+    for note in found.notes:
+        yield f"  note: {note}"
+    yield f"{'':9}{'reports':>12}{'training':>12}{'duration':>12}{'trials':>8}  best"
+    for name, total in (("happened", found.recorded), ("replayed", found.replayed)):
+        best = "none" if total.best_value is None else f"{total.best_value:.6g} (trial {total.best_trial})"
+        times = f"{total.training_s:>10.0f} s{total.duration_s:>10.0f} s"
+        yield f"{name:9}{total.reports:>12,}{times}{total.trials:>8}  {best}"
+    differ = [trial for trial in found.trials if _differs(trial)]
+    yield f"{len(differ)} of {len(found.trials)} trials would have ended differently"
+    for trial in differ:
+        yield f"  trial {trial.number:<5} {_shown(trial.recorded):<34} -> {_shown(trial.replayed)}"
+
+
+def _differs(trial: Any) -> bool:
+    now = trial.replayed
+    return now is None or (now.state, now.iterations) != (trial.recorded.state, trial.recorded.iterations)
+
+
+def _shown(outcome: Any) -> str:
+    if outcome is None:
+        return "not started"
+    value = "" if outcome.value is None else f", {outcome.value:.6g}"
+    if outcome.state == "censored":
+        return f"continues after {outcome.iterations}, where its record ends{value}"
+    return f"{outcome.state} at {outcome.iterations}{value}"

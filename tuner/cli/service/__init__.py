@@ -1,0 +1,1 @@
+"""Carry out commands on a service."""

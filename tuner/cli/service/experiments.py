@@ -1,0 +1,249 @@
+"""`tuner submit`, `fork`, `change`, `ls`, `show`, `best` and `export`, and verbs such as `tuner pause`.
+
+The commands use the service if an address is set, and otherwise the database of this home. `submit` and `fork` always use a
+service, by default the one on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from tuner.domain.events import Command
+from tuner.errors import SpecError
+from tuner.experiment.operations.usecases import amend_experiment, id_of
+from tuner.experiment.operations.verbs import VERBS, act, act_on_trial
+from tuner.sdk.result import Result
+from tuner.sdk.saved import experiments, load
+from tuner.settings import Settings
+from tuner.store import ExperimentRecord, Store, TrialRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tuner.client.synchronous import Client
+
+Row = dict[str, Any]
+FORMATS = ("csv", "json", "parquet")
+PATIENCE_S = 5.0
+"""Seconds after which a command stops trying to reach the service."""
+
+
+def submit(settings: Settings, file: Path, key: str | None, code: Path | None = None) -> str:
+    """Create an experiment on a service from a YAML or JSON file with its spec, and return the experiment's id.
+
+    code: a folder of Python code to upload first, so that the ranks can import it.
+    """
+    spec = dict(_spec(file))
+    with connected(settings, settings.address or f"http://{settings.host}:{settings.port}") as client:
+        if code is not None:
+            spec["bundle"] = client.upload_code(code)
+        return client.create(spec, idempotency_key=key).id
+
+
+def fork(settings: Settings, experiment: str, changes: Sequence[str], learn: bool, key: str | None) -> str:
+    """Create an experiment on a service from the spec of an existing one, with changes, and return the new experiment's id."""
+    patch = _patch(changes)
+    with connected(settings, settings.address or f"http://{settings.host}:{settings.port}") as client:
+        return client.experiment(experiment).fork(patch, learn=learn, idempotency_key=key).id
+
+
+def change(settings: Settings, experiment: str, changes: Sequence[str]) -> str:
+    """Change an experiment of a service or of this home. Return a line for the terminal with its new revisions."""
+    patch = _patch(changes)
+    if settings.address is None:
+        with Store.open(settings.database_url) as store:
+            store.migrate()
+            record = amend_experiment(store, id_of(store, experiment), patch)
+            found, revision, space = record.public_id, record.revision, record.spec.space_revision
+    else:
+        with connected(settings, settings.address) as client:
+            shown = client.experiment(experiment).change(**patch)
+            found, revision, space = shown.id, shown.revision, shown.space_revision
+    return f"{found} is at revision {revision}, its search space at revision {space}"
+
+
+def _patch(changes: Sequence[str]) -> dict[str, Any]:
+    """Return the merge patch that changes such as ``space.lr.upper=0.5`` describe. Values that are not JSON become strings."""
+    patch: dict[str, Any] = {}
+    for change in changes:
+        path, given, text = change.partition("=")
+        *sections, name = path.split(".")
+        if not given or not all([*sections, name]):
+            raise SpecError(f"expected FIELD=VALUE after --set, got {change!r}")
+        place = patch
+        for section in sections:
+            place = place.setdefault(section, {})
+            if not isinstance(place, dict):
+                raise SpecError(f"--set {change} changes a part of a field, and another --set replaces the whole field")
+        try:
+            place[name] = json.loads(text, parse_constant=_refuse)
+        except ValueError:
+            place[name] = text
+    return patch
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number in JSON")
+
+
+def rows(settings: Settings, limit: int) -> list[Row]:
+    """Return the newest experiments of the service or of this home, as dicts that `tuner ls --json` prints."""
+    if settings.address is None:
+        found = experiments()[:limit]
+        return [
+            {
+                "id": one.id,
+                "name": one.name,
+                "state": one.state,
+                "trials": one.trials,
+                "metric": one.metric,
+                "mode": one.mode,
+                "best_value": one.best_value,
+                "best_params": None if one.best_params is None else dict(one.best_params),
+                "created_at": one.created_at.isoformat(),
+                "ended_at": one.ended_at.isoformat() if one.ended_at else None,
+            }
+            for one in found
+        ]
+    with connected(settings, settings.address) as client:
+        return [
+            {
+                "id": one.id,
+                "name": one.name,
+                "state": str(one.state),
+                "trials": one.trials,
+                "metric": one.metric,
+                "mode": one.mode,
+                "best_value": one.best.value if one.best else None,
+                "best_params": dict(one.best.params) if one.best else None,
+                "created_at": one.created_at,
+                "ended_at": one.ended_at,
+            }
+            for one in client.experiments(limit=limit)
+        ]
+
+
+def table(found: list[Row]) -> Iterator[str]:
+    """Yield a line for the terminal for each experiment that `rows` returned."""
+    for row in found:
+        best = "no result" if row["best_value"] is None else f"{row['metric']} {row['best_value']:.6g}"
+        yield (
+            f"{row['created_at'][:19]}  {row['id']}  {row['state']:<10}  {row['trials']:>5} trials  {best:<24}  "
+            f"{row['name']}"
+        )
+
+
+def result(settings: Settings, experiment: str) -> Result:
+    """Return the result of an experiment as it is now."""
+    if settings.address is None:
+        return load(experiment)
+    with connected(settings, settings.address) as client:
+        return client.experiment(experiment).result()
+
+
+def best(found: Result) -> Row | None:
+    """Return the best trial of a result as the dict that `tuner best` prints, or None if there is no best trial."""
+    if found.best_trial is None:
+        return None
+    return {
+        "trial": found.best_trial.number,
+        "metric": found.metric,
+        "value": found.best_value,
+        "config": found.best_config,
+        "checkpoint": found.best_checkpoint.info.uri if found.best_checkpoint and found.best_checkpoint.info else None,
+    }
+
+
+def shown(found: Result) -> Row:
+    """Return a result as the dict that `tuner show --json` prints."""
+    trials = [
+        {
+            "number": trial.number,
+            "state": str(trial.state),
+            "iterations": trial.iterations,
+            "best_value": trial.best_value,
+            "config": dict(trial.config),
+            "reason": trial.reason,
+        }
+        for trial in found.trials
+    ]
+    head = {"id": found.experiment_id, "name": found.name, "state": found.state, "reason": found.reason}
+    return {**head, "error": found.error, "best": best(found), "trials": trials}
+
+
+def lines(row: Row) -> Iterator[str]:
+    """Yield the lines that `tuner show` prints without `--json`. `row` is what `shown` returned."""
+    yield f"{row['name']} {row['id']}  {row['state']}  {row['reason']}"
+    if row["error"]:
+        yield f"error: {row['error']}"
+    if row["best"] is not None:
+        top = row["best"]
+        yield f"best {top['metric']} {top['value']:.6g} by trial {top['trial']}: {json.dumps(top['config'])}"
+    for trial in row["trials"]:
+        value = "" if trial["best_value"] is None else f"{trial['best_value']:.6g}"
+        yield f"{trial['number']:>5}  {trial['state']:<10}  {trial['iterations']:>5}  {value:>12}  {trial['reason']}"
+
+
+def export(found: Result, file: Path, form: str | None, history: bool) -> None:
+    """Write a result to a file, with a row for each trial, or for each report if `history` is True.
+
+    form: the format. None: the file's ending determines the format.
+
+    Raises:
+        SpecError: there is no such format.
+    """
+    form = form or file.suffix.removeprefix(".")
+    frame: pd.DataFrame = found.dataframe(history)
+    match form:
+        case "csv":
+            frame.to_csv(file, index=False)
+        case "json":
+            frame.to_json(file, orient="records", indent=1)
+        case "parquet":
+            frame.to_parquet(file, index=False)
+        case _:
+            raise SpecError(f"expected one of {', '.join(FORMATS)}, got {form!r}", "/format")
+
+
+@contextmanager
+def connected(settings: Settings, address: str) -> Iterator[Client]:
+    """Yield a client that is connected to the service, and close it afterwards."""
+    from tuner.client.synchronous import connect  # loads httpx and the models of the API
+
+    with connect(address, token=settings.token, patience_s=PATIENCE_S) as client:
+        yield client
+
+
+def ask(settings: Settings, verb: Command, name: str) -> str:
+    """Send a verb such as "pause" to the experiment or trial with this id or name. Return a line for the terminal."""
+    if settings.address is not None:
+        with connected(settings, settings.address) as client:
+            handle = client.trial(name) if name.startswith("trl_") else client.experiment(name)
+            answer = handle.act(verb)
+            return f"asked to {verb} {answer['id']}, which is {answer['state']}"
+    with Store.open(settings.database_url) as store:
+        store.migrate()
+        if verb not in VERBS or name.startswith("trl_"):
+            record: TrialRecord | ExperimentRecord = act_on_trial(store, verb, name)
+        else:
+            record = act(store, verb, id_of(store, name))
+        return f"asked to {verb} {record.public_id}, which is {record.state}"
+
+
+def _spec(file: Path) -> Mapping[str, Any]:
+    """Return the spec in a YAML or JSON file. The YAML parser can read both."""
+    try:
+        found = yaml.safe_load(file.read_text())
+    except OSError as error:
+        raise SpecError(f"cannot read {file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"{file} is neither YAML nor JSON: {error}") from error
+    if not isinstance(found, Mapping):
+        raise SpecError(f"expected an object in {file}, got {type(found).__name__}")
+    return found

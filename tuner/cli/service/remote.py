@@ -1,0 +1,131 @@
+"""`tuner explain`, `logs`, `schedule`, `replay` and `token` on a service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from tuner.cli.home import access, explain, replay
+from tuner.cli.service.experiments import connected
+from tuner.errors import SpecError
+from tuner.experiment.operations.usecases import check_number
+from tuner.settings import Settings
+from tuner.store import LogQuery
+
+if TYPE_CHECKING:
+    from tuner.api import schemas
+    from tuner.client.synchronous import Client, TrialHandle
+
+
+def decisions_about(settings: Settings, called: str, as_json: bool = False, number: int | None = None) -> Iterator[str]:
+    """Yield the same lines as `explain.decisions_about`, for an experiment or trial of a service."""
+    with _service(settings) as client:
+        failure = None
+        experiment = called
+        if called.startswith("trl_"):
+            trial = client.trial(called).get()
+            experiment, number, failure = trial.experiment_id, trial.number, trial.error
+        elif number is not None:
+            failure = _trial(client, called, number).get().error
+        found = list(client.experiment(experiment).decisions(trial=number))
+    for decision in reversed(found):
+        when = datetime.fromisoformat(decision.time)
+        who = decision.trial_number
+        if as_json:
+            row = {"seq": decision.seq, "time": when.timestamp(), "kind": decision.kind, "trial": who}
+            yield json.dumps({**row, "reason": decision.reason, "state": decision.state, "payload": decision.payload})
+        else:
+            yield explain.line(when, who, decision.kind, decision.reason)
+    if failure is not None and not as_json:
+        yield from explain.failed(failure.model_dump())
+
+
+def logs_of(settings: Settings, called: str, number: int | None, query: LogQuery, *, follow: bool) -> Iterator[str]:
+    """Yield the same text as `logs.logs_of`, for a trial of a service."""
+    with _service(settings) as client:
+        if called.startswith("trl_"):
+            trial = client.trial(called)
+        elif number is None:
+            raise SpecError(f"{called} is an experiment: also give the number of one of its trials")
+        else:
+            trial = _trial(client, called, number)
+        ordinal = query.segment or max((part.ordinal for part in trial.get().segments), default=1)
+        if follow:
+            yield from trial.follow_log(query.rank or 0, ordinal)
+            return
+        found = trial.logs(rank=query.rank, segment=ordinal, tail=query.tail, search=query.search)
+        for log in found:
+            if len(found) > 1:
+                yield f"--- rank {log.rank}\n"
+            text = log.text.replace("\r\n", "\n").replace("\r", "\n")
+            yield text if text.endswith("\n") or not text else text + "\n"
+
+
+def schedule_of(settings: Settings, called: str, number: int | None = None) -> str:
+    """Return the same text as `explain.schedule_of`, for an experiment or trial of a service."""
+    with _service(settings) as client:
+        if called.startswith("trl_"):
+            trial = client.trial(called).get()
+            called, number = trial.experiment_id, trial.number
+        elif number is not None:
+            _trial(client, called, number)
+        found = client.experiment(called).result().schedule(number)
+    return explain.one_a_line([{name: value for name, value in row.items() if name != "config"} for row in found])
+
+
+def replayed(
+    settings: Settings,
+    called: str,
+    scheduler: str | None,
+    options: Sequence[str],
+    search: str | None,
+    concurrent: int | None,
+    as_json: bool,
+) -> Iterator[str]:
+    """Yield the same lines as `replay.replayed`, for an experiment of a service."""
+    body = {"scheduler": replay.wanted(scheduler, options), "search": search, "max_concurrent_trials": concurrent}
+    with _service(settings) as client:
+        path = f"/experiments/{client.experiment(called).get().id}/replay"
+        answer = client.request("POST", path, body=body, safe=True)
+    if as_json:
+        yield json.dumps(answer)
+        return
+    yield from replay.lines(json.loads(json.dumps(answer), object_hook=lambda found: SimpleNamespace(**found)))
+
+
+def create_token(
+    settings: Settings, name: str, role: str, expires_days: float | None, project: str | None = None
+) -> dict[str, Any]:
+    """Create a token on a service, and return it with its secret."""
+    with _service(settings) as client:
+        body = {"name": name, "role": role, "project": project, "expires_days": expires_days}
+        made: dict[str, Any] = client.request("POST", "/tokens", body=body)
+        return made
+
+
+def tokens(settings: Settings) -> list[access.Row]:
+    """Return the tokens of a service, newest first, as the same dicts as `access.rows`."""
+    with _service(settings) as client:
+        return [{name: row[name] for name in access.FIELDS} for row in client.request("GET", "/tokens")["items"]]
+
+
+def revoke_token(settings: Settings, token: str) -> str:
+    """Revoke a token of a service, and return a line for the terminal with its id and name."""
+    with _service(settings) as client:
+        found = client.request("POST", f"/tokens/{token}/revoke", safe=True)
+    return f"revoked {found['id']} ({found['name']})"
+
+
+def _service(settings: Settings) -> Any:
+    assert settings.address is not None
+    return connected(settings, settings.address)
+
+
+def _trial(client: Client, experiment: str, number: int) -> TrialHandle:
+    handle = client.experiment(experiment)
+    found: schemas.Experiment = handle.get()
+    check_number(found.name, number, found.trials)
+    return handle.trial(number)

@@ -1,0 +1,97 @@
+"""Apply a report to its trial: the iteration, the time attribute, the metrics, the best value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tuner.domain.events import Reported
+from tuner.domain.experiment import Spec
+from tuner.domain.segments import CheckpointInfo
+from tuner.domain.trial import ScoredReport, Segment, Trial
+from tuner.driver.core.state.checkpoints import CheckpointLedger
+from tuner.driver.core.state.outlook import Outlook
+from tuner.driver.core.state.standing import Standing
+
+
+class Progress:
+    """Applies reports to their trials, and passes them on to `Standing`, `CheckpointLedger` and `Outlook`. Part of `State`."""
+
+    def __init__(self, spec: Spec, standing: Standing, checkpoints: CheckpointLedger, outlook: Outlook) -> None:
+        self._spec, self._standing, self._checkpoints, self._outlook = spec, standing, checkpoints, outlook
+        self._objective = spec.objective
+        self._metrics = {objective.metric for objective in spec.objectives}
+        self._by_iteration = spec.time_attr == "training_iteration"
+        self._by_metric = spec.time_attr not in ("training_iteration", "time_total_s")
+
+    def report(self, trial: Trial, segment: Segment, event: Reported) -> float | None:
+        """Apply a report to its trial. Return its score (higher is better), or None if it has no finite objective."""
+        before = trial.running_s
+        self._count(trial, segment, event)
+        segment.scored = self._metrics <= event.metrics.keys()
+        trial.last = {**trial.last, **event.metrics}
+        trial.t = self._time_of(trial, event.metrics)
+        value = event.metrics.get(self._objective.metric)
+        trial.diverged = value is not None and not math.isfinite(value)
+        score = None
+        if value is not None and not trial.diverged:
+            score = self._take_value(trial, event, value)
+        self._standing.reported(trial, event.metrics)
+        if self._standing.best is not None:
+            self._checkpoints.leads(self._standing.best[1])
+        self._note_values(trial, segment, event, value if score is not None else None)
+        size = segment.workers / self._spec.scaling.num_workers
+        self._outlook.reported((trial.running_s - before) * size, None if trial.feasible_now is False else score)
+        return score
+
+    def start_time(self, trial: Trial, source: CheckpointInfo | None) -> float:
+        """Return the value of time_attr at the beginning of a segment that starts from `source`, or without a checkpoint."""
+        if self._by_iteration:
+            return float(source.step) if source else 0.0
+        if not self._by_metric:
+            return trial.t
+        kept = self._checkpoints.find(source.id) if source else None
+        return 0.0 if source is None else kept.t if kept is not None and kept.t is not None else trial.t
+
+    @staticmethod
+    def _count(trial: Trial, segment: Segment, event: Reported) -> None:
+        segment.offers = event.checkpoint is not None or segment.offer == event.report_no
+        segment.report_no, segment.iteration, segment.offer = event.report_no, event.iteration, event.offer
+        trial.running_s += max(0.0, event.time - segment.clock)
+        segment.clock = event.time
+        trial.iteration = event.iteration
+        trial.reports += 1
+
+    def _time_of(self, trial: Trial, metrics: Mapping[str, float]) -> float:
+        """Return the trial's value of time_attr at its newest report, which has these metrics.
+
+        If time_attr is a metric that the report lacks, return the previous value, or NaN if the report has the objective.
+        """
+        match self._spec.time_attr:
+            case "training_iteration":
+                return float(trial.iteration)
+            case "time_total_s":
+                return trial.running_s
+            case name:
+                return float(metrics.get(name, math.nan if trial.segments[-1].scored else trial.t))
+
+    def _take_value(self, trial: Trial, event: Reported, value: float) -> float:
+        trial.last_value = value
+        score = self._objective.score(value)
+        if trial.best_value is None or score > self._objective.score(trial.best_value):
+            trial.best_value, trial.best_iteration, trial.best_segment = value, event.iteration, event.segment
+        trial.last_mark = ScoredReport(value, event.iteration, event.segment)
+        return score
+
+    def _note_values(self, trial: Trial, segment: Segment, event: Reported, value: float | None) -> None:
+        """Record the objective and time_attr value of a report, by which a checkpoint of the same iteration is judged."""
+        if trial.feasible_now is False:
+            value = None
+        if value is not None:
+            trial.values[event.iteration] = value
+        else:
+            trial.values.pop(event.iteration, None)
+        t = trial.t if self._by_metric and math.isfinite(trial.t) else None
+        if t is not None:
+            trial.times[event.iteration] = t
+        self._checkpoints.reported(trial, segment.ordinal, event.iteration, value, t)

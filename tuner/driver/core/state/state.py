@@ -1,0 +1,719 @@
+"""The state of one experiment, and `apply`, which applies a log entry to it.
+
+In a running driver, `Core` applies each entry when it logs the entry. After a restart, it applies the committed entries. Both
+lead to the same state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
+
+from tuner.domain import decisions as d
+from tuner.domain import events as e
+from tuner.domain.batch import Entry
+from tuner.domain.decisions import Decision
+from tuner.domain.events import Event
+from tuner.domain.experiment import Spec
+from tuner.domain.segments import CheckpointInfo, SegmentRef
+from tuner.domain.states import ExperimentState, SegmentState, TrialState, change_experiment
+from tuner.domain.trial import Population, Segment, Trial
+from tuner.driver.core.actions import Action, DeleteCheckpoint, Interrupt
+from tuner.driver.core.state.checkpoints import CheckpointLedger
+from tuner.driver.core.state.outlook import Outlook
+from tuner.driver.core.state.progress import Progress
+from tuner.driver.core.state.saving import SaveInterval
+from tuner.driver.core.state.segments import Segments
+from tuner.driver.core.state.sizes import Sizes
+from tuner.driver.core.state.standing import Standing
+from tuner.driver.core.state.usage import Usage
+from tuner.schedulers.base import (
+    Fact,
+    Fitted,
+    Scheduler,
+    StartMeasured,
+    TrialEnded,
+    TrialReported,
+    TrialRestarted,
+    TrialStarted,
+)
+from tuner.schedulers.stoppers import Stopper
+from tuner.search.base import Searcher
+from tuner.space.revisions import Revisions
+
+_S, _X = TrialState, ExperimentState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A trial that a user has enqueued.
+
+    `params` are the parameters that the user has set; the others are drawn at random. `checkpoint` is the id of the
+    checkpoint to start from, which trial `parent` saved, or "".
+    """
+
+    params: Mapping[str, Any]
+    checkpoint: str = ""
+    parent: int | None = None
+    reason: str = ""
+    key: str = ""  # identifies the request; stored as a tag of the trial, so that the request can find it
+    # The revision of the space of `params`; None: that of the space at the time of the request.
+    space_revision: int | None = None
+
+
+@dataclass(slots=True)
+class Effects:
+    """The effects of events: log entries to commit, trials whose rows change (`touched`), and actions after the commit."""
+
+    log: list[Entry] = field(default_factory=list)
+    touched: dict[int, None] = field(default_factory=dict)
+    actions: list[Action] = field(default_factory=list)
+
+    def absorb(self, other: Effects) -> None:
+        """Add the effects of a later event to these."""
+        self.log += other.log
+        self.touched |= other.touched
+        self.actions += other.actions
+
+
+class State:
+    """The state of one experiment: its trials with their segments and checkpoints, the best trial, and its progress.
+
+    Any code may read the state. Only `apply` and `set_milestone` change it. The states of the scheduler and the stopper are
+    part of it, too: `apply` passes all facts on to both.
+    """
+
+    def __init__(self, spec: Spec, scheduler: Scheduler, searcher: Searcher, stopper: Stopper | None = None) -> None:
+        self.spec, self.scheduler, self.searcher, self.stopper = spec, scheduler, searcher, stopper
+        self.state = _X.PENDING
+        self.trials = Population()
+        self.epoch = 0
+        self.seq = 0  # event_seq of the newest entry
+        self.now = 0.0  # time of the newest event
+        self.before = 0.0  # time of the previous event
+        self.running_s = 0.0  # seconds of running time, under any driver, since its first trial started
+        self.queue: deque[Wish] = deque()  # enqueued trials that have not been started
+        self.asked = 0  # number of trials that users have enqueued so far
+        self.revisions = Revisions([searcher.context.space])  # all search spaces so far
+        self.usage = Usage(spec.scaling)
+        self.saving = SaveInterval(spec.checkpoint, self.usage)
+        self.capped = False  # the GPU hours are used up, so every segment is ended as soon as possible
+        self.begun = False  # whether a trial has ever started
+        self.error: str | None = None
+        self.finishing: str | None = None  # why no new trial is started; None if trials may start
+        self.failing = False  # whether `finishing` is a failure of the whole experiment
+        self.exhausted = False  # whether the searcher has no more configurations
+        self.standing = Standing(spec, searcher.metric_constraints())
+        self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
+        self.keeps_values = True  # False if nobody reads `Trial.values` of trials that have ended
+        self.outlook = Outlook(spec)
+        self.progress = Progress(spec, self.standing, self.checkpoints, self.outlook)
+        self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time, spec.scaling.num_workers)
+        self.sizes = Sizes(spec.scaling, spec.objective, self.trials, self.segments)
+        self.exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
+        # Metrics that `stop` uses and that were never reported.
+        self.unseen = stopper.metrics() if stopper is not None else frozenset()
+        self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
+        self.warned_ends = 0  # how many segments ended with a warning
+        self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
+        self.lost_uploads: list[
+            tuple[int, int, CheckpointInfo]
+        ] = []  # late uploads that the previous driver left behind
+        self._effects = Effects()
+
+    # -- queries ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> int:
+        """Return how many segments may be open at once: the limit in the spec, or else what the cluster has room for."""
+        return self.spec.limits.max_concurrent_trials or self.room or 1
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """Return how many ranks the cluster holds, and how many the experiment may use now. For elastic trials only."""
+        return self.sizes.room(self.slots)
+
+    @property
+    def startable(self) -> int:
+        """Return how many trials may still be started: those of users, and those of the searcher up to `num_samples`."""
+        if self.finishing is not None:
+            return 0
+        total = self.spec.num_samples if self.scheduler.PROPOSES else self.searcher.total()
+        if self.exhausted or total is None:
+            return len(self.queue) if self.exhausted else self.slots
+        return max(0, total + self.asked - len(self.trials))
+
+    def start_t(self, trial: Trial) -> float:
+        """Return the value of time_attr at the start of the trial's newest segment."""
+        begun = trial.segments[-1].start_iteration
+        return float(begun) if self.spec.time_attr == "training_iteration" else trial.times.get(begun, 0.0)
+
+    @property
+    def counts_time(self) -> bool:
+        """Return whether time counts towards the time budget: the experiment is running and its first trial has started."""
+        return self.begun and self.state in (_X.RUNNING, _X.PAUSING)
+
+    @property
+    def all_ended(self) -> bool:
+        """Return whether no trial is left that may still run."""
+        return not any(self.trials.count(state) for state in (_S.PENDING, _S.RUNNING, _S.PAUSED))
+
+    def segment(self, ref: SegmentRef) -> Segment | None:
+        """Return the segment with this reference if it is open, else None. Only a trial's newest segment can be open."""
+        return self.open_segment(*ref)
+
+    def open_segment(self, number: int, ordinal: int) -> Segment | None:
+        """Return the segment with this ordinal of the trial if it is open, else None."""
+        trial = self.trials.get(number)
+        if trial is None or not trial.segments:
+            return None
+        segment = trial.segments[-1]
+        return segment if segment.ordinal == ordinal and segment.open else None
+
+    def summary(self) -> dict[str, object]:
+        """Return the summary for the experiment's row: the best trial, the number of trials by state, why the search ended."""
+        counts = {str(state): self.trials.count(state) for state in TrialState}
+        best = self.standing.summary(self.trials)
+        hours = {
+            "gpu_hours": self.usage.gpu_hours(self.now),
+            "gpu_hours_saved": self.usage.gpu_hours_saved(),
+            "cpu_hours": self.usage.cpu_hours(self.now),
+        }
+        return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error, **hours}
+
+    # -- what changes it -------------------------------------------------------------------------------------------------
+
+    def apply(self, seq: int, entry: Event | Decision, effects: Effects) -> list[Fact]:
+        """Apply a log entry. Return the facts that the scheduler may have to decide about.
+
+        seq: the event_seq of the entry.
+        entry: an event or decision that has been, or is about to be, committed.
+        effects: collects the trials that change and the actions that follow. A fold after a restart ignores it.
+        """
+        self._effects = effects
+        self.seq = max(self.seq, seq)
+        if isinstance(entry, Event):
+            self._tick(entry)
+            facts = self._apply_event(entry)
+            self._record(facts)
+        else:
+            facts = self._apply_decision(seq, entry)
+            self._record(facts)
+            self.scheduler.enacted(entry, self.trials)
+        if self.segments.awaiting:
+            self.segments.wake()
+        if self.segments.ready:
+            self._open_ready()
+        if not self.segments.open:
+            self._settle()
+        for number, info in self.checkpoints.take_decided():
+            self._touch(number)
+            self._act(DeleteCheckpoint(number, info))
+        return facts
+
+    def _record(self, facts: Sequence[Fact]) -> None:
+        for fact in facts:
+            self.scheduler.record(fact, self.trials)
+            if self.stopper is not None:
+                self.stopper.record(fact, self.trials)
+
+    @staticmethod
+    def set_milestone(segment: Segment, report_no: int | None, decide_at: float | None, asked: bool = False) -> None:
+        """Record the report at which the ranks of an open segment will wait next. The ranks learn of it after this call.
+
+        report_no: the number of that report; None if the ranks never wait again.
+        decide_at: the value of time_attr at or above which the scheduler makes its next decision; None if it makes none.
+        asked: True if the scheduler has already decided about the newest report.
+
+        This is the only change that is not logged. If the driver dies, its ranks die too, so that the next driver has no use
+        for this value. Log entries depend on it only after the ranks have reported again.
+        """
+        segment.milestone, segment.decide_at = report_no, decide_at
+        if asked:
+            segment.decided_at = segment.report_no
+
+    def _tick(self, event: Event) -> None:
+        if self.begun:
+            if self.counts_time and not isinstance(event, e.DriverStarted):
+                self.running_s += max(0.0, event.time - self.now)
+        else:
+            self.begun = isinstance(event, (e.SegmentStarted, e.Reported))
+        self.before, self.now = self.now, max(self.now, event.time)
+        self.saving.fresh = False
+
+    def _apply_event(self, event: Event) -> list[Fact]:
+        """Apply an event. Return the facts about which the scheduler may have to decide."""
+        match event:
+            case e.Reported():
+                return self._apply_report(event)
+            case e.SegmentStarted():
+                return self._apply_start(event)
+            case e.SegmentEnded():
+                return self._apply_end(event)
+            case e.ModelFitted():
+                return [Fitted(payload=event.payload)] if event.payload else []  # empty: the fit failed
+            case e.DriverStarted():
+                self._apply_takeover(event)
+            case e.Waiting():
+                self._touch(event.trial).waiting = event.reason
+            case e.StopJudged():
+                functions = self.stopper.functions() if self.stopper is not None else []
+                for stopper, answer in zip(functions, event.answers, strict=False):
+                    stopper.answered(event.trial, event.segment, event.iteration, answer)
+            case e.CheckpointSaved():
+                trial = self._touch(event.trial)
+                self._keep(trial, event.segment, event.checkpoint)
+                self._forget_values(trial)
+            case e.CheckpointDeleted():
+                self.checkpoints.deleted(self._touch(event.trial), event.checkpoint)
+            case e.UploadFailed():
+                trial = self._touch(event.trial)
+                self.checkpoints.upload_failed(event.checkpoint.id)
+                self._forget_values(trial)
+            case e.Commanded():
+                self._apply_command(event)
+            case e.Amended():
+                self._amend(event.changes)
+            case e.Enqueued():
+                self._enqueue([Wish(**point, reason=event.reason) for point in event.points])
+            case e.Pinned():
+                self.checkpoints.pin(event.checkpoint, event.pinned)
+            case e.GpuHoursSpent():
+                self.finishing = f"the limit of {event.gpu_hours:g} GPU hours is used up"
+                self.capped = True
+            case e.RoomWanted():
+                self._want_room(event)
+            case e.SlotsChanged():
+                self.room = event.slots
+            case e.WorkersChanged():
+                self.sizes.granted = event.workers
+                self.sizes.held = max(self.sizes.held or 0, event.workers)
+            case e.BudgetSpent():
+                self.finishing = f"the time budget of {event.seconds:g} s is spent"
+            case e.Suggested():
+                self.exhausted = self.exhausted or event.params is None
+            case e.Drawn():
+                trial = self._touch(event.trial)
+                trial.params = trial.segments[-1].params = {**trial.params, event.name: event.value}
+                trial.searcher_state = {**trial.searcher_state, **event.state}
+            case e.Noted():
+                trial = self._touch(event.trial)
+                trial.tags = {**trial.tags, "notes": {**trial.tags.get("notes", {}), **event.notes}}
+            case _:
+                assert_never(event)
+        return []
+
+    def _apply_report(self, event: e.Reported) -> list[Fact]:
+        trial = self._touch(event.trial)
+        segment = trial.segments[-1]
+        facts: list[Fact] = [] if segment.started else self._enter(trial, segment, event.time)
+        if self.unseen:
+            self.unseen -= event.metrics.keys()
+            self.missed += tuple(sorted(self.unseen.difference(self.missed)))
+        score = self.progress.report(trial, segment, event)
+        if event.checkpoint is not None:
+            self._keep(trial, segment.ordinal, event.checkpoint)
+        if score is not None and segment.scored and not segment.leaving and math.isfinite(trial.t):
+            reported = TrialReported(
+                trial=trial.number,
+                iteration=event.iteration,
+                t=trial.t,
+                score=score,
+                metrics=event.metrics,
+                time=event.time,
+            )
+            return [*facts, reported]
+        known = all(objective.metric in trial.last for objective in self.spec.objectives)
+        if self.stopper is not None and known and not segment.scored and not segment.leaving:
+            self.stopper.record_without(trial)
+        return facts
+
+    def _apply_start(self, event: e.SegmentStarted) -> list[Fact]:
+        trial = self._touch(event.trial)
+        segment = trial.segments[-1]
+        segment.placement, segment.startup_s, segment.warm = event.placement, event.startup_s, event.warm
+        segment.held_s = event.held_s or None  # 0 in the logs of older versions
+        self.usage.begin(trial.number, event.time - event.held_s, segment.workers / self.spec.scaling.num_workers)
+        self.sizes.started(event.held_s or event.startup_s)
+        facts: list[Fact] = [] if segment.started else self._enter(trial, segment, event.time)
+        return [*facts, StartMeasured(trial=trial.number, startup_s=event.startup_s)]
+
+    def _enter(self, trial: Trial, segment: Segment, time: float) -> list[Fact]:
+        self.usage.begin(trial.number, time, trial.segments[-1].workers / self.spec.scaling.num_workers)
+        if not self.segments.enter(trial, segment, time):
+            return []
+        if trial.state is _S.PENDING:
+            self.trials.move(trial.number, _S.RUNNING)
+        return [TrialRestarted(trial=trial.number, cause=segment.cause, iteration=segment.start_iteration, t=trial.t)]
+
+    def _apply_end(self, event: e.SegmentEnded) -> list[Fact]:
+        trial = self._touch(event.trial)
+        segment = trial.segments[-1]
+        trial.failure = event.failure or trial.failure
+        facts: list[Fact] = []
+        if event.outcome == "returned" and not segment.started:
+            facts = self._enter(trial, segment, event.time)
+        self.warned_ends += bool(event.warning)
+        if self.spec.scaling.elastic:
+            self.sizes.ended(trial)
+        self.segments.close(trial, SegmentState(event.outcome), event.time, event.uploading)
+        self.usage.end(trial.number, event.time)
+        if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
+            self._lose(segment, event.failure.cause == "disk_lost")
+        self._forget_values(trial)
+        return facts
+
+    def _forget_values(self, trial: Trial) -> None:
+        """Forget the objectives of the single reports of a trial that has ended, with which its checkpoints were judged.
+
+        Otherwise, the driver's memory would grow with every report that was ever made.
+        """
+        if self.keeps_values or not trial.state.ended or trial.holds_resources:
+            return
+        if all(number != trial.number for number, _, _ in self.checkpoints.late.values()):
+            trial.values, trial.times = {}, {}
+
+    def _apply_takeover(self, event: e.DriverStarted) -> None:
+        """Record that a new driver has taken over the experiment, and that the previous driver's segments are lost."""
+        self.epoch, self.room = event.epoch, event.slots
+        self.sizes.held, self.sizes.granted = event.workers, None
+        if self.state is _X.PENDING:
+            self.state = change_experiment(self.state, _X.RUNNING)
+        for trial in self.trials:
+            if trial.holds_resources:
+                self.segments.close(self._touch(trial.number), SegmentState.LOST, event.time)
+                self.usage.end(trial.number, self.before)  # the trial's ranks died with their driver
+        self.lost_uploads = self.checkpoints.lose_uploads()
+        self.checkpoints.decide_again()
+
+    def _apply_command(self, event: e.Commanded) -> None:
+        """Record a user's command in the state. The decisions that it leads to are made afterwards, by `after_command`."""
+        if event.trial is not None:
+            if event.trial in self.trials:
+                self._apply_trial_command(event.command, self.trials[event.trial], event.reason)
+            return
+        match event.command:
+            case "pause":
+                self._pause_all()
+            case "resume":
+                if self.state in (_X.PAUSED, _X.PAUSING):
+                    self.state = change_experiment(self.state, _X.RUNNING)
+                    for trial in self.trials:
+                        if trial.segments:
+                            trial.segments[-1].commanded = None
+            case "cancel":
+                if self.state is not _X.CANCELLING and not self.state.ended:
+                    pending = self.state is _X.PENDING
+                    self.state = change_experiment(self.state, _X.CANCELLED if pending else _X.CANCELLING)
+                    self.finishing = f"cancelled {event.reason or 'by a user'}"
+            case "kill":
+                self._apply_kill(event)
+            case "continue":
+                self._apply_continue()
+            case "stop" | "retry":
+                pass  # only single trials are stopped
+            case _:
+                assert_never(event.command)
+
+    def _apply_trial_command(self, command: e.Command, trial: Trial, reason: str) -> None:
+        if command == "pause" and trial.holds_resources:
+            self._want_pause(trial)
+        elif command == "kill" and trial.holds_resources:
+            self._act(Interrupt(trial.ref, "kill"))
+        elif command == "retry" and trial.state is _S.FAILED:
+            start = trial.checkpoint
+            name, where = (start.id, f"iteration {start.step}") if start is not None else ("", "the beginning")
+            why = f"retry of trial {trial.number} from {where}, {reason or 'by a user'}"
+            same = Wish(
+                params=dict(trial.params),
+                checkpoint=name,
+                parent=trial.number,
+                reason=why,
+                space_revision=trial.space_revision,
+            )
+            self._enqueue([same])
+
+    def _enqueue(self, wishes: Sequence[Wish]) -> None:
+        """Add trials of a user to the queue of trials to start next."""
+        present = self.revisions.newest
+        self.queue.extend(
+            replace(wish, space_revision=present) if wish.space_revision is None else wish for wish in wishes
+        )
+        self.asked += len(wishes)
+        for wish in wishes:
+            self.checkpoints.want(wish.checkpoint, 1)
+        self._tell_scheduler()
+
+    def _apply_kill(self, event: e.Commanded) -> None:
+        """Begin to cancel the experiment, and kill its worker groups at once."""
+        if self.state.ended:
+            return
+        if self.state is not _X.CANCELLING:
+            pending = self.state is _X.PENDING
+            self.state = change_experiment(self.state, _X.CANCELLED if pending else _X.CANCELLING)
+        self.finishing = f"killed {event.reason or 'by a user'}"
+        for trial in self.trials:
+            if trial.holds_resources:
+                self._act(Interrupt(trial.ref, "kill"))
+        for number, segment in dict.fromkeys(
+            (number, segment) for number, segment, _ in self.checkpoints.late.values()
+        ):
+            self._act(Interrupt(SegmentRef(number, segment), "kill"))
+
+    def _apply_continue(self) -> None:
+        """Let new trials start again, after whatever had ended the search. If the experiment has ended, it runs again."""
+        if self.state is _X.CANCELLING:
+            return
+        if self.state.ended:
+            self.state = change_experiment(self.state, _X.RUNNING)
+        self.finishing, self.failing, self.error, self.exhausted = None, False, None, False
+        self.capped = False
+
+    def _amend(self, changes: Mapping[str, Any]) -> None:
+        """Change the spec, and pass the changes on to the scheduler and the searcher."""
+        self.spec = self.spec.amended(changes)
+        context = replace(self.searcher.context, num_samples=self.spec.num_samples)
+        if "space" in changes:
+            self.revisions = Revisions.of(self.spec)
+            context = replace(context, space=self.revisions.present, revisions=self.revisions)
+        self.searcher.amend(context)
+        self.exhausted = False
+        self._tell_scheduler()
+
+    def _tell_scheduler(self) -> None:
+        """Pass the limits and the number of trials on to the scheduler."""
+        limits = self.spec.limits
+        samples = self.spec.num_samples if self.scheduler.PROPOSES else self.searcher.total()
+        context = replace(
+            self.scheduler.context,
+            space=self.searcher.context.space,
+            revisions=self.searcher.context.revisions,
+            num_samples=None if samples is None else samples + self.asked,
+            slots=limits.max_concurrent_trials,
+            time_budget_s=limits.time_budget_s,
+            budget=limits.budget,
+        )
+        self.scheduler.amend(context)
+
+    def may_yield(self, trial: Trial) -> bool:
+        """Return whether the trial can be paused for another experiment, or because its node is about to be taken away.
+
+        It must run, and have a checkpoint to continue from or save one at every report.
+        """
+        segment = trial.segment
+        if segment is None or self.state is not _X.RUNNING or self.finishing is not None:
+            return False
+        free = segment.state is SegmentState.RUNNING and segment.commanded is None and trial.next is None
+        saves = segment.offers and segment.offer == segment.report_no + 1
+        return free and segment.report_no > 0 and (trial.checkpoint is not None or saves)
+
+    def _want_room(self, event: e.RoomWanted) -> None:
+        trial = self._touch(event.trial)
+        if self.may_yield(trial):
+            trial.segments[-1].commanded, trial.segments[-1].room_for = "yield", event.reason
+            self._act(Interrupt(trial.ref, "pause"))
+
+    def _pause_all(self) -> None:
+        begins = self.state is _X.RUNNING
+        if begins:
+            self.state = change_experiment(self.state, _X.PAUSING)
+        for trial in self.trials:
+            if trial.holds_resources and (begins or trial.segments[-1].commanded):
+                self._want_pause(trial)
+
+    def _want_pause(self, trial: Trial) -> None:
+        """Record that a user wants to pause the trial, and make the ranks wait soon, since it can be paused only then."""
+        segment = trial.segments[-1]
+        if not segment.leaving:
+            segment.commanded = "pause"
+            self._act(Interrupt(trial.ref, "pause"))
+
+    def _apply_decision(self, seq: int, decision: Decision) -> list[Fact]:
+        """Apply a decision. Return the facts about which the scheduler may have to decide."""
+        if self.exploits and isinstance(decision, d.Resume | d.Exploit | d.Stop | d.Complete | d.Fail | d.Cancel):
+            self.exploits.pop(decision.trial, None)
+        match decision:
+            case d.Start():
+                return self._start(decision, seq)
+            case d.Stop(trial=number):
+                trial = self.trials[number]
+                self.usage.stop(trial.running_s, trial.t, self.spec.max_t)
+                return self._end(number, _S.STOPPED, decision.reason)
+            case d.Complete(trial=number):
+                return self._end(number, _S.COMPLETED, decision.reason)
+            case d.Fail(trial=number):
+                self.trials[number].failure = decision.failure or self.trials[number].failure
+                return self._end(number, _S.FAILED, decision.reason)
+            case d.Cancel(trial=number):
+                return self._end(number, _S.CANCELLED, decision.reason)
+            case d.Resume(trial=number):
+                trial = self._go_on(number, decision.reason)
+                self._interrupt(self.segments.plan(trial, "resume", seq))
+            case d.Retry(trial=number):
+                trial = self._go_on(number, decision.reason)
+                self._count_failure(trial)
+                if trial.segments and trial.segments[-1].state is SegmentState.FAILED:
+                    self.saving.failed(self.now)
+                self._interrupt(self.segments.plan(trial, "retry", seq))
+            case d.Exploit(trial=number):
+                trial = self._go_on(number, decision.reason)
+                kept = self.checkpoints.find(decision.checkpoint)
+                source = kept.info if kept is not None else self.trials[decision.donor].checkpoint
+                trial.params = dict(decision.params)
+                trial.space_revision = self._revision(decision)
+                self.checkpoints.inherit(trial, len(trial.segments) + 1, source)
+                self._interrupt(self.segments.plan(trial, "exploit", seq, source))
+            case d.Resize(trial=number):
+                trial = self._go_on(number, decision.reason)
+                self._interrupt(self.segments.plan(trial, "resize", seq, workers=decision.workers))
+            case d.Pause():
+                self._pause(decision)
+            case d.Finish():
+                self.finishing, self.failing = decision.reason, decision.failed
+            case d.Note():
+                pass
+            case _:
+                assert_never(decision)
+        return []
+
+    def _start(self, decision: d.Start, seq: int) -> list[Fact]:
+        trial = Trial(number=decision.number, params=dict(decision.params or {}), created_at=self.now)
+        trial.tags, trial.searcher_state = dict(decision.tags), dict(decision.state)
+        trial.space_revision = self._revision(decision)
+        trial.reason = decision.reason
+        self.trials.add(trial)
+        self._touch(trial.number)
+        kept = self.checkpoints.find(decision.checkpoint)
+        if kept is not None:
+            self.checkpoints.inherit(trial, 1, kept.info)
+            self._interrupt(self.segments.plan(trial, "fork", seq, kept.info, decision.workers))
+        else:
+            self._interrupt(self.segments.plan(trial, "start", seq, workers=decision.workers))
+        if decision.asked:
+            self.checkpoints.want(self.queue.popleft().checkpoint, -1)
+        return [TrialStarted(trial=trial.number)]
+
+    def _revision(self, decision: d.Start | d.Exploit) -> int:
+        """Return the revision of the search space to which a decision's params belong."""
+        return self.revisions.newest if decision.space_revision is None else decision.space_revision
+
+    def _go_on(self, number: int, reason: str) -> Trial:
+        trial = self._touch(number)
+        trial.held, trial.reason = False, reason
+        return trial
+
+    def _pause(self, decision: d.Pause) -> None:
+        trial = self._touch(decision.trial)
+        if decision.then is not None:
+            self.exploits[trial.number] = d.Exploit(**decision.then)
+        trial.held, trial.reason = decision.held, decision.reason
+        if trial.state is not _S.PAUSED or not decision.held:
+            trial.paused_by_scheduler = not decision.held
+        self._interrupt(self.segments.leave(trial, "pause"))
+        if trial.state is not _S.PAUSED:
+            self.trials.move(trial.number, _S.PAUSED)
+
+    def _end(self, number: int, state: TrialState, reason: str) -> list[Fact]:
+        trial = self._touch(number)
+        trial.reason, trial.ended_at = reason, self.now
+        trial.held, trial.waiting = False, ""
+        self.segments.drop_plan(trial)
+        if state is _S.FAILED:
+            self._count_failure(trial)
+        self._interrupt(self.segments.leave(trial, "stop"))
+        self.trials.move(number, state)
+        if state is _S.COMPLETED:
+            self.standing.completed(trial)
+        self.checkpoints.trial_ended(trial)
+        self._forget_values(trial)
+        return [TrialEnded(trial=number, state=state, diverged=trial.diverged)]
+
+    @staticmethod
+    def _count_failure(trial: Trial) -> None:
+        """Count the trial's latest failure as one of the user's code or of the system, if its newest segment failed."""
+        if trial.failure is None or trial.segment is None or trial.segment.state is not SegmentState.FAILED:
+            return
+        if trial.failure.kind == "user":
+            trial.failures += 1
+        else:
+            trial.system_failures += 1
+
+    # -- effects of every change -----------------------------------------------------------------------------------------
+
+    def _open_ready(self) -> None:
+        if self.state is _X.RUNNING:
+            elastic = self.workers if self.spec.scaling.elastic else None
+            for action in self.segments.open_next(self.slots, self.now, elastic):
+                self._touch(action.segment.trial)
+                self._act(action)
+            for number in self.segments.awaiting:
+                self._say_what_it_awaits(self.trials[number])
+
+    def _say_what_it_awaits(self, trial: Trial) -> None:
+        if (info := self.checkpoints.awaits(trial)) is not None:
+            waiting = f"waits until its checkpoint of iteration {info.step} is uploaded"
+            if trial.waiting != waiting:
+                self._touch(trial.number).waiting = waiting
+
+    def _settle(self) -> None:
+        """Pause or end the experiment if its state and its trials require it. Call this only while no segment is open.
+
+        The experiment then needs no driver any more, so this waits for late uploads, which end with their driver.
+        """
+        if self.checkpoints.late:
+            return
+        if self.state is _X.PAUSING and (self.finishing is None or not self.all_ended):
+            self.state = change_experiment(self.state, _X.PAUSED)
+        elif self.state is _X.CANCELLING and self.all_ended:
+            self.state = change_experiment(self.state, _X.CANCELLED)
+        elif self.state in (_X.RUNNING, _X.PAUSING) and self.finishing is not None and self.all_ended:
+            lost = self.trials.count(_S.FAILED)
+            failed = self.failing or (lost > 0 and (not self.standing.finite or lost == len(self.trials)))
+            self.error = self._why_no_result(lost)
+            self.state = change_experiment(self.state, _X.FAILED if failed else _X.COMPLETED)
+
+    def _why_no_result(self, lost: int) -> str | None:
+        """Return the experiment's error: which trials failed, and why there is no best trial."""
+        said = [self._failures(lost)] if lost else [self.finishing] if self.failing else []
+        return "; ".join(filter(None, [*said, self.standing.why_none()])) or None
+
+    def _failures(self, count: int) -> str:
+        last = [trial for trial in self.trials if trial.state is _S.FAILED][-1].reason
+        if count == 1:
+            return last
+        if self.failing and self.finishing and last in self.finishing:  # `finishing` already names the failure
+            return self.finishing
+        return f"{count} of {len(self.trials)} trials failed; the last one: {last}"
+
+    def _keep(self, trial: Trial, segment: int, info: CheckpointInfo) -> None:
+        """Add a checkpoint of a segment, with the objective of its report unless a later segment repeated that iteration."""
+        newest = trial.segments[-1]
+        if info.id not in trial.checkpoints:  # an upload that has ended names the same checkpoint again
+            self.saving.saved(info.took_s, self.now)
+        reported = (s.ordinal for s in reversed(trial.segments) if s.start_iteration < info.step <= s.iteration)
+        known = next(reported, None) == segment
+        value = trial.values.get(info.step) if known else None
+        t = trial.times.get(info.step) if known else None
+        self.checkpoints.keep(trial, segment, info, value, t)
+        if newest.ordinal == segment:
+            newest.saved_at = self.now
+
+    def _lose(self, segment: Segment, disk: bool) -> None:
+        """Drop the checkpoint from which a segment was to start; if `disk`, all checkpoints on the same node's disk."""
+        source = segment.source
+        if source is not None:
+            self.checkpoints.lose([source.id, *(self.checkpoints.on_node(source.node) if disk else ())])
+
+    def _touch(self, number: int) -> Trial:
+        self._effects.touched[number] = None
+        return self.trials[number]
+
+    def _interrupt(self, action: Interrupt | None) -> None:
+        if action is not None:
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        self._effects.actions.append(action)

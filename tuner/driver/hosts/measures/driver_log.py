@@ -1,0 +1,79 @@
+"""Write the log of the driver host to a file for each experiment, next to the log files of its ranks.
+
+The file has the host's own messages about the experiment, such as which segment waits for what, where it runs and how it
+ended, and what all of `tuner`'s modules log in this process. A message that names no experiment, for instance that a node
+cannot be reached, goes into the files of all experiments that are driven at that time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from tuner import log_format
+from tuner.experiment.logs import driver_log_path
+
+NAME = "tuner"
+"""The logger whose messages are written, with all loggers below it."""
+
+
+class DriverLogs(logging.Handler):
+    """The log files of the experiments that a host drives. The methods may be called from any thread.
+
+    Args:
+        home: the directory of the installation.
+        limit: the largest size of an experiment's log, in bytes. Older lines are dropped in steps of half of it.
+        own_process: True if the host has a process of its own. Then messages of `tuner`'s modules from the level INFO on are
+            taken; in a script, the level that the script has set counts.
+    """
+
+    def __init__(self, home: Path, limit: int, own_process: bool) -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(logging.Formatter(log_format.TEXT))
+        self._home, self._limit, self._own_process = home, limit, own_process
+        self._files: dict[str, RotatingFileHandler] = {}
+        self._opening = threading.Lock()
+
+    def begin(self, experiment: str) -> None:
+        """Open the log of an experiment, by its public id. Lines are added to those that are there."""
+        path = driver_log_path(self._home, experiment)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = RotatingFileHandler(path, maxBytes=self._limit // 2, backupCount=1, encoding="utf-8", delay=True)
+        with self._opening:
+            self._files[experiment] = file
+            logger = logging.getLogger(NAME)
+            if self._own_process and not logger.isEnabledFor(logging.INFO):
+                logger.setLevel(logging.INFO)
+            logger.addHandler(self)
+
+    def end(self, experiment: str) -> None:
+        """Close the log of an experiment."""
+        with self._opening:
+            file = self._files.pop(experiment, None)
+            if not self._files:
+                logging.getLogger(NAME).removeHandler(self)
+        if file is not None:
+            file.close()
+
+    def say(self, experiment: str, message: str, *args: object) -> None:
+        """Write a message of the host itself, whatever the level of the loggers is."""
+        with self._opening:
+            is_open = experiment in self._files
+        if is_open:
+            with log_format.about(experiment=experiment):
+                self.handle(logging.LogRecord("tuner.driver", logging.INFO, "", 0, message, args, None))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record to the log of the experiment that it is about, or to all if it names none."""
+        about = log_format.ids().get("experiment")
+        files = list(self._files.values()) if about is None else [self._files[about]] if about in self._files else []
+        if not files:
+            return
+        try:
+            line = log_format.without_secrets(self.format(record))
+            for file in files:
+                file.emit(logging.makeLogRecord({"msg": line, "levelno": record.levelno}))
+        except Exception:
+            self.handleError(record)

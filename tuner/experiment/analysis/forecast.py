@@ -1,0 +1,377 @@
+"""Forecast the end of an experiment, its best value at that time, and the gain from another GPU hour."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.domain.experiment import Spec
+from tuner.schedulers.shared.forecast import FACTORS, Gain, expected_gain, room
+from tuner.schedulers.shared.wording import shown
+from tuner.store import ExperimentRecord, Store
+
+HOUR_S = 3600.0
+
+LEAST = 0.02  # the remaining training is assumed to be at least this share of the training so far
+
+Limit = Literal["num_samples", "budget", "time_budget_s", "gpu_hours"]
+
+ENDS: Mapping[str, Sequence[tuple[float, float, float]]] = {
+    "samples": (
+        (0.497, 0.95, 1.79),
+        (0.661, 1.048, 1.875),
+        (0.707, 1.389, 2.996),
+        (0.969, 2.979, 16.146),
+    ),
+    "units": (
+        (0.981, 1.237, 1.844),
+        (0.962, 1.298, 2.151),
+        (1.027, 1.442, 2.066),
+        (1.119, 1.863, 4.771),
+    ),
+    "budget": (
+        (0.371, 0.993, 1.233),
+        (0.682, 1.058, 1.508),
+        (0.89, 1.213, 1.568),
+        (0.994, 1.525, 2.487),
+    ),
+}
+"""The actual remaining time divided by the expected remaining time (low, middle, high), for each quarter of a search.
+
+"samples": only the number of trials is known. "units": the total training of all trials is known, in units of time_attr.
+"budget": as "units", but for freeze-thaw, which trains the leading trial to the end after all other trials have stopped.
+`python -m benchmarks.forecast --fit` measures these figures on recorded learning curves. They differ from 1 because the last
+trials often run longer, and because fewer trials run at the same time near the end.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """An expected value with an 80 % prediction interval."""
+
+    expected: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The expected end of an experiment.
+
+    Attributes:
+        limit: the limit that is expected to end the experiment.
+        seconds: the remaining running time in seconds, without pauses.
+    """
+
+    limit: Limit
+    seconds: Range
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """The effect of more training.
+
+    Attributes:
+        gpu_hours: the GPU hours of the additional training; None if trials use no GPUs.
+        seconds: the seconds that the additional training takes at the current pace.
+        gain: the improvement of the best value, which is positive in both modes.
+    """
+
+    gpu_hours: float | None
+    seconds: float
+    gain: Gain
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A forecast, as of the newest event of the experiment.
+
+    Attributes:
+        metric: the first objective.
+        time: the time of the newest event; None before the first event.
+        end: the expected end of the experiment; None if it is not known yet, or if the experiment has ended.
+        best: the expected best value at the end; None if it is not known yet. The interval excludes values worse than the
+            current best value.
+        more: the effect of more training, for the number of hours that was asked for; None if it is not known yet.
+        summary: the forecast in sentences, or why there is none.
+    """
+
+    metric: str
+    time: float | None
+    end: End | None
+    best: Range | None
+    more: More | None
+    summary: str
+
+
+def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Forecast:
+    """Return the forecast of an experiment.
+
+    Args:
+        store: the database.
+        record: the experiment.
+        hours: the additional GPU hours whose effect is forecast as `more`. If trials use no GPUs, these are hours of the
+            experiment. At most twice the training so far is forecast, because a longer forecast would be a guess.
+    """
+    spec, metric = record.spec, record.spec.objective.metric
+    now = store.log.newest_time(record.id)
+    if record.state.ended:
+        return Forecast(metric, now, None, None, None, "it has ended")
+    pace = None if now is None else _Pace.of(store.trials.spans(record.id), now)
+    if now is None or pace is None:
+        return Forecast(
+            metric, now, None, None, None, "there is no forecast before the first trial has trained for a while"
+        )
+    end = _end(store, record, pace)
+    found = _Found.of(store, record, pace)
+    best = None if end is None or found is None else found.best_after(end, pace)
+    more = None if found is None else found.more(hours, pace)
+    several = len(spec.objectives) > 1
+    return Forecast(metric, now, end, best, more, _summary(spec, end, best, more, found, several))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """The training over time. Training is measured in seconds, summed over trials.
+
+    Attributes:
+        times: the times at which the number of running trials changed (n,), ascending.
+        done: the training up to each of these times (n,).
+        active: the seconds up to each of these times in which any trial ran (n,).
+    """
+
+    times: NDArray[np.float64]
+    done: NDArray[np.float64]
+    active: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, spans: Sequence[tuple[float, float | None]], now: float) -> _Pace | None:
+        begins = np.array([begin for begin, _ in spans])
+        ends = np.array([now if end is None else end for _, end in spans])
+        times = np.concatenate([begins, np.maximum(ends, begins), [now]])
+        change = np.concatenate([np.ones(len(begins)), -np.ones(len(ends)), [0.0]])
+        order = np.argsort(times, kind="stable")
+        times, running = times[order], np.cumsum(change[order])
+        passed = np.diff(times)
+        done = np.concatenate([[0.0], np.cumsum(passed * running[:-1])])
+        active = np.concatenate([[0.0], np.cumsum(passed * (running[:-1] > 0))])
+        return cls(times, done, active) if done[-1] > 0 else None
+
+    @property
+    def total(self) -> float:
+        """Return the training so far, in seconds."""
+        return float(self.done[-1])
+
+    @property
+    def ran(self) -> float:
+        """Return the seconds so far in which any trial ran."""
+        return float(self.active[-1])
+
+    @property
+    def at_once(self) -> float:
+        """Return the average number of running trials in the second half of the training."""
+        half = float(np.interp(self.total / 2, self.done, self.active))
+        return self.total / 2 / (self.ran - half)
+
+    def trained_by(self, times: Sequence[float]) -> list[float]:
+        """Return the training done up to each of these times."""
+        return [float(done) for done in np.interp(times, self.times, self.done)]
+
+
+# -- when it ends --------------------------------------------------------------------------------------------------------
+
+
+def _end(store: Store, record: ExperimentRecord, pace: _Pace) -> End | None:
+    """Return the limit that is expected to be reached first, and the time until then."""
+    limits = record.spec.limits
+    known: list[End] = []
+    if limits.time_budget_s is not None:
+        left = max(limits.time_budget_s - pace.ran, 0.0)
+        known.append(End("time_budget_s", Range(left, left, left)))
+    if limits.gpu_hours is not None and (gpus := _gpus(record.spec)):
+        left = max(limits.gpu_hours - record.gpu_hours, 0.0) * HOUR_S / gpus
+        known.append(_ending("gpu_hours", ENDS["units"], left, pace))
+    if (whole := _whole(record)) is not None:
+        limit, units = whole
+        if (training := _by_units(store, record, units, pace)) is not None:
+            known.append(_ending(limit, ENDS["budget" if limit == "budget" else "units"], training, pace))
+    elif (training := _by_samples(record, pace)) is not None:
+        known.append(_ending("num_samples", ENDS["samples"], training, pace))
+    return min(known, key=lambda end: end.seconds.expected, default=None)
+
+
+def _ending(limit: Limit, figures: Sequence[tuple[float, float, float]], training: float, pace: _Pace) -> End:
+    training = max(training, LEAST * pace.total)
+    quarter = min(int(4 * pace.total / (pace.total + training)), 3)
+    low, middle, high = (factor * training / pace.at_once for factor in figures[quarter])
+    return End(limit, Range(middle, low, high))
+
+
+def _by_samples(record: ExperimentRecord, pace: _Pace) -> float | None:
+    """Return the remaining training if further trials train as long as the trials so far. Running trials count as half done."""
+    ended = sum(record.counts.get(state, 0) for state in ("completed", "stopped", "failed", "cancelled"))
+    if record.spec.num_samples is None or not ended:
+        return None
+    done = ended + record.counts.get("running", 0) / 2
+    return max(pace.total * (record.spec.num_samples / done - 1), 0.0)
+
+
+def _by_units(store: Store, record: ExperimentRecord, whole: float, pace: _Pace) -> float | None:
+    """Return the remaining training in seconds if a unit of time_attr continues to take as long as it has taken so far."""
+    iterations, seconds = store.trials.training(record.id)
+    match record.spec.time_attr:
+        case "training_iteration":
+            units = float(iterations)
+        case "time_total_s":
+            units = seconds
+        case _:
+            return None  # the database does not sum up a time_attr that is a metric
+    return max(pace.total * (whole / units - 1), 0.0) if units > 0 else None
+
+
+def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
+    """Return the limit that fixes the total training of all trials, and this total in units of time_attr.
+
+    Both are known for freeze-thaw, which has a budget, and for fifo, which trains each trial to max_t. Otherwise return None.
+    """
+    spec = record.spec
+    scheduler: Mapping[str, Any] = spec.resolved.get("scheduler") or {}
+    if scheduler.get("type") == "fifo" and spec.max_t is not None and spec.num_samples is not None:
+        return "num_samples", float(spec.max_t * spec.num_samples)
+    if scheduler.get("type") != "freeze_thaw" or scheduler.get("max_t") is None:
+        return None
+    trainings = spec.limits.budget if spec.limits.budget is not None else scheduler.get("budget")
+    if trainings is None:
+        return None
+    given = spec.limits.budget is not None or spec.scheduler.get("budget") is not None
+    # a budget that was derived from num_samples grows with trials that users have added
+    if not given and spec.num_samples is not None:
+        from tuner.schedulers.freeze_thaw.decisions.budget import derived
+
+        trainings = max(trainings, derived(spec.num_samples))
+    return "budget", float(trainings) * float(scheduler["max_t"])
+
+
+# -- what it will have found ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The improvements of the best value so far: for each, the training done until then, and the score (higher is better)."""
+
+    spec: Spec
+    work: Sequence[float]
+    score: Sequence[float]
+
+    @classmethod
+    def of(cls, store: Store, record: ExperimentRecord, pace: _Pace) -> _Found | None:
+        objective = record.spec.objective
+        if len(record.spec.objectives) > 1 or record.started_at is None:
+            return None
+        seconds, values = store.metrics.best_so_far(record.id, objective.metric, objective.mode)
+        begin = record.started_at
+        work = pace.trained_by([begin + at for at in seconds])
+        return cls(record.spec, work, [objective.score(value) for value in values]) if values else None
+
+    def gain(self, training: float, pace: _Pace) -> Gain | None:
+        """Return the gain from this much additional training, or None if it is unknown or too far ahead."""
+        if training > (FACTORS[-1] - 1) * pace.total:
+            return None
+        rest = room(self.spec.objective, self.score[-1])
+        return expected_gain(self.work, self.score, pace.total, training, rest)
+
+    def best_after(self, end: End, pace: _Pace) -> Range | None:
+        """Return the best value that is expected at the end."""
+        seconds, objective, now = end.seconds, self.spec.objective, self.score[-1]
+        furthest = (FACTORS[-1] - 1) * pace.total
+        middle = self.gain(seconds.expected * pace.at_once, pace)
+        if seconds.expected <= 0:
+            return Range(*(objective.score(now),) * 3)
+        early = self.gain(min(seconds.low * pace.at_once, furthest), pace)
+        late = self.gain(min(seconds.high * pace.at_once, furthest), pace)
+        if middle is None or late is None:
+            return None
+        scores = (now + middle.middle, now + (early.low if early else 0.0), now + late.high)
+        expected, *ends = (objective.score(score) for score in scores)
+        return Range(expected, min(ends), max(ends))
+
+    def more(self, hours: float, pace: _Pace) -> More | None:
+        gpus = _gpus(self.spec)
+        wanted = hours * HOUR_S / gpus if gpus else hours * HOUR_S * pace.at_once
+        training = min(wanted, (FACTORS[-1] - 1) * pace.total)
+        gain = self.gain(training, pace)
+        if gain is None:
+            return None
+        return More(training * gpus / HOUR_S if gpus else None, training / pace.at_once, gain)
+
+
+def _gpus(spec: Spec) -> float:
+    """Return the number of GPUs that a trial uses."""
+    return spec.scaling.bundle().get("GPU", 0.0) * spec.scaling.num_workers
+
+
+# -- words ---------------------------------------------------------------------------------------------------------------
+
+ENDED_BY: Mapping[Limit, str] = {
+    "num_samples": "the last trial has ended",
+    "budget": "the budget of full trainings is spent",
+    "time_budget_s": "the time budget is spent",
+    "gpu_hours": "the GPU hours are used up",
+}
+
+
+def _summary(
+    spec: Spec, end: End | None, best: Range | None, more: More | None, found: _Found | None, several: bool
+) -> str:
+    metric = spec.objective.metric
+    said = []
+    if end is None:
+        said.append("the end of the experiment is not known yet")
+    else:
+        at = f"the experiment ends in about {_duration(end.seconds.expected)}{_interval(end.seconds, _duration)}"
+        said.append(f"{at}, when {ENDED_BY[end.limit]}")
+    if best is not None and found is not None:
+        now = shown(spec.objective.score(found.score[-1]))
+        said.append(
+            f"the best {metric} will then be about {_rounded(best.expected)}{_interval(best, _rounded)}; it is {now} now"
+        )
+    elif several:
+        said.append("the best value is forecast only for experiments with one objective")
+    elif end is not None:
+        said.append("the best value at the end is not known yet: less than a third of the expected training is done")
+    if more is not None:
+        hours = (
+            f"{more.gpu_hours:.3g} more GPU hours" if more.gpu_hours is not None else f"{_duration(more.seconds)} more"
+        )
+        gain = more.gain
+        most = f"and by at most {_rounded(gain.high)} in nine of ten cases"
+        chance = f"the chance of any improvement is {gain.chance:.0%}"
+        said.append(f"{hours} would improve {metric} by {_rounded(gain.mean)} on average, {most}; {chance}")
+    return ". ".join(one[0].upper() + one[1:] for one in said)
+
+
+def _interval(found: Range, word: Callable[[float], str]) -> str:
+    low, high = word(found.low), word(found.high)
+    return "" if low == high else f" ({low} to {high} in eight of ten cases)"
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.3g}" if math.isfinite(value) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    """Return ``40 s``, ``12 min``, ``3 h 20 min`` or ``2 d 4 h``."""
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(minutes / 60)
+    return f"{hours // 24} d {hours % 24} h"

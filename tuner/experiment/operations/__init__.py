@@ -1,0 +1,1 @@
+"""Change experiments: create, fork, import and delete them, and the verbs (pause, cancel, ...)."""

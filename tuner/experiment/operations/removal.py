@@ -1,0 +1,97 @@
+"""Delete an experiment and everything that belongs to it: rows, checkpoints, logs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tuner.errors import CheckpointError, Conflict, NotFound, TunerError
+from tuner.experiment.code.shipped import Packages
+from tuner.experiment.operations.verbs import act
+from tuner.store import ExperimentRecord, Store
+from tuner.store.removal import DELETION
+from tuner.trials.checkpoints.storage import join, place
+
+log = logging.getLogger(__name__)
+
+KILL_S = 30.0
+"""A deletion waits up to this many seconds for a driver to end its ranks and release the experiment."""
+
+LOOK_S = 0.1
+
+
+def delete_experiment(
+    store: Store,
+    experiment: str,
+    *,
+    storage: str,
+    logs: Path,
+    force: bool = False,
+    revision: int | None = None,
+    poke: Callable[[], None] = lambda: None,
+    wait_s: float = KILL_S,
+) -> None:
+    """Delete an experiment, its checkpoints, its logs, and packages of local directories that no other experiment uses.
+
+    Checkpoints and logs on the disks of other nodes are not deleted, because this process cannot reach them.
+
+    Args:
+        store: the database.
+        experiment: the public id of the experiment.
+        storage: where checkpoints are stored, unless the spec says otherwise.
+        logs: the folder with the logs of all experiments.
+        force: True to kill the experiment first if it has not ended.
+        revision: if given, the experiment is deleted only if it is at this revision.
+        poke: a function that wakes the driver after a command.
+        wait_s: the seconds that a driver may take to release the experiment.
+
+    Raises:
+        NotFound: there is no such experiment.
+        Conflict: the experiment has not ended, its driver does not release it, or the storage of its checkpoints does not
+            answer. A deletion that was interrupted can be repeated at once.
+    """
+    record = store.experiments.get(experiment)
+    store.experiments.check_revision(record, revision)
+    if not record.state.ended and not force:
+        raise Conflict(f"{experiment} is {record.state}; end it before you delete it, or delete it with force=true")
+    if not record.state.ended and _is_driven(record):
+        act(store, "kill", experiment)
+        poke()
+    until = time.monotonic() + wait_s
+    while _is_driven(record := store.experiments.get(experiment)):
+        if time.monotonic() >= until:
+            raise Conflict(f"the driver of {experiment} has not released it yet; try again")
+        time.sleep(LOOK_S)
+    store.experiments.seize(record.id)
+    _remove_checkpoints(join(record.spec.checkpoint.storage or storage, experiment), experiment)
+    shutil.rmtree(logs / experiment, ignore_errors=True)
+    with contextlib.suppress(NotFound):  # another call was faster
+        store.experiments.remove(record.id)
+    try:
+        Packages(store).prune()
+    except (OSError, TunerError) as error:
+        log.warning(
+            "packages of %s could not be deleted; the service tries again within an hour: %s", experiment, error
+        )
+
+
+def _remove_checkpoints(uri: str, experiment: str) -> None:
+    try:
+        place(uri).remove()
+    except (CheckpointError, FileNotFoundError):
+        # the path has a variable that is set only on the nodes, or another call has deleted the folder
+        pass
+    except OSError as error:
+        raise Conflict(
+            f"the checkpoints of {experiment} in {uri} cannot be deleted: {error}; try again later"
+        ) from error
+
+
+def _is_driven(record: ExperimentRecord) -> bool:
+    """Return True if a driver holds the experiment's lease. A lease held by an earlier deletion does not count."""
+    is_held = record.driver_owner not in (None, DELETION)
+    return is_held and (record.lease_until or 0.0) > time.time()

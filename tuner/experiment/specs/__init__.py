@@ -1,0 +1,1 @@
+"""Check specs, and changes of them."""

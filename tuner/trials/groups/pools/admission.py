@@ -1,0 +1,519 @@
+"""Decide which segment gets a worker group next, and which running segments should make room for other segments.
+
+The rule is in `fair_share`. This module applies the rule to the segments that wait and the groups that hold resources.
+It does not call Ray, wait or start anything: the pool carries out the decisions.
+
+A segment first waits in the queue of its experiment. Once the segment is *admitted*, it may use a warm group or ask Ray
+for a new group. A segment is admitted only if its group seems to fit, so that groups do not block each other in Ray. If
+other programs use the cluster too, Ray may still be unable to place the group. Such a group is *pending*. Resources are
+reserved for a pending group only after it has waited for a long time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tuner.trials.groups.cluster.growth import all_there
+from tuner.trials.groups.pools.fair_share import EQUAL_AFTER_S, Claim, Gang, Running, Shares
+from tuner.trials.groups.pools.group import Group, Key, demand, group_key
+from tuner.trials.messages.launch import Launch
+
+RESERVE_AFTER_S = 30.0
+"""Seconds that a group waits before free resources are reserved for it."""
+SLICE_S = 5.0
+"""Seconds for which an experiment may reuse a warm group while other experiments wait, since processes start slowly."""
+PREEMPT_AFTER_S = 20.0
+"""The minimum time, in seconds, for which a group runs before it has to make room for another experiment."""
+_YIELD_AGAIN_S = 5.0  # seconds until a group that was told to make room, and has not begun to end, is told again
+_PENDING_S = 2.0  # seconds after which a group that Ray has not placed counts as pending
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The priority, the weight and the project of an experiment; see `fair_share`."""
+
+    priority: int = 0
+    weight: float = 1.0
+    project: str = ""
+
+
+Quotas = Mapping[str, Mapping[str, float]]
+"""The amount of each resource that the experiments of a project may hold together, by project. "*" is every other project."""
+
+
+def ordinary(experiment: str) -> Standing:
+    """Return the same default standing for every experiment."""
+    return Standing()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldGroup:
+    """A group that holds resources. segment_id: the segment it runs. nodes: the node of each worker."""
+
+    experiment: str
+    trial: str
+    segment_id: str
+    nodes: tuple[str, ...]
+    bundle: Mapping[str, float]
+    since: float  # monotonic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingGroup:
+    """A group that waits for resources. reason: why it waits, in words."""
+
+    experiment: str
+    trial: str
+    segment_id: str
+    workers: int
+    bundle: Mapping[str, float]
+    since: float  # monotonic
+    priority: int
+    reserved: bool  # whether free resources on the nodes that it will use are reserved for it
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """A segment that waits for a worker group."""
+
+    launch: Launch
+    since: float
+    turn: asyncio.Future[Group | None]  # resolves to a warm group, or None if the segment may ask Ray for a new one
+    warm: asyncio.Future[Group]  # resolves to a warm group that has become free while a new one is being built
+    key: Key = field(init=False)
+    gang: Gang = field(init=False)
+    admitted_at: float | None = None
+    at: tuple[str, ...] = ()  # the nodes on which the group should fit
+    placed: asyncio.Event = field(default_factory=asyncio.Event)  # set once the group's placement group is ready
+
+    def __post_init__(self) -> None:
+        self.key, self.gang = group_key(self.launch), Gang.of(self.launch.scaling)
+
+    @property
+    def experiment(self) -> str:
+        """Return the experiment of the segment."""
+        return self.launch.experiment_id
+
+    @property
+    def reuses(self) -> bool:
+        """Return whether the segment may run in the processes of an earlier trial."""
+        return self.launch.scaling.reuse_workers
+
+    @property
+    def awaits_node(self) -> bool:
+        """Return whether the segment was admitted, and its group will be placed on a node that has not joined yet."""
+        return self.admitted_at is not None and not self.placed.is_set() and not all_there(self.at)
+
+    def pending(self, now: float) -> bool:
+        """Return whether the segment was admitted some time ago, but Ray has not placed its group on nodes that are there."""
+        waits = self.admitted_at is not None and not self.placed.is_set() and now - self.admitted_at >= _PENDING_S
+        return waits and not self.awaits_node
+
+
+class Admission:
+    """The segments that wait for a group, the groups that hold resources, and the share of each experiment.
+
+    Args:
+        reserve_after_s: seconds that a group waits before free resources are reserved for it.
+        preempt_after_s: the minimum time, in seconds, for which a group runs before it has to make room for another
+            experiment.
+        standing: a function that returns the priority, the weight and the project of an experiment.
+        quotas: the quotas of projects.
+    """
+
+    def __init__(
+        self,
+        *,
+        reserve_after_s: float = RESERVE_AFTER_S,
+        preempt_after_s: float = PREEMPT_AFTER_S,
+        standing: Callable[[str], Standing] = ordinary,
+        quotas: Quotas | None = None,
+    ) -> None:
+        self._quotas = quotas or {}
+        self._reserve_after_s, self._preempt_after_s = reserve_after_s, preempt_after_s
+        self._standing = standing
+        self._queues: dict[str, deque[Waiter]] = {}  # experiment -> segments that wait for their turn, oldest first
+        self.admitted: dict[Waiter, None] = {}  # segments that asked Ray for a group, and wait for its processes
+        self.launches: dict[Group, Launch] = {}  # the launch that uses each group
+        self._yielding: dict[Group, float] = {}  # groups that were asked to make room -> when
+        self._shares = Shares()
+
+    # Waiting segments
+
+    @property
+    def queued(self) -> bool:
+        """Return whether any segment is in a queue."""
+        return bool(self._queues)
+
+    @property
+    def awaits_nodes(self) -> bool:
+        """Return whether any segment was admitted whose group will be placed on a node that has not joined yet."""
+        return any(waiter.awaits_node for waiter in self.admitted)
+
+    def enqueue(self, waiter: Waiter) -> None:
+        """Add a segment to the queue of its experiment."""
+        self._queues.setdefault(waiter.experiment, deque()).append(waiter)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Remove a segment that no longer waits, because it has a group or was cancelled."""
+        self._leave_queue(waiter)
+        self.admitted.pop(waiter, None)
+        self._shares.release(waiter, time.monotonic())
+
+    def next(self, now: float, idle: Sequence[Group]) -> tuple[Waiter, tuple[str, ...]] | None:
+        """Return the segment whose turn it is, and the nodes for its group; None if no segment can be served now.
+
+        The segment comes from a queue, or it was already admitted and its group is pending. In the latter case, an idle
+        group is free for it.
+
+        idle: idle groups, newest first.
+        """
+        heads = {head.experiment: head for head in self._heads(now)}
+        for waiter in heads.values():
+            if not self._shares.room.holds(waiter.gang):  # a node that is large enough may join
+                return waiter, ()
+        stuck = [waiter for waiter in self.admitted if waiter.pending(now) and not waiter.warm.done()]
+        for waiter in stuck:  # a pending group holds nothing yet
+            self._shares.release(waiter, now)
+        for waiter in self.admitted:
+            if (
+                waiter.placed.is_set() and waiter not in self._shares.holdings
+            ):  # Ray has placed the group after all, so it holds resources
+                self._shares.hold(waiter, waiter.experiment, waiter.gang, waiter.at, now)
+        claims = [*(self._claim(waiter) for waiter in heads.values()), *(self._claim(w, True) for w in stuck)]
+        first = {waiter.experiment: waiter for waiter in reversed(stuck)}
+        warm = {
+            name: [g.nodes() for g in idle if g.key == head.key and head.reuses]
+            for name, head in (heads | first).items()
+        }
+        found = self._shares.next_grant(claims, now, reserve_after_s=self._reserve_after_s, warm=warm)
+        if found is None:
+            return None
+        claim, at = found
+        return (first if claim.pending else heads)[claim.experiment], at
+
+    def admit(self, waiter: Waiter, at: tuple[str, ...], now: float) -> None:
+        """Record that a segment has been admitted. at: the nodes on which its group should fit."""
+        self._leave_queue(waiter)
+        waiter.admitted_at, waiter.at = now, at
+
+    def ask_ray(self, waiter: Waiter, now: float) -> None:
+        """Record that an admitted segment found no warm group, so that it asks Ray for a new group."""
+        self._shares.hold(waiter, waiter.experiment, waiter.gang, waiter.at, now)
+        self.admitted[waiter] = None
+
+    def any_pending(self, now: float) -> bool:
+        """Return whether any admitted segment has waited for some time because Ray has not placed its group."""
+        return any(waiter.pending(now) for waiter in self.admitted)
+
+    def why(self, waiter: Waiter) -> str:
+        """Return what a segment waits for, in words."""
+        if (quota := self._spent_quota(waiter, self._held_by_projects())) is not None:
+            return quota
+        if (reserving := self._reserving(waiter)) is not None:
+            return f"waits until an earlier request for {demand(reserving.launch)} is placed"
+        holders = {holding.experiment for holding in self._shares.holdings.values()}
+        others = len((holders | self._queues.keys()) - {waiter.experiment})
+        what = f"waits for {demand(waiter.launch)}"
+        if not others:
+            return what
+        return f"{what}, which {others} other experiment{'s share' if others > 1 else ' shares'}"
+
+    def _heads(self, now: float) -> list[Waiter]:
+        """Return the first segment in the queue of each experiment, without those that would exceed their project's quota.
+
+        If a segment has waited long for its project's quota, later ones of the project do not go ahead of it.
+        """
+        heads = [queue[0] for queue in self._queues.values()]
+        if not self._quotas:
+            return heads
+        held = self._held_by_projects()
+        over = [head for head in heads if self._spent_quota(head, held) is not None]
+        first: dict[str, float] = {}  # project -> since when it saves its quota for a segment
+        for head in over:
+            project = self._standing(head.experiment).project
+            if now - head.since >= self._reserve_after_s and self._spent_quota(head, {}) is None:
+                first[project] = min(first.get(project, now), head.since)
+        return [
+            head
+            for head in heads
+            if head not in over and head.since <= first.get(self._standing(head.experiment).project, now)
+        ]
+
+    def _held_by_projects(self) -> dict[str, dict[str, float]]:
+        """Return how much of each resource each project holds, or will hold once Ray has placed its groups."""
+        found: dict[str, dict[str, float]] = {}
+        for experiment, gang in self._gangs() if self._quotas else ():
+            held = found.setdefault(self._standing(experiment).project, {})
+            for name, amount in gang.total().items():
+                held[name] = held.get(name, 0.0) + amount
+        return found
+
+    def _gangs(self) -> Iterator[tuple[str, Gang]]:
+        """Yield (experiment, gang) for each group that holds resources, and for each that Ray may still place."""
+        yield from ((one.experiment, one.gang) for one in self._shares.holdings.values())
+        yield from ((one.experiment, one.gang) for one in self.admitted if one not in self._shares.holdings)
+
+    def _spent_quota(self, waiter: Waiter, held: Mapping[str, Mapping[str, float]]) -> str | None:
+        """Return why a segment would exceed the quota of its project, in words; None if it would not.
+
+        held: what the projects hold.
+        """
+        project = self._standing(waiter.experiment).project
+        quota = self._quotas.get(project, self._quotas.get("*", {}))
+        for name, wanted in waiter.gang.total().items():
+            if name not in quota or not wanted:
+                continue
+            used = held.get(project, {}).get(name, 0.0)
+            if used + wanted > quota[name] + 1e-9:
+                what = f"the quota of the project {project!r} is {quota[name]:g} {name}"
+                if wanted > quota[name]:
+                    return f"cannot start: it needs {wanted:g} {name}, and {what}"
+                return f"waits for {demand(waiter.launch)}: {what}, of which {used:g} {'is' if used == 1 else 'are'} in use"
+        return None
+
+    def _leave_queue(self, waiter: Waiter) -> None:
+        queue = self._queues.get(waiter.experiment)
+        if queue is not None and waiter in queue:
+            queue.remove(waiter)
+            if not queue:
+                del self._queues[waiter.experiment]
+
+    def _claim(self, waiter: Waiter, pending: bool = False) -> Claim:
+        standing = self._standing(waiter.experiment)
+        return Claim(
+            experiment=waiter.experiment,
+            gang=waiter.gang,
+            since=waiter.since,
+            priority=standing.priority,
+            weight=standing.weight,
+            pending=pending,
+        )
+
+    def _reserving(self, waiter: Waiter) -> Waiter | None:
+        """Return the waiter whose reservation keeps `waiter` from resources that are free; None if there is none."""
+        if self._shares.room.place(waiter.gang) is None:
+            return None
+        now = time.monotonic()
+        heads = [*self._heads(now), *(w for w in self.admitted if w.pending(now))]
+        return next((w for w in heads if w is not waiter and now - w.since >= self._reserve_after_s), None)
+
+    # Groups in use
+
+    def give(self, group: Group, waiter: Waiter) -> None:
+        """Record that a segment that waited uses this group from now on."""
+        now = time.monotonic()
+        if group.experiment != waiter.experiment:
+            group.experiment, group.turn_began = waiter.experiment, now
+        self._shares.release(waiter, now)
+        self._shares.hold(group, waiter.experiment, waiter.gang, group.nodes(), now)
+        self.launches[group], group.held_since = waiter.launch, now
+
+    def give_again(self, group: Group, launch: Launch) -> None:
+        """Record that another segment of the same experiment uses the group from now on."""
+        self.launches[group], group.held_since = launch, time.monotonic()
+
+    def finish(self, group: Group) -> None:
+        """Record that a group's segment has ended. Its experiment still holds the group's resources until `free` is called."""
+        self.launches.pop(group, None)
+        self._yielding.pop(group, None)
+
+    def free(self, group: Group) -> None:
+        """Record that an experiment no longer holds the resources of a group."""
+        self._shares.release(group, time.monotonic())
+
+    def keeps_turn(self, group: Group) -> bool:
+        """Return whether a group should be kept for the experiment that has just used it.
+
+        The group should be kept if all waiting experiments have a lower priority. If the highest priority among them is
+        equal, the group should be kept only until `SLICE_S` seconds after the experiment first got it, and only if all
+        waiting experiments need groups of another kind.
+        """
+        heads = self._heads(time.monotonic())
+        if not group.experiment or not heads or any(head.experiment == group.experiment for head in heads):
+            return False
+        own = self._standing(group.experiment).priority
+        highest = max(self._standing(head.experiment).priority for head in heads)
+        if highest != own:
+            return highest < own
+        return time.monotonic() - group.turn_began < SLICE_S and all(head.key != group.key for head in heads)
+
+    def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
+        """Return the segments that should end: (segment, the experiment that gets the resources, its priority).
+
+        A returned segment counts as ending. It may continue nevertheless, for example because a user has resumed its
+        experiment. If it still runs after `_YIELD_AGAIN_S` seconds and can end, a later call may return it again.
+
+        may_end: a function that returns whether a segment can end without losing work, and is not ending yet.
+        """
+        now = time.monotonic()
+        heads = [head for head in self._heads(now) if now - head.since >= _PENDING_S]
+        if not heads:
+            return []
+        running = list(self._could_end(may_end, now))
+        found = self._shares.make_room((self._claim(head) for head in heads), running, now, after_s=EQUAL_AFTER_S)
+        if found is None:
+            return []
+        claim, chosen = found
+        names = {one.name for one in chosen}
+        self._yielding |= {group: now for group, launch in self.launches.items() if launch.segment_id in names}
+        return [(one.name, claim.experiment, claim.priority) for one in chosen]
+
+    def _could_end(self, may_end: Callable[[str], bool], now: float) -> Iterator[Running]:
+        """Yield groups that have run long enough and can end without losing work, and groups that are already ending."""
+        for group, launch in self.launches.items():
+            holding = self._shares.holdings.get(group)
+            asked_at = self._yielding.get(group)
+            if asked_at is not None and now - asked_at >= _YIELD_AGAIN_S and may_end(launch.segment_id):
+                del self._yielding[group]
+            ending = group in self._yielding
+            if holding is None or not (
+                ending or (now - holding.since >= self._preempt_after_s and may_end(launch.segment_id))
+            ):
+                continue
+            standing = self._standing(launch.experiment_id)
+            yield Running(
+                launch.segment_id,
+                launch.experiment_id,
+                holding.gang,
+                holding.nodes,
+                holding.since,
+                standing.priority,
+                standing.weight,
+                ending,
+            )
+
+    # The cluster and the shares
+
+    @property
+    def knows_nodes(self) -> bool:
+        """Return whether `set_nodes` has named any node."""
+        return bool(self._shares.room.total)
+
+    def set_nodes(self, nodes: Mapping[str, Mapping[str, float]], elsewhere: Mapping[str, float]) -> None:
+        """Set the resources of each node, and the resources that other programs use in the whole cluster.
+
+        Groups for which nodes had to join get their places anew, because such a node may have joined.
+
+        nodes: the nodes that are there, and those that may join; see `growth`.
+        """
+        now = time.monotonic()
+        anew = [waiter for waiter in self.admitted if waiter in self._shares.holdings and not all_there(waiter.at)]
+        self._shares.set_nodes(nodes, elsewhere)
+        self._shares.place_anew(anew)
+        for waiter in anew:
+            waiter.at = self._shares.holdings[waiter].nodes
+            if all_there(waiter.at):
+                waiter.admitted_at = now
+
+    def forget(self, experiment: str) -> None:
+        """Forget the past usage of an experiment that has ended."""
+        self._shares.forget(experiment)
+
+    def share(self, experiment: str) -> float:
+        """Return the dominant share that the experiment holds."""
+        return self._shares.share(experiment)
+
+    def granted(self, experiment: str, bundle: Mapping[str, float]) -> int:
+        """Return how many workers with these resources the elastic trials of an experiment may have together.
+
+        These are the workers that the experiment holds and those that would fit beside them, as far as the quota of its
+        project allows. While a group of another experiment waits that may start, of the same or a higher priority, it is 0:
+        trials give back all workers that they have grown by.
+        """
+        now, own = time.monotonic(), self._standing(experiment).priority
+        for head in self._heads(now):
+            other = head.experiment != experiment and now - head.since >= _PENDING_S
+            if other and self._standing(head.experiment).priority >= own and self._shares.room.holds(head.gang):
+                return 0
+        held = sum(one.gang.workers for one in self._shares.holdings.values() if one.experiment == experiment)
+        return min(held + self._shares.room.count(bundle), self._allowed(experiment, bundle))
+
+    def _allowed(self, experiment: str, bundle: Mapping[str, float]) -> int:
+        """Return how many workers with these resources the quota of the experiment's project leaves to the experiment."""
+        project = self._standing(experiment).project
+        quota = self._quotas.get(project, self._quotas.get("*", {}))
+        allowed = sys.maxsize
+        for name, amount in bundle.items():
+            if name in quota and amount:
+                others = sum(
+                    gang.total().get(name, 0.0)
+                    for other, gang in self._gangs()
+                    if other != experiment and self._standing(other).project == project
+                )
+                allowed = min(allowed, max(0, int((quota[name] - others + 1e-9) // amount)))
+        return allowed
+
+    # Views for users
+
+    def held(self) -> list[HeldGroup]:
+        """Return the groups in use, oldest first."""
+        holdings = ((launch, self._shares.holdings.get(group)) for group, launch in self.launches.items())
+        found = [
+            HeldGroup(
+                experiment=launch.experiment_id,
+                trial=launch.trial_id,
+                segment_id=launch.segment_id,
+                nodes=holding.nodes,
+                bundle=dict(holding.gang.bundle),
+                since=holding.since,
+            )
+            for launch, holding in holdings
+            if holding is not None
+        ]
+        return sorted(found, key=lambda one: one.since)
+
+    def waiting(self) -> list[WaitingGroup]:
+        """Return the waiting groups: first the admitted groups, then the queued groups in their order."""
+        now = time.monotonic()
+        claims = self._shares.in_order([self._claim(queue[0]) for queue in self._queues.values()], now)
+        rounds = [list(self._queues[claim.experiment]) for claim in claims]
+        queued = [queue[at] for at in range(max(map(len, rounds), default=0)) for queue in rounds if at < len(queue)]
+        return [self._shown(waiter, now) for waiter in (*self.admitted, *queued)]
+
+    def _shown(self, waiter: Waiter, now: float) -> WaitingGroup:
+        if waiter.admitted_at is None:
+            reason = self.why(waiter)
+        elif waiter.placed.is_set():
+            reason = "its processes are being started"
+        elif waiter.awaits_node:
+            reason = f"waits until nodes join the cluster for {demand(waiter.launch)}"
+        else:
+            reason = f"waits for Ray to place {demand(waiter.launch)}"
+        return WaitingGroup(
+            experiment=waiter.experiment,
+            trial=waiter.launch.trial_id,
+            segment_id=waiter.launch.segment_id,
+            workers=waiter.gang.workers,
+            bundle=dict(waiter.gang.bundle),
+            since=waiter.since,
+            priority=self._standing(waiter.experiment).priority,
+            reserved=now - waiter.since >= self._reserve_after_s and not waiter.placed.is_set(),
+            reason=reason,
+        )
+
+
+def used_elsewhere(
+    nodes: Mapping[str, Mapping[str, float]], free: Mapping[str, float], ours: Iterable[Key]
+) -> dict[str, float]:
+    """Return the numbers of CPUs and GPUs that programs other than `tuner` use.
+
+    Args:
+        nodes: the resources of each node.
+        free: the free resources of all nodes together.
+        ours: the keys of those groups of `tuner` that hold resources.
+    """
+    used: dict[str, float] = {}
+    for resources in nodes.values():
+        for name, amount in resources.items():
+            used[name] = used.get(name, -free.get(name, 0.0)) + amount
+    for workers, bundle, strategy, *_ in ours:
+        for name, amount in Gang(bundle, workers, strategy).total().items():
+            used[name] = used.get(name, 0.0) - amount
+    return {name: amount for name, amount in used.items() if amount > 1e-6 and name in ("CPU", "GPU")}

@@ -1,0 +1,440 @@
+"""Build and end worker groups: a Ray placement group, and a process for each of its bundles."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import ray
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from tuner.domain.logs import LogLimit
+from tuner.errors import PlacementError
+from tuner.trials.groups.cluster import nodes
+from tuner.trials.groups.cluster.cut_nodes import CutNodes, selector, unreachable
+from tuner.trials.groups.cluster.growth import NodeType
+from tuner.trials.groups.cluster.node_names import node_names
+from tuner.trials.groups.cluster.ray_nodes import leaving_nodes, live_nodes
+from tuner.trials.groups.pools.group import Group, Key, demand, room_key
+from tuner.trials.groups.pools.placement import assign_ranks, lacking
+from tuner.trials.messages.launch import Launch
+from tuner.trials.messages.lost import LostAtStart, NoRoom
+from tuner.trials.messages.protocol import WorkerMetadata
+from tuner.trials.messages.report_socket import Address
+from tuner.trials.messages.tasks import on_node
+from tuner.trials.runtime.ray_rank import RayRank
+from tuner.trials.runtime.sending.uploads import MOST
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 0.5
+"""Seconds after which a group that has not been placed is reported as waiting."""
+_WATCH_AFTER_S = 1.0
+"""Seconds after which the nodes of a group whose processes have not started yet are watched."""
+_HANDED_ON_S = 0.25
+"""Seconds for which the placement group of a group that is being ended is kept for the next group of the same size.
+
+After the removal of a placement group, Ray takes most of a second to place another one.
+"""
+
+
+class GroupBuilder:
+    """Builds groups, ends them, and runs functions on their nodes.
+
+    Args:
+        driver: the actor to which ranks report.
+        name: the owner's name. Placement groups are named {name}/{number}.
+        node_types: a function that returns the types of nodes that an autoscaler may add. It may block.
+        report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
+        log_limit: how much of each log the ranks send to the driver; None if they send nothing.
+        idle: a function that returns an idle group that may be ended to make room for a new group, or None.
+        uploading: a function that returns whether groups without a trial hold resources because their uploads go on.
+    """
+
+    def __init__(
+        self,
+        driver: Any,
+        *,
+        name: str,
+        node_types: Callable[[], Sequence[NodeType]],
+        report_address: Address | None,
+        log_limit: LogLimit | None,
+        idle: Callable[[], Group | None],
+        uploading: Callable[[], bool],
+    ) -> None:
+        self._driver, self._name, self._node_types = driver, name, node_types
+        self._report_address, self._log_limit = report_address, log_limit
+        self._take_idle, self._uploading = idle, uploading
+        self._numbers = itertools.count(1)
+        # With task events, Ray's head node keeps a record of each call: a megabyte for every forty trials.
+        # Each upload that outlives its segment is asked for by a call that lasts until the upload has ended.
+        groups = {"control": 2, "lasting": MOST}
+        self._rank = ray.remote(concurrency_groups=groups, enable_task_events=False)(RayRank)
+        self._node = ray.get_runtime_context().get_node_id()
+        self._placed_before: set[Key] = set()  # `room_key` of the groups that have been placed
+        self._free_placements: dict[asyncio.Future[None], Group] = {}  # of groups whose processes are being killed
+        self._background: set[asyncio.Future[Any]] = set()
+        self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
+        self.ending = 0
+        """The number of groups that are being ended, whose resources Ray may still count as used."""
+        self.names: Mapping[str, str] = {}
+        """The name of each node by its id, for messages."""
+        self.cut = CutNodes(self.blocking, self._reap_left)
+        """The nodes on which no group shall be placed, because they cannot be reached."""
+        # processes to be ended on nodes that cannot be reached, when they come back
+        self._left: dict[str, list[int]] = {}
+        self.uploading: set[Group] = set()
+        """The groups that will be ended once their uploads have ended."""
+
+    async def build(self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event) -> Group:
+        """Build a new group. If that fails or is cancelled, end everything that was started.
+
+        Args:
+            launch: the launch that needs the group.
+            key: the kind of the group.
+            waiting: called with the reason, in words, if the group is not placed within about `PATIENCE_S` seconds.
+            placed: an event that this method sets once the group has its resources and only its processes have to start.
+        """
+        while (group := await self._try(launch, key, waiting, placed)) is None:
+            pass
+        return group
+
+    async def _try(
+        self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event
+    ) -> Group | None:
+        """Build a new group. Return None if another attempt is needed: a node was cut or came back before it was placed."""
+        avoided = self.cut.ids()
+        group = await self._reserve(launch, key, avoided)
+        hellos: asyncio.Future[list[Any]] | None = None
+        try:
+            # The actors are created before the placement group is ready. This saves one wait for an answer from Ray.
+            self._create_actors(launch, group)
+            several = launch.scaling.num_workers > 1
+            hellos = asyncio.gather(*(_get(actor.hello.remote(several)) for actor in group.actors))
+            if not await self._until_placed(launch, group, hellos, waiting, avoided):
+                hellos.add_done_callback(_ignore)
+                self.end_soon(group)
+                return None
+            placed.set()
+            group.held_since = time.monotonic()
+            if (cut := await self._cut_while_starting(group, hellos)) is not None:
+                self.cut.add(cut)
+                hellos.add_done_callback(_ignore)
+                self.end_soon(group)
+                return None
+            try:
+                workers = await hellos
+            except ray.exceptions.RayError as error:
+                raise start_error(error) from error
+            if any(worker.node not in self.names for worker in workers):  # a node has just joined
+                await self._read_names()
+            self._placed_before.add(room_key(launch.scaling))
+            order, group.assignments = assign_ranks(workers, launch.scaling)
+            group.workers = [self._named(workers[index]) for index in order]
+            group.actors = [group.actors[index] for index in order]
+            return group
+        except BaseException:
+            if hellos is not None:  # the actors are about to be ended: ignore their errors
+                hellos.add_done_callback(_ignore)
+            self.end_soon(group)
+            raise
+
+    async def check(self, launch: Launch) -> None:
+        """Check that the group of a launch would fit if nothing else ran on the cluster.
+
+        If a group with the same resources was placed before, the check is left out, because a lost node may come back.
+
+        Raises:
+            PlacementError: the cluster can never hold the group.
+        """
+        if room_key(launch.scaling) not in self._placed_before and (reason := await self._lacking(launch)):
+            raise PlacementError(f"this cluster can never run {demand(launch)}: {reason}")
+
+    def end_soon(self, group: Group, hand_on: bool = False) -> asyncio.Future[None]:
+        """End a group in the background. Return a future that is done once its processes are gone.
+
+        hand_on: whether a new group may get the placement group.
+        """
+        task = asyncio.ensure_future(self._end(group, hand_on))
+        self.track(task)
+        return task
+
+    def track(self, task: asyncio.Future[Any]) -> None:
+        """Keep a task that runs in the background, so that `settle` waits for it."""
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def settle(self) -> None:
+        """Wait until all groups that are being ended have ended."""
+        while self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Wait until all groups that are being ended have ended, and shut down the threads of this builder."""
+        await self.settle()
+        self.cut.close()
+        self._threads.shutdown(wait=False)
+
+    async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a blocking function in a thread, and return its value."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+
+    async def nodes(self) -> dict[str, dict[str, float]]:
+        """Return the resources of every live node that can be reached, by the id of the node."""
+        found: dict[str, dict[str, float]] = await self.blocking(live_nodes)
+        if found.keys() - self.names.keys():  # nodes have joined
+            await self._read_names()
+        return {node: resources for node, resources in found.items() if node not in self.cut}
+
+    async def _read_names(self) -> None:
+        self.names = node_names([node for node in await self.blocking(ray.nodes) if node["Alive"]])
+
+    async def node_types(self) -> Sequence[NodeType]:
+        """Return the types of nodes that an autoscaler may add."""
+        return await self.blocking(self._node_types)  # type: ignore[no-any-return]
+
+    async def leaving_nodes(self) -> Mapping[str, float | None]:
+        """Return the nodes that are about to be taken away, each with the time at which it will be gone, or None."""
+        return await self.blocking(leaving_nodes)  # type: ignore[no-any-return]
+
+    async def free_resources(self) -> dict[str, float]:
+        """Return the free resources of all nodes together."""
+        found: dict[str, float] = await self.blocking(ray.available_resources)
+        return found
+
+    async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function, such as those of the module `nodes`, on a node of the cluster, and return its value."""
+        if node == self._node:
+            return await self.blocking(function, *args)
+        if node in self.cut:
+            raise ConnectionError(f"node {node[:8]} cannot be reached")
+        return await on_node(node, function, *args)
+
+    # Building
+
+    async def _lacking(self, launch: Launch) -> str | None:
+        """Return why the group would not fit on the empty cluster, with the nodes that may join; None if it would fit."""
+        return await self.blocking(lacking, launch.scaling, self._node_types)  # type: ignore[no-any-return]
+
+    def _named(self, worker: WorkerMetadata) -> WorkerMetadata:
+        return dataclasses.replace(worker, host=self.names.get(worker.node, worker.host))
+
+    def _create_actors(self, launch: Launch, group: Group) -> None:
+        """Create an actor in each bundle of the group's placement group."""
+        scaling, bundle = launch.scaling, launch.scaling.bundle()
+        others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU", "memory")}
+        wants_torch = scaling.backend != "none" and (scaling.num_workers > 1 or bundle.get("GPU", 0) > 0)
+        for index in range(scaling.num_workers):
+            group.actors.append(
+                self._rank.options(
+                    num_cpus=bundle.get("CPU", 0),
+                    num_gpus=bundle.get("GPU", 0),
+                    memory=bundle.get("memory"),
+                    resources=others or None,
+                    runtime_env=dict(launch.runtime_env) or None,
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(group.placement, index),
+                ).remote(self._driver, wants_torch, self._report_address, self._log_limit)
+            )
+
+    async def _reserve(self, launch: Launch, key: Key, avoided: frozenset[str]) -> Group:
+        """Request a placement group, and return a group with it. If this call is cancelled, release the placement group.
+
+        The placement group of a group of the same size that is being ended is used again, if it is on none of the nodes
+        `avoided`.
+        """
+        scaling = launch.scaling
+        size = room_key(scaling)
+        for taken, ended in self._free_placements.items():
+            if ended.key[: len(size)] == size and avoided.isdisjoint(ended.nodes()):
+                del self._free_placements[taken]
+                taken.cancel()
+                return Group(key, ended.placement)
+        while self._free_placements:  # this group may need their resources
+            given_up, _ = self._free_placements.popitem()
+            given_up.set_result(None)
+        title = f"{self._name}/{next(self._numbers)}" if self._name else ""
+        bundles = [scaling.bundle()] * scaling.num_workers
+        make = functools.partial(placement_group, bundle_label_selector=selector(avoided, len(bundles)))
+        asked = asyncio.ensure_future(self.blocking(make, bundles, scaling.placement_strategy, title))
+        try:
+            return Group(key, await asyncio.shield(asked))
+        except asyncio.CancelledError:
+            self.track(asyncio.ensure_future(self._give_back(key, asked)))
+            raise
+
+    async def _give_back(self, key: Key, asked: asyncio.Future[PlacementGroup]) -> None:
+        with contextlib.suppress(Exception):  # if the request failed, nothing was reserved
+            await self._end(Group(key, await asked))
+
+    async def _until_placed(
+        self,
+        launch: Launch,
+        group: Group,
+        hellos: asyncio.Future[Any],
+        waiting: Callable[[str], None],
+        avoided: frozenset[str],
+    ) -> bool:
+        """Wait until the placement group is ready, and end idle groups to make room for it.
+
+        Return False if the nodes to avoid are no longer `avoided`, else True.
+
+        Raise NoRoom if it is not ready within the launch's `placement_timeout_s`, or PlacementError if the cluster has
+        become too small for it. The time during which idle groups still upload checkpoints does not count.
+        """
+        limit = launch.limits.placement_timeout_s
+        begun = time.monotonic()
+        deadline = begun + limit
+        pause, told = 0.05, False
+        while not hellos.done():
+            looked_at = time.monotonic()
+            await asyncio.wait({hellos}, timeout=pause)
+            if self._uploading():
+                deadline += time.monotonic() - looked_at
+            if hellos.done() or await self.blocking(group.placement.wait, 0):
+                return True
+            if self.cut.ids() != avoided:
+                return False
+            if (idle := self._take_idle()) is not None:
+                await self._end(idle)
+                pause = 0.05
+                continue
+            if not told and time.monotonic() >= begun + min(PATIENCE_S, limit):
+                told = True
+                reason = await self._lacking(launch)
+                waiting(f"waits for {demand(launch)}" + (f": {reason}" if reason else ""))
+            if time.monotonic() >= deadline:
+                if reason := await self._lacking(launch):
+                    raise PlacementError(
+                        f"this cluster can no longer run {demand(launch)}: {reason}, for {limit:g} s now"
+                    )
+                raise NoRoom(f"no resources became free for {demand(launch)} within {limit:g} s")
+            pause = min(0.5, pause * 1.5, max(0.01, deadline - time.monotonic()))
+        return True
+
+    async def _cut_while_starting(self, group: Group, hellos: asyncio.Future[Any]) -> str | None:
+        """Wait until the processes of a placed group have started. Return the id of a node that cannot be reached meanwhile.
+
+        A rank has a connection of its own to the driver only after it has started.
+        """
+        await asyncio.wait({hellos}, timeout=_WATCH_AFTER_S)
+        addresses = {} if hellos.done() else await self.blocking(_addresses, group.placement, self._node)
+        if not addresses:
+            await asyncio.wait({hellos})
+            return None
+        watching = asyncio.ensure_future(unreachable(addresses))
+        try:
+            await asyncio.wait({hellos, watching}, return_when=asyncio.FIRST_COMPLETED)
+            return None if hellos.done() else watching.result()
+        finally:
+            watching.cancel()
+
+    # Ending
+
+    async def _end(self, group: Group, hand_on: bool = False) -> None:
+        """Kill a group's processes, remove its placement group, and wait until the processes have ended.
+
+        The uploads of the group that go on after their segments end first; `Uploads` limits how long that takes.
+
+        hand_on: whether a new group may get the placement group.
+        """
+        self.uploading.add(group)
+        try:
+            await group.uploaded()
+        finally:
+            self.uploading.discard(group)
+        self.ending += 1
+        try:
+            for actor in group.actors:
+                with contextlib.suppress(Exception):
+                    ray.kill(actor, no_restart=True)
+            if not (hand_on and await self._handed_on(group)):
+                with contextlib.suppress(Exception):
+                    await self.blocking(remove_placement_group, group.placement)
+            await self._reap(group)
+        finally:
+            self.ending -= 1
+
+    async def _handed_on(self, group: Group) -> bool:
+        """Offer the group's placement group to new groups for a moment. Return whether one has taken it."""
+        offer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._free_placements[offer] = group
+        await asyncio.wait({offer}, timeout=_HANDED_ON_S)
+        self._free_placements.pop(offer, None)
+        return offer.cancelled()
+
+    async def _reap(self, group: Group) -> None:
+        """End the processes of a group that still run, on each of its nodes."""
+        by_node: dict[str, list[int]] = {}
+        for worker in group.workers:
+            by_node.setdefault(worker.node, []).append(worker.pid)
+        for node, pids in by_node.items():
+            if node in self.cut:
+                self._left.setdefault(node, []).extend(pids)
+                continue
+            try:
+                left = await asyncio.wait_for(self.on_node(node, nodes.reap, pids), 60.0)
+            except Exception as error:
+                log.info("node %s does not answer; its ranks are gone with it: %s", node[:8], error)
+                continue
+            if left:
+                log.warning("processes %s on node %s could not be ended", left, node[:8])
+
+    def _reap_left(self, node: str) -> None:
+        """End the processes that groups have left on a node which could not be reached."""
+        pids = self._left.pop(node, [])
+        self.track(asyncio.ensure_future(self._end_left(node, pids)))
+
+    async def _end_left(self, node: str, pids: list[int]) -> None:
+        with contextlib.suppress(Exception):  # if the node is lost again, Ray ends its processes
+            await asyncio.wait_for(self.on_node(node, nodes.reap, pids), 60.0)
+
+
+def start_error(error: ray.exceptions.RayError) -> PlacementError:
+    """Return the PlacementError for workers that did not start. It is a LostAtStart if another attempt may succeed.
+
+    Another attempt may succeed after the loss of a process or a node. A `runtime_env` or a constructor that failed would
+    fail again.
+    """
+    raised = isinstance(error, ray.exceptions.RayTaskError) or getattr(error, "actor_init_failed", False)
+    if raised or isinstance(error, ray.exceptions.RuntimeEnvSetupError):
+        return PlacementError(f"the workers could not be started: {_last_line(error)}")
+    return LostAtStart(f"the workers were lost during start-up: {_last_line(error)}")
+
+
+def _addresses(placement: PlacementGroup, but: str) -> dict[str, tuple[str, int]]:
+    """Return the address of the raylet of each node of a placement group, except the node `but`. This blocks."""
+    ids = set(placement_group_table(placement)["bundles_to_node_id"].values()) - {but}
+    return {
+        node["NodeID"]: (node["NodeManagerAddress"], node["NodeManagerPort"])
+        for node in ray.nodes()
+        if node["NodeID"] in ids
+    }
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
+
+
+def _ignore(done: asyncio.Future[Any]) -> None:
+    """Ignore the error of a future whose result is not needed any more."""
+    if not done.cancelled():
+        done.exception()
+
+
+async def _get(ref: Any) -> Any:
+    return await ref

@@ -1,0 +1,453 @@
+"""Run segments on worker groups, in the driver host's event loop.
+
+`GroupManager.run` turns every failure of a segment into an `Outcome`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from tuner.domain.experiment import Scaling
+from tuner.domain.logs import LogChunk
+from tuner.domain.segments import CheckpointInfo, Failure, Outcome
+from tuner.errors import PlacementError
+from tuner.trials.groups.pools.admission import HeldGroup, WaitingGroup
+from tuner.trials.groups.pools.group import Group
+from tuner.trials.groups.segments.interrupts import Interrupts
+from tuner.trials.groups.segments.segment_run import ANSWER_S, LOOK_S, EndedEarly, LogFile, SegmentRun, answer
+from tuner.trials.groups.segments.uploads import Uploads
+from tuner.trials.groups.segments.watch import Watch, failed
+from tuner.trials.messages.launch import Inbox, Launch
+from tuner.trials.messages.lost import LostAtStart, NoRoom
+from tuner.trials.messages.profiling import ProfileRequest
+from tuner.trials.messages.protocol import NotReusable
+
+log = logging.getLogger(__name__)
+
+_URGENT = ("stop", "cancel")
+_SOUND = ("exception", "spec", "no_report", "checkpoint", "checkpoint_lost", "disk_lost", "checkpoint_unreachable")
+"""Causes of failures after which the processes of a group still run, so that uploads of earlier segments can end."""
+
+
+class Logs(Protocol):
+    """Stores the output of the ranks."""
+
+    def end(
+        self,
+        segment_id: str,
+        files: Sequence[LogFile],
+        gone: Awaitable[Any] | None,
+        rest: Sequence[LogChunk] = (),
+    ) -> None:
+        """Store the rest of the logs of a segment that has ended. This method must not block.
+
+        Args:
+            segment_id: the segment that has ended.
+            files: the log files of its ranks.
+            gone: completes once the ranks' processes have ended; None if the processes are kept for another segment.
+            rest: log chunks that the ranks sent with their results.
+        """
+
+
+class GroupPool(Protocol):
+    """Finds a worker group for each segment: `pool.Pool` on Ray, `local_pool.LocalPool` on this machine."""
+
+    @property
+    def idle(self) -> int:
+        """Return how many warm groups are kept."""
+
+    async def acquire(self, launch: Launch, waiting: Callable[[str], None]) -> tuple[Group, bool]:
+        """Wait for a group of the kind that the launch needs. Return it, and whether it is warm. The call can be cancelled.
+
+        waiting: called with the reason, in words, if the launch has to wait.
+
+        Raises:
+            NoRoom: no resources became free in time.
+            LostAtStart: the workers died while they were started.
+            PlacementError: the group can never be placed, or its workers cannot be started.
+        """
+
+    def release(self, group: Group, reusable: bool) -> asyncio.Future[None] | None:
+        """Keep the group for another segment if it is reusable and may be needed, or end it.
+
+        Return None if the group is kept, else a future that is done once its processes have ended.
+        """
+
+    async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function, such as those of the module `nodes`, on a node, and return its value."""
+
+    async def rest(self, keep: bool) -> None:
+        """End the idle groups, and wait until they have ended. If `keep` is true, idle groups without GPUs may stay."""
+
+    def trim(self, scaling: Scaling, count: int | None) -> None:
+        """End all idle groups except the newest `count` with this scaling. If `count` is None, keep all with this scaling."""
+
+    async def close(self) -> None:
+        """End all groups, and wait until they have ended."""
+
+    async def settle(self) -> None:
+        """Wait until all groups that are being ended have ended."""
+
+    def cut(self, rank: bytes, silent: bool) -> None:
+        """Use the node of a rank for no other group while it cannot be reached, or for a while if `silent` is False.
+
+        rank: the token of the rank's process.
+        """
+
+    def held(self) -> list[HeldGroup]:
+        """Return the groups that hold resources, oldest first."""
+
+    def waiting(self) -> list[WaitingGroup]:
+        """Return the groups that wait, in the order in which they will be served."""
+
+    def share(self, experiment: str) -> float:
+        """Return the largest fraction of any resource that the experiment holds."""
+
+    def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
+        """Return the segments that should end: (segment, the experiment that gets the resources, its priority).
+
+        may_end: a function that returns whether a segment can end without losing work, and is not ending yet.
+        """
+
+    async def leaving(self) -> Mapping[str, str]:
+        """Return the segments that have a rank on a node that is about to be taken away, each with the reason in words."""
+
+    def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
+        """Return how many workers with these resources the elastic trials of an experiment may have together.
+
+        Return None if that is not known.
+        """
+
+    def forget(self, experiment: str) -> None:
+        """Forget the past usage of an experiment that has ended."""
+
+
+class GroupManager:
+    """Runs segments on worker groups.
+
+    Args:
+        pool: the pool that finds a group for each segment.
+        logs: the object that stores the ranks' logs; None if logs are not stored.
+    """
+
+    def __init__(self, pool: GroupPool, *, logs: Logs | None = None) -> None:
+        self._logs, self._pool = logs, pool
+        self._running: dict[str, SegmentRun] = {}
+        self._uploads = Uploads()
+        self._interrupts = Interrupts()
+
+    async def run(self, launch: Launch, *, inbox: Inbox) -> Outcome:
+        """Run one segment until it has ended, and return its outcome.
+
+        inbox: the object that is told when the segment has to wait for resources, and when its ranks start.
+        """
+        running = SegmentRun(launch, asyncio.get_running_loop().create_future())
+        self._running[launch.segment_id] = running
+        try:
+            return await self._run(running, inbox)
+        except NoRoom as error:
+            return failed(Failure(kind="system", cause="placement_timeout", message=str(error)))
+        except LostAtStart as error:
+            return failed(Failure(kind="system", cause="lost_at_start", message=str(error)))
+        except PlacementError as error:
+            return failed(Failure(kind="placement", cause="placement", message=str(error)))
+        except EndedEarly as ended:
+            if ended.ending.how == "left":
+                return Outcome(kind="left")
+            killed = Failure(kind="system", cause="killed", message=ended.ending.reason)
+            return failed(ended.ending.failure or killed)
+        finally:
+            del self._running[launch.segment_id]
+            running.over = True
+            if self._logs is not None:
+                self._logs.end(launch.segment_id, running.log_files, running.gone, running.log_rest)
+            for task in (running.grace, running.interrupting, *running.measuring.values()):
+                if task is not None:
+                    task.cancel()
+
+    async def interrupt(self, segment_id: str, action: str) -> None:
+        """Make all ranks of a segment wait for a verdict at the next report that no rank has begun.
+
+        A segment whose ranks have not been placed yet ends at once. A "kill" ends the group at once. After "stop" or
+        "cancel", the group is killed if it does not end within `limits.stop_grace_s`, counted from now even if its ranks
+        are still starting. After "stop", the group gets more time while it saves a last checkpoint. No other action kills
+        the group: all other actions wait for the report, because the training up to it would be lost otherwise.
+
+        If the segment has ended, a "kill" ends its uploads, whose checkpoints are then lost.
+        """
+        running = self._running.get(segment_id)
+        if running is None:
+            if action == "kill":
+                self._uploads.give_up(segment_id, "killed by a user")
+            return
+        if running.group is None or action == "kill":
+            running.end("left", action)
+            return
+        if action in _URGENT and running.grace is None:
+            running.grace = asyncio.create_task(self._grace(running, action))
+        if running.training:
+            await self._interrupts.interrupt(running)
+        else:
+            running.interrupt = action
+
+    async def _grace(self, running: SegmentRun, action: str) -> None:
+        grace = running.launch.limits.stop_grace_s
+        await asyncio.sleep(grace)
+        until = time.monotonic() + running.saving_s
+        while action == "stop" and time.monotonic() < until and await running.saves():
+            await asyncio.sleep(LOOK_S)
+        running.end("left", f"no report within {grace:g} s of the {action}")
+
+    async def upload_end(self, segment_id: str, checkpoint: str) -> CheckpointInfo | str:
+        """Wait until an upload that `Outcome.uploading` names has ended. Return the checkpoint, or why it is lost.
+
+        Each end can be asked for once.
+        """
+        return await self._uploads.end(segment_id, checkpoint)
+
+    def abandon(self, experiment: str, reason: str) -> None:
+        """End the uploads of an experiment that go on after their segments, because its driver ends."""
+        self._uploads.abandon(experiment, reason)
+
+    async def kill(self, segment_id: str, reason: str) -> None:
+        """End a segment now, as a failure with this reason, and end its group."""
+        running = self._running.get(segment_id)
+        if running is not None:
+            running.end("failed", reason)
+
+    def cut(self, rank: bytes, why: str, silent: bool) -> None:
+        """End the segment of a rank that cannot be reached any more, or cannot reach another rank.
+
+        Args:
+            rank: the token of the rank's process.
+            why: what was noticed, in words.
+            silent: True if its node cannot be reached any more.
+        """
+        for running in self._running.values():
+            workers = running.group.workers if running.group is not None else ()
+            for place, worker in zip(running.group.placed() if running.group is not None else (), workers, strict=True):
+                if worker.token == rank:
+                    failure = Failure(
+                        kind="system",
+                        cause="node_unreachable",
+                        message=why,
+                        rank=place.rank,
+                        node=place.host,
+                        pid=place.pid,
+                    )
+                    running.end("failed", why, failure)
+        self._pool.cut(rank, silent)
+
+    async def rest(self, keep: bool) -> None:
+        """End the idle groups, and wait until they have ended. If `keep` is true, idle groups without GPUs may stay."""
+        await self._pool.rest(keep)
+
+    def trim(self, scaling: Scaling, count: int | None) -> None:
+        """End all idle groups except the newest `count` with this scaling. If `count` is None, keep all with this scaling."""
+        self._pool.trim(scaling, count)
+
+    async def close(self) -> None:
+        """End all segments and groups, and wait until their processes and placement groups are gone."""
+        for running in self._running.values():
+            running.end("failed", "the driver is shutting down")
+        self._uploads.abandon(None, "the driver is shutting down")
+        while self._running:
+            await asyncio.sleep(0.01)
+        await self._pool.close()
+
+    def held(self) -> list[tuple[HeldGroup, list[Mapping[str, Any]]]]:
+        """Return the groups that hold resources, oldest first, each with the node, process and GPUs of its ranks."""
+        found = []
+        for held in self._pool.held():
+            running = self._running.get(held.segment_id)
+            group = running.group if running is not None else None
+            found.append((held, list(_placement(group)["ranks"]) if group is not None else []))
+        return found
+
+    def waiting(self) -> list[WaitingGroup]:
+        """Return the groups that wait, in the order in which they will be served."""
+        return self._pool.waiting()
+
+    def share(self, experiment: str) -> float:
+        """Return the largest fraction of any resource of the cluster that the experiment holds."""
+        return self._pool.share(experiment)
+
+    def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
+        """Return the segments that should end to make room for other experiments; see `GroupPool.make_room`."""
+        return self._pool.make_room(may_end)
+
+    async def leaving(self) -> Mapping[str, str]:
+        """Return the segments that have a rank on a node that is about to be taken away; see `GroupPool.leaving`."""
+        return await self._pool.leaving()
+
+    def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
+        """Return how many workers the elastic trials of an experiment may have together; see `GroupPool.granted`."""
+        return self._pool.granted(experiment, bundle)
+
+    def forget(self, experiment: str) -> None:
+        """Forget the past usage of an experiment that has ended."""
+        self._pool.forget(experiment)
+
+    async def settle(self) -> None:
+        """Wait until all groups that are being ended have ended."""
+        await self._pool.settle()
+
+    def stats(self) -> dict[str, int]:
+        """Return the numbers of running segments, waiting segments and warm groups."""
+        training = sum(running.training for running in self._running.values())
+        return {"running": training, "waiting": len(self._running) - training, "idle": self._pool.idle}
+
+    def training(self) -> list[str]:
+        """Return the ids of the segments whose ranks are training."""
+        return [name for name, running in self._running.items() if running.training]
+
+    async def stacks(self, segment_id: str) -> dict[str, str]:
+        """Return the current Python stacks of all ranks, by rank. A rank that cannot answer has a note instead."""
+        running = self._running.get(segment_id)
+        return await running.stacks() if running is not None else {}
+
+    async def data_sets(self, segment_id: str) -> list[dict[str, Any]]:
+        """Return the state of the data sets of Ray Data that rank 0 of a segment reads."""
+        running = self._running.get(segment_id)
+        return await running.data_sets() if running is not None else []
+
+    async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:
+        """Profile a rank; see `SegmentRun.profile`. Return None if the segment does not run here."""
+        running = self._running.get(segment_id)
+        return await running.profile(rank, request) if running is not None else None
+
+    async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
+        """Return the CPU seconds, the memory and the GPU memory of each rank that answers, by rank."""
+        running = self._running.get(segment_id)
+        answers = await running.ask("usage") if running is not None else {}
+        return {str(rank): found for rank, found in answers.items() if isinstance(found, dict)}
+
+    async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
+        """Return the current resource usage, by segment and rank, of all ranks that train and answer in time.
+
+        A rank that has not answered an earlier request gets no second one. Otherwise requests to a rank that hangs in C
+        code would pile up.
+        """
+        asked = [self._running[name] for name in segment_ids if name in self._running and self._running[name].training]
+        for running in asked:
+            assert running.group is not None
+            for rank, actor in enumerate(running.group.actors):
+                if rank not in running.measuring:
+                    task = running.measuring[rank] = asyncio.create_task(answer(actor.usage.remote()))
+                    task.add_done_callback(_heard)
+        waiting = [task for running in asked for task in running.measuring.values()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=ANSWER_S)
+        return {running.launch.segment_id: _answers(running) for running in asked if running.training}
+
+    # -- one segment
+
+    async def _run(self, running: SegmentRun, inbox: Inbox) -> Outcome:
+        launch = running.launch
+        begun = time.monotonic()
+        while True:
+            group, warm = await self._unless_ended(
+                running, self._pool.acquire(launch, lambda reason: inbox.waiting(launch.segment_id, reason))
+            )
+            running.group = group
+            running.log_files = [
+                LogFile(rank, worker.node, running.log_path(rank)) for rank, worker in enumerate(group.workers)
+            ]
+            reusable, sound = False, False
+            try:
+                ready, trained = self._start(group, launch)
+                watch = Watch(running, group, self._pool)
+                problem = await watch.until_ready(ready)
+                if isinstance(problem, NotReusable):
+                    sound = True
+                    log.info("a warm worker group cannot be reused: %s", problem.reason)
+                    if running.interrupt is not None:
+                        return Outcome(kind="left")
+                    continue
+                if problem is not None:
+                    sound = problem.cause in _SOUND
+                    return failed(problem)
+                running.training = True
+                now = time.monotonic()
+                inbox.started(launch.segment_id, _placement(group), now - begun, warm, now - group.held_since)
+                if running.interrupt is not None:
+                    running.interrupting = asyncio.create_task(self._interrupts.interrupt(running))
+                outcome = await watch.until_ended(trained)
+                reusable = launch.scaling.reuse_workers and (outcome.failure is None or _only_raised(outcome, launch))
+                sound = outcome.failure is None or outcome.failure.cause in _SOUND
+                self._uploads.begin(launch, group, outcome.uploading, running.saving_s)
+                return outcome
+            finally:
+                group.sound = sound
+                if not sound:
+                    self._uploads.lose(group, "its worker process had to be ended before the upload")
+                running.training = False
+                running.group = None
+                running.gone = self._pool.release(group, reusable)
+
+    def _start(self, group: Group, launch: Launch) -> tuple[list[Any], list[Any]]:
+        """Ask all ranks to prepare and then to train. Return the pending answers to both requests, as two lists by rank."""
+        code = None
+        if launch.code.entrypoint is None and launch.code.hash not in group.codes:
+            code = launch.code.blob
+            group.codes = {launch.code.hash}
+        ready, trained = [], []
+        for actor, assignment in zip(group.actors, group.assignments, strict=True):
+            ready.append(actor.prepare.remote(launch, None if group.assigned else assignment, code))
+            trained.append(actor.train.remote())
+        group.assigned = True
+        group.runs += 1
+        return ready, trained
+
+    async def _unless_ended(self, running: SegmentRun, work: Any) -> Any:
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task, running.ending}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise EndedEarly(running.ending.result())
+        finally:
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(BaseException):
+                    await task
+
+
+def _placement(group: Group) -> Mapping[str, Any]:
+    return {
+        "ranks": [
+            {"rank": p.rank, "node": p.node, "host": p.host, "pid": p.pid, "gpus": list(p.gpus)} for p in group.placed()
+        ]
+    }
+
+
+def _only_raised(outcome: Outcome, launch: Launch) -> bool:
+    """Return whether the worker process can be reused after this failure.
+
+    The failure must be a Python exception before the first report. The worker must be the only rank, since another rank
+    might still wait for it, and must have no GPU, since the error may have broken the GPU's context. Even then, the
+    worker is reused only if its clean-up succeeds.
+    """
+    failure, scaling = outcome.failure, launch.scaling
+    if failure is None or failure.kind != "user" or failure.cause != "exception" or outcome.reports:
+        return False
+    return scaling.num_workers == 1 and not scaling.bundle().get("GPU")
+
+
+def _answers(running: SegmentRun) -> dict[int, dict[str, float]]:
+    """Return the measurements that have arrived, by rank, and remove their tasks from `measuring`."""
+    done = {rank: task for rank, task in running.measuring.items() if task.done()}
+    for rank in done:
+        del running.measuring[rank]
+    return {rank: task.result() for rank, task in done.items() if not task.cancelled() and task.exception() is None}
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """Ignore an error of the task: if it means that a rank has died, the `Watch` of the segment notices that too."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,289 @@
+"""Wait for the ranks of a segment, and find the cause if a rank fails, hangs or does not leave."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from tuner.domain.segments import Failure, Outcome
+from tuner.trials.groups import failures
+from tuner.trials.groups.cluster import nodes
+from tuner.trials.groups.failures import Findings
+from tuner.trials.groups.pools.group import Group
+from tuner.trials.groups.segments.segment_run import ANSWER_S, LOOK_S, SAVING_S, EndedEarly, SegmentRun, answer
+from tuner.trials.messages.launch import Launch
+from tuner.trials.messages.lost import lost_errors
+from tuner.trials.messages.protocol import NotReusable, Progress, RankError, RankResult
+
+log = logging.getLogger(__name__)
+
+_CAUSE_S = 10.0  # seconds to wait for the error behind a communication error, which arrives late on a busy machine
+_READY_S = 120.0  # seconds that imports and the rendezvous may take, even if `hang_timeout_s` is shorter
+# seconds for which all ranks may fail to answer; they may be in C code that holds the GIL, or the machine may be swapping
+_UNRESPONSIVE_S = 20.0
+
+
+class Nodes(Protocol):
+    """An object, such as a pool, that can run functions on the nodes of a group."""
+
+    async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function, such as those of the module `nodes`, on a node, and return its value."""
+
+
+class Watch:
+    """Watches the ranks of one segment.
+
+    Args:
+        run: the state of the segment.
+        group: the worker group on which the segment runs.
+        pool: the object that runs functions on the group's nodes.
+    """
+
+    def __init__(self, run: SegmentRun, group: Group, pool: Nodes) -> None:
+        self._run, self._group, self._pool = run, group, pool
+        self._limits = run.launch.limits
+        self._placed = group.placed()
+        self._results: dict[int, RankResult] = {}
+        self._communication: Failure | None = None  # an error most likely caused by the end of another rank
+        self._unresponsive_since: float | None = None  # since when no rank answers; None if any rank does
+        # Points in time by the monotonic clock, or None:
+        self._cause_until: float | None = None  # when to stop waiting for the cause of the communication error
+        self._leave_until: float | None = None  # once a rank has left: when all ranks must have left
+        self._save_until = 0.0  # once a rank has left: when all ranks must have saved their checkpoints
+        self._check_at: float | None = None  # when to check next whether the ranks make progress
+
+    async def until_ready(self, refs: Sequence[Any]) -> Failure | NotReusable | None:
+        """Wait until all ranks are ready to call the training function, or until it is clear that one will not be.
+
+        Return None if all ranks are ready, else the failure or the reason why a warm process cannot be reused.
+        """
+        tasks = _tasks(refs)
+        pending = set(tasks)
+        communication: Failure | None = None
+        until = time.monotonic() + _ready_s(self._run.launch)
+        try:
+            while pending:
+                done = await self._next(pending, until)
+                if not done:
+                    return communication or await self._never_ready(min(tasks[task] for task in pending))
+                for task in done:
+                    pending.discard(task)
+                    found = await self._result(task, tasks[task])
+                    if isinstance(found, (NotReusable, Failure)):
+                        return found
+                    if isinstance(found, RankError):
+                        failure = failures.from_error(found, self._placed[tasks[task]])
+                        if not found.communication:
+                            return failure
+                        communication = communication or failure
+                        until = time.monotonic() + _CAUSE_S
+            return communication
+        finally:
+            _forget(tasks)
+
+    async def until_ended(self, refs: Sequence[Any]) -> Outcome:
+        """Wait until all ranks have ended or it is clear that some never will. Return the outcome of the segment."""
+        hang_timeout = self._limits.hang_timeout_s
+        self._check_at = None if hang_timeout is None else time.monotonic() + hang_timeout
+        tasks = _tasks(refs)
+        pending = set(tasks)
+        try:
+            while pending:
+                due = (self._cause_until, self._leave_until, self._check_at)
+                for task in await self._next(pending, min((t for t in due if t is not None), default=None)):
+                    pending.discard(task)
+                    if (failed := await self._ended(task, tasks[task])) is not None:
+                        return failed
+                if pending and (failed := await self._overdue([tasks[task] for task in pending])) is not None:
+                    return failed
+        finally:
+            _forget(tasks)
+        return await self._outcome()
+
+    # -- waiting
+
+    async def _next(self, pending: Iterable[asyncio.Task[Any]], until: float | None) -> set[asyncio.Task[Any]]:
+        """Wait until at least one rank has answered, and return the tasks of those that have.
+
+        Return an empty set if no rank has answered by the time `until`.
+
+        Raises:
+            EndedEarly: the segment has to end now.
+        """
+        timeout = None if until is None else max(0.0, until - time.monotonic())
+        ending = self._run.ending
+        done, _ = await asyncio.wait({*pending, ending}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if ending.done():
+            raise EndedEarly(ending.result())
+        return {task for task in done if isinstance(task, asyncio.Task)}
+
+    async def _result(self, task: asyncio.Task[Any], rank: int) -> Any:
+        """Return a rank's answer, or a `Failure` if the rank's process has died."""
+        try:
+            return task.result()
+        except lost_errors() as error:
+            worker = self._group.workers[rank]
+            found = await self._inspect(rank)
+            return failures.from_death(error, self._placed[rank], worker.oom_kills, found)
+
+    async def _ended(self, task: asyncio.Task[Any], rank: int) -> Outcome | None:
+        """Record how one rank has ended. Return the segment's outcome if it is now known, else None."""
+        result = await self._result(task, rank)
+        if isinstance(result, Failure):
+            return failed(result, self._reports())
+        self._results[rank] = result
+        self._run.log_rest += result.log
+        if result.error is not None:
+            failure = failures.from_error(result.error, self._placed[rank])
+            if result.error.cause == "stop_ignored":
+                failure = dataclasses.replace(failure, stacks=await self._run.stacks())
+            if not result.error.communication:
+                return failed(failure, result.reports)
+            self._communication = self._communication or failure
+            self._cause_until = self._cause_until or time.monotonic() + _CAUSE_S
+        elif result.kind == "left" and self._leave_until is None:
+            self._leave_until = time.monotonic() + self._limits.stop_grace_s
+            self._save_until = time.monotonic() + self._run.saving_s
+        return None
+
+    async def _overdue(self, missing: Sequence[int]) -> Outcome | None:
+        """Return the segment's outcome if the ranks that have not ended are past a deadline, else None."""
+        now = time.monotonic()
+        if self._communication is not None and self._cause_until is not None and now >= self._cause_until:
+            return failed(_peer_lost(self._communication), self._reports())
+        if self._leave_until is not None and now >= self._leave_until:
+            if await self._run.saves(missing, too_long=now >= self._save_until):
+                self._leave_until = now + min(LOOK_S, self._limits.stop_grace_s)
+                return None
+            return failed(await self._stayed(missing), self._reports())
+        hang_timeout = self._limits.hang_timeout_s
+        if self._check_at is not None and hang_timeout is not None and now >= self._check_at:
+            rank, idle = await self._idle(missing)
+            if idle >= hang_timeout:
+                return failed(await self._hung(rank), self._reports())
+            self._check_at = now + (hang_timeout - idle if self._unresponsive_since is None else LOOK_S)
+        return None
+
+    async def _outcome(self) -> Outcome:
+        """Return the outcome after all ranks have ended."""
+        if self._communication is not None:
+            return failed(_peer_lost(self._communication), self._reports())
+        results = self._results
+        reports = results[0].reports
+        warning = "; ".join(filter(None, (failures.uneven(results), *(result.warning for result in results.values()))))
+        uploading = tuple(results[0].uploading)
+        if any(result.kind == "left" for result in results.values()):
+            return Outcome(kind="left", reports=reports, warning=warning, uploading=uploading)
+        if reports == 0 and not self._run.launch.start_iteration:  # a later segment may have had nothing to do
+            return failed(await self._no_report())
+        return Outcome(kind="returned", reports=reports, warning=warning, uploading=uploading)
+
+    def _reports(self) -> int:
+        return max((result.reports for result in self._results.values()), default=0)
+
+    async def _idle(self, ranks: Sequence[int]) -> tuple[int, float]:
+        """Return the rank that most likely delays the others, and the seconds for which no rank has made progress.
+
+        That rank is one that does not answer; if all ranks answer, it is the rank with the fewest reports.
+        """
+        asked_at = time.monotonic()
+        answers = await self._run.ask("progress", ranks)
+        known = {rank: answer for rank, answer in answers.items() if isinstance(answer, Progress)}
+        unresponsive = [rank for rank in ranks if rank not in known]
+        if unresponsive and len(unresponsive) == len(ranks):
+            since = self._unresponsive_since = self._unresponsive_since or asked_at
+            return unresponsive[0], float("inf") if time.monotonic() - since >= _UNRESPONSIVE_S else 0.0
+        self._unresponsive_since = None
+        limit = self._run.saving_s
+        excused = [
+            # Rank 0 may wait for the driver for any length of time, while the other ranks wait for rank 0.
+            (rank == 0 and answer.waiting) or (answer.saving and answer.idle_s < limit)
+            for rank, answer in known.items()
+        ]
+        idle = 0.0 if any(excused) else min(answer.idle_s for answer in known.values())
+        return unresponsive[0] if unresponsive else min(known, key=lambda r: (known[r].reports, known[r].waiting)), idle
+
+    # -- failures in detail
+
+    async def _inspect(self, rank: int) -> Findings:
+        """Collect evidence about a rank on its node: the end of its log, and the node's count of OOM kills."""
+        node = self._group.workers[rank].node
+        try:
+            found: Findings = await asyncio.wait_for(
+                self._pool.on_node(node, nodes.inspect, self._run.log_path(rank)), 10 * ANSWER_S
+            )
+            return found
+        except Exception as error:
+            log.info("node %s does not answer: %s", node[:8], error)
+            return Findings(node_alive=False)
+
+    async def _hung(self, rank: int) -> Failure:
+        limit = self._limits.hang_timeout_s
+        return await self._failure(rank, "hang", f"no report for {limit:g} s; the stacks of all ranks are stored")
+
+    async def _never_ready(self, rank: int) -> Failure:
+        message = f"the rank was not ready to train within {_ready_s(self._run.launch):g} s"
+        return await self._failure(rank, "hang", message)
+
+    async def _stayed(self, ranks: Sequence[int]) -> Failure:
+        answers = await self._run.ask("progress", ranks)
+        known = [f"rank {r} has made {a.reports} reports" for r, a in answers.items() if isinstance(a, Progress)]
+        message = (
+            f"the rank did not leave within {self._limits.stop_grace_s:g} s of the other ranks"
+            + (f" ({', '.join(known)})" if known else "")
+            + ": every rank must call tuner.report equally often and must not catch its exceptions"
+        )
+        return await self._failure(ranks[0], "stop_ignored", message)
+
+    async def _no_report(self) -> Failure:
+        message = "the training function returned without calling tuner.report"
+        return await self._failure(0, "no_report", message, stacks=False)
+
+    async def _failure(self, rank: int, cause: str, message: str, stacks: bool = True) -> Failure:
+        place = self._placed[rank]
+        found = await self._inspect(rank)
+        return Failure(
+            kind="user",
+            cause=cause,
+            message=message,
+            rank=rank,
+            node=place.host,
+            pid=place.pid,
+            log_tail=found.log_tail,
+            stacks=await self._run.stacks() if stacks else {},
+        )
+
+
+def failed(failure: Failure, reports: int = 0) -> Outcome:
+    """Return the outcome of a segment with this failure."""
+    return Outcome(kind="failed", failure=failure, reports=reports)
+
+
+def _ready_s(launch: Launch) -> float:
+    # A checkpoint on another node's disk has to be copied first.
+    maybe_elsewhere = launch.checkpoint is not None and launch.checkpoint.node is not None
+    return max(SAVING_S if maybe_elsewhere else _READY_S, launch.limits.hang_timeout_s or 0.0)
+
+
+def _peer_lost(communication: Failure) -> Failure:
+    """Turn a communication error into a failure with the cause `peer_lost`, because no other rank reported an error.
+
+    Another rank or its connection was lost, which is not the fault of the user's code.
+    """
+    return dataclasses.replace(communication, kind="system", cause="peer_lost")
+
+
+def _tasks(refs: Sequence[Any]) -> dict[asyncio.Task[Any], int]:
+    return {asyncio.create_task(answer(ref)): rank for rank, ref in enumerate(refs)}
+
+
+def _forget(tasks: Mapping[asyncio.Task[Any], int]) -> None:
+    """Cancel tasks whose answers are no longer needed, and ignore their errors."""
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.exception()
+        task.cancel()

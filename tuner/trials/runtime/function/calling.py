@@ -1,0 +1,56 @@
+"""Call a training function, including one that returns or yields metrics instead of reporting them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import GeneratorType
+from typing import Any
+
+from tuner.trials.compat.forms import with_metrics
+from tuner.trials.compat.ray_compat import Finished
+from tuner.trials.messages.launch import Launch
+from tuner.trials.runtime.function.directories import explain_missing
+from tuner.trials.training.metrics import flatten, numbers
+from tuner.trials.training.session import Session
+
+
+def call(function: Callable[[Any], Any], config: dict[str, Any], session: Session, launch: Launch) -> None:
+    """Run the training function until it returns, and report the values that it yields or returns.
+
+    Each value that a generator yields is reported. If the function has not reported anything, its return value is
+    reported: a number is the value of the objective, and the numbers of a dict are metrics. Other values are ignored.
+    """
+    metric = launch.metric
+    named: set[str] = set()
+    try:
+        result = with_metrics(function, [metric or "value"])(config)
+        if isinstance(result, GeneratorType):
+            for value in result:
+                session.report(_metrics(value, metric, named))
+        elif session.count == 0 and _is_result(result):
+            session.as_value = True
+            session.report(_metrics(result, metric, named))
+    except Finished:
+        return
+    except FileNotFoundError as error:
+        explain_missing(error, launch.code.working_dir)
+        raise
+    except AttributeError as error:
+        if isinstance(error.obj, dict) and str(error.name).startswith("suggest_"):
+            error.add_note(
+                "an objective of Optuna is recognised by the name of its first argument, which must be trial"
+            )
+        raise
+
+
+def _is_result(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return True
+    try:
+        return not isinstance(value, bool) and bool(flatten({"value": value}))
+    except TypeError:
+        return False
+
+
+def _metrics(value: Any, metric: str | None, named: set[str]) -> dict[str, float]:
+    return numbers(value if isinstance(value, Mapping) else {metric or "value": value}, named, metric)

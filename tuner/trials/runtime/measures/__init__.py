@@ -1,0 +1,1 @@
+"""Measure a rank's process: its resource usage, and profiles of its code."""

@@ -1,0 +1,444 @@
+"""Profile this process for a while, from a thread of its own: sample its Python stacks, or trace what Python allocates.
+
+Both need no rights, because a process may look into itself. A sampler in another process, such as py-spy, would need
+ptrace, which containers usually forbid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import linecache
+import os
+import random
+import sys
+import threading
+import time
+import tracemalloc
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from tuner import __version__
+from tuner.trials.messages.profiling import ProfileRequest
+from tuner.trials.runtime.measures import process_stats
+from tuner.trials.runtime.measures.speedscope import Frame, Part, Stack, document
+from tuner.trials.runtime.sending.logs import OWN
+
+_DEEPEST = 256  # frames of a stack; of a deeper one, the outermost are left out
+_TRACED_FRAMES = 16  # frames that are kept for each block of memory
+_LINES = 50  # lines of code in a memory profile
+_RSS_EVERY_S = 0.05
+_SWITCH_S = 1e-4  # after this time, the thread that has the GIL is told to give it to the sampler
+_TRIES = 10  # to read a stack while its thread goes on
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_TICKS = os.sysconf("SC_CLK_TCK")
+_THREADING = threading.__file__
+_TASKS = "/proc/self/task"
+
+STILL_SUMS_UP = "still sums up an earlier profile"
+
+CPU_NOTES = (
+    "The time of C code counts for the Python line that called it. Child processes, such as the workers of a data loader, "
+    "are not sampled, and neither are threads that run no Python code.",
+)
+MEMORY_NOTES = (
+    "The lines show what was allocated during the profile and still exists at its end. Memory that C++ code allocates by "
+    "itself, such as torch's tensors on the CPU, is in the resident memory but in no line; memray can trace it.",
+)
+TRACED_BEFORE = (
+    "The training code had started tracemalloc itself, so the profile has the number of frames that the code chose."
+)
+ENDED_EARLY = {"error": "it was ended before its time was over"}
+"""Stands for a profile that somebody has ended, so that it is not summed up."""
+STOPPED = "The training code has stopped tracemalloc during the profile, so there are no lines."
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The segment that is profiled.
+
+    Attributes:
+        profile_id: the id of the profile.
+        name: the name of the profile.
+        thread: the identifier of the thread that trains; None if there is none yet.
+        ended: is set when the segment ends, which ends the profile too.
+        told: is set when nobody wants the profile any more, which ends it too.
+    """
+
+    profile_id: str
+    name: str
+    thread: int | None
+    ended: threading.Event
+    told: threading.Event = field(default_factory=threading.Event)
+
+
+class Profiler:
+    """Makes one profile at a time, and keeps it until the next one begins."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: Subject | None = None
+        self._until = 0.0  # when the running profile stops to observe, by the monotonic clock
+        self._made: tuple[str, dict[str, Any]] | None = None  # the profile's id, and the profile
+        self._unwanted: deque[str] = deque(maxlen=100)  # ids of profiles that were stopped before they began
+
+    def start(self, subject: Subject, request: ProfileRequest) -> str | None:
+        """Begin a profile in the background. Return None, or the reason why it cannot begin."""
+        with self._lock:
+            if subject.profile_id in self._unwanted:
+                return "was told not to begin this profile"
+            if self._running is not None:
+                left = self._until - time.monotonic()
+                if left <= 0 or self._running.told.is_set() or self._running.ended.is_set():
+                    return STILL_SUMS_UP
+                return f"is being profiled already, for {left:.0f} s more"
+            self._running, self._until, self._made = subject, time.monotonic() + request.duration_s, None
+        threading.Thread(target=self._make, args=(subject, request), name="tuner-profile", daemon=True).start()
+        return None
+
+    def stop(self, profile_id: str) -> None:
+        """End a profile, because nobody wants it any more. If it has not begun yet, it will not begin."""
+        with self._lock:
+            if self._running is not None and self._running.profile_id == profile_id:
+                self._running.told.set()
+            else:
+                self._unwanted.append(profile_id)
+
+    def take(self, profile_id: str) -> dict[str, Any] | None:
+        """Return a profile if it is the newest one; None while it is being made."""
+        with self._lock:
+            return self._made[1] if self._made is not None and self._made[0] == profile_id else None
+
+    def _make(self, subject: Subject, request: ProfileRequest) -> None:
+        try:
+            found = (sampled if request.kind == "cpu" else traced)(subject, request)
+        except Exception as error:
+            found = {"error": f"{type(error).__name__}: {error}"}
+        with self._lock:
+            self._made, self._running = (subject.profile_id, found), None
+
+
+def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
+    """Sample the Python stacks of the threads until the time is over or the segment ends.
+
+    The threads of tuner and Ray, and the main thread of the process unless it trains, are left out. A sample weighs the time
+    since the sample before, so the weights of a thread add up to the time that was observed.
+    """
+    sampler_before = time.thread_time()
+    since = time.clock_gettime(time.CLOCK_BOOTTIME)
+    cpu_before, threads_before = process_stats.cpu_s(), _cpu_by_thread()
+    weights: dict[int, dict[_Raw, float]] = defaultdict(lambda: defaultdict(float))
+    codes: dict[int, CodeType] = {}
+    names: dict[int, str] = {}
+    natives: dict[int, int | None] = {}
+    own, main = threading.get_ident(), threading.main_thread().ident
+    hidden = {own, main} - {subject.thread}
+    # The interval varies, so that training that does something at a fixed rate is not always met at the same place. The
+    # generator is not the one that the training code has seeded.
+    vary = random.Random(0).uniform
+    samples, ended = 0, False
+    began = last = due = time.monotonic()
+    until = began + request.duration_s
+    with _prompt():
+        while not ended and last < until:
+            due = max(due + vary(0.5, 1.5) / request.rate_hz, last)  # samples that are missed are not made up for
+            ended = subject.ended.wait(max(0.0, min(due, until) - time.monotonic())) or subject.told.is_set()
+            now = time.monotonic()
+            threads = {thread.ident: thread for thread in threading.enumerate()}
+            for ident, frame in sys._current_frames().items():
+                thread = threads.get(ident)
+                name = thread.name if thread is not None else f"thread {ident}"
+                if ident in hidden or name.startswith(("ray_", "tuner-")):
+                    continue
+                names[ident], natives[ident] = name, thread.native_id if thread is not None else None
+                weights[ident][_whole(ident, frame, codes)] += now - last
+            frame = thread = None  # type: ignore[assignment]  # they would keep the training code's variables alive
+            threads.clear()
+            samples += 1
+            last = now
+    if subject.told.is_set():
+        return ENDED_EARLY
+    threads_after, sampler_s = _cpu_by_thread(), time.thread_time() - sampler_before
+    order = sorted(weights, key=lambda ident: (ident != subject.thread, -sum(weights[ident].values())))
+    return {
+        **_common(request, last - began, not ended, CPU_NOTES),
+        "cpu": {
+            "samples": samples,
+            "rate_hz": request.rate_hz,
+            "cpu_s": process_stats.cpu_s() - cpu_before,
+            "sampler_cpu_s": sampler_s,
+            "threads": [
+                {"name": names[ident], "cpu_s": _used(natives[ident], threads_before, threads_after, since)}
+                for ident in order
+            ],
+        },
+        "memory": None,
+        "speedscope": document(
+            subject.name,
+            f"tuner {__version__}",
+            [Part(names[ident], "seconds", _resolved(weights[ident], codes)) for ident in order],
+        ),
+    }
+
+
+@contextlib.contextmanager
+def _prompt() -> Iterator[None]:
+    """Let this thread get the GIL soon after it asks for it.
+
+    By default, the thread that computes may keep the GIL for 5 ms. Most training code gives it up by itself more often, as for
+    each call of torch, so that every sample would show such a call, and none the Python code between two calls.
+    """
+    before = _changes.interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        yield
+    finally:
+        if _is_short():
+            sys.setswitchinterval(before)
+        _changes.interval = None
+
+
+def _is_short() -> bool:
+    """Return True unless the training code has changed the switch interval during the profile."""
+    return abs(sys.getswitchinterval() - _SWITCH_S) < 2e-6  # it is rounded to microseconds
+
+
+@dataclass(slots=True)
+class _Changes:
+    """The settings of this process that the running profile has changed.
+
+    Attributes:
+        interval: the switch interval before the profile; None if it is not changed.
+        traces: True if the profile has started tracemalloc.
+    """
+
+    interval: float | None = None
+    traces: bool = False
+
+
+_changes = _Changes()
+
+
+def _undo_in_child() -> None:
+    """Undo the changes of a running profile in a forked process, such as a data loader's worker, where no profile runs."""
+    if _changes.interval is not None and _is_short():
+        sys.setswitchinterval(_changes.interval)
+    if _changes.traces:
+        tracemalloc.stop()
+    _changes.interval, _changes.traces = None, False
+
+
+os.register_at_fork(after_in_child=_undo_in_child)
+
+
+def traced(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
+    """Trace what Python allocates until the time is over or the segment ends."""
+    notes = list(MEMORY_NOTES)
+    was_traced = tracemalloc.is_tracing()
+    before = None
+    if was_traced:
+        notes.append(TRACED_BEFORE)
+        before = tracemalloc.take_snapshot()
+    else:
+        _changes.traces = True
+        tracemalloc.start(_TRACED_FRAMES)
+    snapshot = None
+    try:
+        gpu_before = _gpu_bytes()
+        first = peak = process_stats.rss_bytes()
+        began = now = time.monotonic()
+        until = began + request.duration_s
+        ended = False
+        while not ended and now < until:
+            ended = subject.ended.wait(min(_RSS_EVERY_S, until - now)) or subject.told.is_set()
+            now = time.monotonic()
+            peak = max(peak, process_stats.rss_bytes())
+        last, gpu_after, gpu_summary = process_stats.rss_bytes(), _gpu_bytes(), _gpu_summary()
+        traced_peak = tracer = 0
+        if subject.told.is_set():
+            return ENDED_EARLY
+        if tracemalloc.is_tracing():
+            traced_peak = tracemalloc.get_traced_memory()[1]
+            tracer = tracemalloc.get_tracemalloc_memory()
+            snapshot = tracemalloc.take_snapshot()
+        else:
+            notes.append(STOPPED)
+    finally:
+        if not was_traced:
+            tracemalloc.stop()  # before the summary, which allocates much
+            _changes.traces = False
+    found = _allocated(snapshot, before) if snapshot is not None else []
+    return {
+        **_common(request, now - began, not ended, notes),
+        "cpu": None,
+        "memory": {
+            "lines": _lines(found),
+            "traced_bytes": sum(size for _, size, _ in found),
+            "traced_peak_bytes": None if was_traced else traced_peak,
+            "tracer_bytes": tracer,
+            "rss_start_bytes": first,
+            "rss_end_bytes": last,
+            "rss_peak_bytes": max(peak, last),
+            "gpu_start_bytes": gpu_before,
+            "gpu_end_bytes": gpu_after,
+            "gpu_summary": gpu_summary,
+        },
+        "speedscope": document(
+            subject.name,
+            f"tuner {__version__}",
+            [Part("Python allocations", "bytes", _summed(found))],
+        ),
+    }
+
+
+def _common(request: ProfileRequest, observed_s: float, complete: bool, notes: Iterable[str]) -> dict[str, Any]:
+    return {"kind": request.kind, "duration_s": observed_s, "complete": complete, "notes": list(notes)}
+
+
+# -- stacks ----------------------------------------------------------------------------------------------------------------
+
+_Raw = tuple[tuple[int, int], ...]
+"""A stack as it is sampled: (id of the code object, line), the innermost frame first. Hashing a code object is slow."""
+
+
+def _whole(ident: int, frame: FrameType, codes: dict[int, CodeType]) -> _Raw:
+    """Return the stack of a thread. Read it again if the thread ran meanwhile.
+
+    The sampler may lose the GIL while it follows the frames. A generator that yields at that moment loses its caller, so the
+    stack would end with the generator. The outermost frame of a thread is never a generator.
+    """
+    found = _raw(frame, codes)
+    for _ in range(_TRIES):
+        if len(found) == _DEEPEST or not codes[found[-1][0]].co_flags & _GENERATORS:
+            break
+        found = _raw(sys._current_frames().get(ident, frame), codes)
+    return found
+
+
+def _raw(frame: FrameType | None, codes: dict[int, CodeType]) -> _Raw:
+    found: list[tuple[int, int]] = []
+    while frame is not None and len(found) < _DEEPEST:
+        code = frame.f_code
+        codes[id(code)] = code  # while it is kept here, no other object gets its id
+        found.append((id(code), frame.f_lineno or 0))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def _resolved(weights: Mapping[_Raw, float], codes: Mapping[int, CodeType]) -> dict[Stack, float]:
+    found: dict[Stack, float] = defaultdict(float)
+    for raw, weight in weights.items():
+        stack = tuple(Frame(codes[key].co_qualname, codes[key].co_filename, line) for key, line in reversed(raw))
+        found[_of_the_user(stack)] += weight
+    return found
+
+
+def _of_the_user(stack: Stack) -> Stack:
+    """Return a stack without the outermost frames, if these belong to `threading` or to this package."""
+    for begin, frame in enumerate(stack):
+        if frame.file != _THREADING and not frame.file.startswith(OWN):
+            return stack[begin:]
+    return stack
+
+
+class _Thread(NamedTuple):
+    """A thread's CPU seconds, and when it started, in seconds since the machine did."""
+
+    cpu_s: float
+    began: float
+
+
+def _cpu_by_thread() -> dict[int, _Thread]:
+    """Return the CPU time of each thread of this process, by its id in the kernel; empty without /proc."""
+    found = {}
+    tasks: list[str] = []
+    with contextlib.suppress(OSError):  # there is no /proc
+        tasks = os.listdir(_TASKS)
+    for task in tasks:
+        with contextlib.suppress(OSError):  # the thread has just ended
+            fields = Path(_TASKS, task, "stat").read_text().rpartition(")")[2].split()
+            found[int(task)] = _Thread((int(fields[11]) + int(fields[12])) / _TICKS, int(fields[19]) / _TICKS)
+    return found
+
+
+def _used(
+    native: int | None, before: Mapping[int, _Thread], after: Mapping[int, _Thread], since: float
+) -> float | None:
+    """Return the CPU seconds that a thread used between two readings; None if a reading of it is missing.
+
+    since: when the first reading began. The reading of a thread that started later, perhaps with the id of one that had
+    ended, is zero.
+    """
+    if native is None or (now := after.get(native)) is None:
+        return None
+    first = before.get(native)
+    if first is not None and first.began == now.began:
+        return now.cpu_s - first.cpu_s
+    return now.cpu_s if now.began >= since - 1 / _TICKS else None
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------------
+
+
+def _allocated(snapshot: tracemalloc.Snapshot, before: tracemalloc.Snapshot | None) -> list[tuple[Stack, int, int]]:
+    """Return (stack, bytes, blocks) of what was allocated since `before`, or since tracing began, and still exists.
+
+    What this file has allocated is left out.
+    """
+    if before is None:
+        found = [(one.traceback, one.size, one.count) for one in snapshot.statistics("traceback")]
+    else:
+        changes = snapshot.compare_to(before, "traceback")
+        found = [(one.traceback, one.size_diff, one.count_diff) for one in changes if one.size_diff > 0]
+    lines: dict[tracemalloc.Frame, Frame] = {}  # a line is in many stacks
+    shown = []
+    for trace, size, blocks in found:
+        stack = tuple(lines[at] if at in lines else lines.setdefault(at, _line(at)) for at in trace)
+        if not any(frame.file == __file__ for frame in stack):
+            shown.append((_of_the_user(stack), size, blocks))
+    return shown
+
+
+def _line(at: tracemalloc.Frame) -> Frame:
+    """Return a frame that is called like its line of code, because tracemalloc does not know its function."""
+    code = linecache.getline(at.filename, at.lineno).strip()
+    return Frame(code[:100] or f"{os.path.basename(at.filename)}:{at.lineno}", at.filename, at.lineno)
+
+
+def _summed(found: list[tuple[Stack, int, int]]) -> dict[Stack, float]:
+    weights: dict[Stack, float] = defaultdict(float)
+    for stack, size, _ in found:
+        weights[stack] += size
+    return weights
+
+
+def _lines(found: list[tuple[Stack, int, int]]) -> list[dict[str, Any]]:
+    """Return the lines of code that have allocated most, the largest first."""
+    lines: dict[Frame, list[int]] = defaultdict(lambda: [0, 0])
+    for stack, size, blocks in found:
+        line = lines[stack[-1]]
+        line[0] += size
+        line[1] += blocks
+    largest = sorted(lines.items(), key=lambda one: -one[1][0])[:_LINES]
+    return [
+        {"file": at.file, "line": at.line, "code": at.name, "bytes": size, "blocks": blocks}
+        for at, (size, blocks) in largest
+    ]
+
+
+def _gpu_bytes() -> int | None:
+    found = process_stats.gpu_usage().get("gpu_bytes")
+    return None if found is None else int(found)
+
+
+def _gpu_summary() -> str | None:
+    """Return torch's summary of the memory of each GPU that this process uses; None without one."""
+    cuda = process_stats.cuda()
+    if cuda is None:
+        return None
+    devices = [device for device in range(cuda.device_count()) if cuda.memory_reserved(device)]
+    return "\n".join(str(cuda.memory_summary(device, abbreviated=True)) for device in devices) or None

@@ -1,0 +1,117 @@
+"""Write the output of a rank to a log file. Each rank has a log file for each segment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from tuner.domain.logs import LogChunk
+from tuner.trials.runtime.sending.log_shipper import LogShipper
+
+_NOISE = re.compile(r"\[[-0-9]{10} [:,0-9]{12} [A-Z] \d+ \d+\] \S+\.cc:\d+:|Extension modules: ")
+"""Lines that Ray's C++ code and `faulthandler` print when a process crashes, and that say nothing about user code."""
+EXIT_NOTE = "tuner: os._exit"
+
+
+class Capture:
+    """Redirects the standard output and error of the process to the file `path`, from `begin` to `end`.
+
+    The file descriptors themselves are redirected, so the output of C code and of child processes is included.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._saved: tuple[int, int] | None = None
+        self._shipper: LogShipper | None = None
+
+    def ship(self, shipper: LogShipper) -> None:
+        """Start a shipper, which sends the log file to the driver until `end` is called."""
+        self._shipper = shipper
+        shipper.start()
+
+    def begin(self) -> None:
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        _flush()
+        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._saved = (os.dup(1), os.dup(2))
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.close(file)
+
+    def end(self, take_rest: bool = False) -> Sequence[LogChunk]:
+        """Restore the file descriptors, and let the shipper send the unsent part of the log.
+
+        take_rest: True to return the unsent part instead if it is short. The caller must then send it.
+        """
+        if self._saved is None:
+            return ()
+        _flush()
+        for saved, standard in zip(self._saved, (1, 2), strict=True):
+            os.dup2(saved, standard)
+            os.close(saved)
+        self._saved = None
+        if self._shipper is None:
+            return ()
+        if take_rest:
+            return self._shipper.rest()
+        self._shipper.finish()
+        return ()
+
+    def tail(self, lines: int) -> str:
+        _flush()
+        return tail(self.path, lines)
+
+
+def tail(path: str, lines: int, limit: int = 64 * 1024) -> str:
+    """Return the last lines of a log file as a terminal would show them, or "" if the file does not exist."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+            text = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    shown = [
+        line.rstrip("\r").rpartition("\r")[2]  # a progress bar overwrites its line
+        for line in text.split("\n")
+        if not _NOISE.match(line)
+    ]
+    while shown and not shown[-1]:
+        shown.pop()
+    return "\n".join(shown[-lines:])
+
+
+def note_exits() -> None:
+    """Make `os._exit` write a line and a stack to the log. Otherwise a process that calls it would seem to be killed."""
+    real, owner = os._exit, os.getpid()
+
+    def noted(status: int) -> NoReturn:
+        if os.getpid() == owner:
+            with contextlib.suppress(Exception):
+                _flush()
+                where = "".join(traceback.format_list(_of_the_user(traceback.extract_stack()[:-1])[-12:]))
+                os.write(2, f"{where}{EXIT_NOTE}({status}) was called\n".encode())
+        real(status)
+
+    os._exit = noted
+
+
+OWN = str(Path(__file__).resolve().parents[2]) + os.sep
+"""The folder of `tuner.trials`, to tell stack frames in it from those in user code."""
+
+
+def _of_the_user(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """Return the frames that were called from the last frame of `tuner.trials`, or all frames if there are none."""
+    ours = [i for i, frame in enumerate(frames) if frame.filename.startswith(OWN)]
+    return frames[ours[-1] + 1 :] or frames if ours else frames
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
