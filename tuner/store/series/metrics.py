@@ -123,7 +123,8 @@ class Metrics:
             start = begin(connection, experiment_id)
             spans = np.array([tuple(row) for row in connection.execute(query)]).reshape(-1, 2)
         times = np.asarray(seconds, dtype=float) + start
-        return (_before(spans[:, 0], times) - _before(spans[:, 1], times)).tolist()
+        found: list[float] = (_before(spans[:, 0], times) - _before(spans[:, 1], times)).tolist()
+        return found
 
     def thin(self, before: float, now: float | None = None) -> int:
         """Delete most points of the experiments that ended before this time. Return the number of these experiments.
