@@ -278,7 +278,7 @@ async def test_a_running_experiment_shows_its_trials(client: httpx.AsyncClient, 
     assert best == {"metric": "accuracy", "mode": "max", "x": [1.0, 2.0], "y": [0.25, 0.5]}
     assert until == pytest.approx(time.time() - T0, abs=60)
     trained = (await client.get(f"{API}/{made.public_id}/best-so-far", params={"x": "trial_time"})).json()
-    assert (trained["x"], trained["y"]) == ([0.0, 1.0], [0.25, 0.5])
+    assert (trained["x"], trained["y"]) == ([2.0, 4.0], [0.25, 0.5]), "two trials have trained all the time"
     assert (curves["width"], curves["left_out"]) == (1, 0)
 
     decisions = (await client.get(f"{API}/{made.public_id}/decisions", params={"trial": 0})).json()["items"]

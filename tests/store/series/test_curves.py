@@ -306,7 +306,9 @@ def test_the_training_of_all_trials_together(store: Store) -> None:
                 ),
                 {"a": T0 + started, "b": None if ended is None else T0 + ended, "e": made.id, "n": number},
             )
-    times = [0.5, 1.0, 1.5, 3.0, 4.0, 6.0, 9.0]
+    start = store.experiments.by_id(made.id).started_at
+    assert start is not None
+    times = [T0 + one - start for one in (0.5, 1.0, 1.5, 3.0, 4.0, 6.0, 9.0)]
     assert store.metrics.trained(made.id, times, T0 + 6.0) == pytest.approx([0.0, 0.0, 0.5, 3.0, 5.0, 7.0, 7.0])
     other = store.experiments.create(a_spec("empty"), now=T0)
     assert store.metrics.trained(other.id, times, T0 + 6.0) == [0.0] * 7
