@@ -35,7 +35,8 @@ from tuner.api.schemas import (
     ReplayRequest,
 )
 from tuner.api.schemas.service.webhooks import NewWebhook, WebhookPatch
-from tuner.experiment.specs.spec import ExperimentPatchModel, SpecModel
+from tuner.experiment.specs.changes import ExperimentPatchModel
+from tuner.experiment.specs.model import SpecModel
 from tuner.space.primitives import OPTIONS
 
 ABOUT = """Experiments, their trials, and the reason of every decision. Times are RFC 3339 in UTC, NaN and infinities

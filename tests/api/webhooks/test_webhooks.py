@@ -26,7 +26,7 @@ from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.service.access import Role
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HOOKS = "/api/v1/webhooks"
 STARTED = "experiment.started"
 

@@ -7,8 +7,8 @@ import pytest
 from tests.store.examples import a_spec
 from tuner.domain.batch import Batch
 from tuner.domain.states import ExperimentState
-from tuner.driver.hosts import candidates as module
-from tuner.driver.hosts.candidates import Candidates
+from tuner.driver.hosts.upkeep import candidates as module
+from tuner.driver.hosts.upkeep.candidates import Candidates
 from tuner.store import ExperimentRecord, Store
 
 NOW = 1_000_000.0

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tuner.driver.hosts import garbage
-from tuner.driver.hosts.garbage import ShortCollections
+from tuner.driver.hosts.upkeep import garbage
+from tuner.driver.hosts.upkeep.garbage import ShortCollections
 
 
 class Trial:
