@@ -336,6 +336,58 @@ def own_bytes(pid: int) -> int:
     return 1024 * sum(int(size) for size in re.findall(r"^(?:Private_Dirty|Swap): +(\d+) kB", rollup, re.MULTILINE))
 
 
+def socket_reports(repeats: int) -> dict[str, float]:
+    """Return the median seconds of a round trip over a socket between two processes, and of a commit of one row to SQLite.
+
+    The row is committed as in `durable_reports`, by the process at the other end, but not while the round trips are measured.
+    """
+    import multiprocessing
+    import socket
+    import sqlite3
+
+    def answer(listener: socket.socket, found: Any) -> None:
+        connection, _ = listener.accept()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while received := connection.recv(4096):
+            connection.sendall(received)
+        took = []
+        with tempfile.TemporaryDirectory() as folder:
+            database = sqlite3.connect(os.path.join(folder, "floor.db"), isolation_level=None)
+            database.execute("pragma journal_mode=wal")
+            database.execute("pragma synchronous=normal")
+            database.execute("create table point (seq integer primary key, step integer, value real)")
+            for step in range(repeats):
+                begun = time.perf_counter()
+                database.execute("insert into point (step, value) values (?, ?)", (step, 0.5))
+                took.append(time.perf_counter() - begun)
+                time.sleep(0.0005)  # a report comes after some work, which cools the caches
+            database.close()
+        found.send(statistics.median(took))
+
+    forking = multiprocessing.get_context("fork")
+    mine, theirs = forking.Pipe()
+    listener = socket.create_server(("127.0.0.1", 0))
+    other = forking.Process(target=answer, args=(listener, theirs))
+    other.start()
+    trips = []
+    with socket.create_connection(listener.getsockname()) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        message = b"x" * 200
+        for _ in range(repeats):
+            until = time.perf_counter() + 0.0005
+            while time.perf_counter() < until:
+                pass
+            begun = time.perf_counter()
+            connection.sendall(message)
+            received = 0
+            while received < len(message):
+                received += len(connection.recv(4096))
+            trips.append(time.perf_counter() - begun)
+    commit_s = mine.recv()
+    other.join()
+    return {"round_trip_s": statistics.median(trips), "commit_s": commit_s}
+
+
 def durable_reports(repeats: int) -> dict[str, float]:
     """Return the median seconds of a call to an async actor that commits one row to SQLite (WAL, synchronous=NORMAL)."""
     ray = _ray(2)

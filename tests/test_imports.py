@@ -20,7 +20,7 @@ EVERYTHING = "*"
 ALLOWED: dict[str, dict[str, str]] = {
     "tuner.api": {"tuner.api.app": SLOW},
     "tuner.api.app": {
-        "tuner.api.oidc": EXTRA,
+        "tuner.api.access.oidc": EXTRA,
         "tuner.api.routes": EXTRA,
     },
     "tuner.cli.commands.*": {EVERYTHING: "a command loads only what it needs"},
@@ -77,7 +77,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.search.optuna_samplers.tpe": {"tuner.search.optuna_samplers.tpe_sampler": SLOW},
     "tuner.service.page": {"tuner.api": SLOW, "tuner.api.server": SLOW, "tuner.store": SLOW},
     "tuner.service.serve": {"tuner.api": SLOW, "tuner.api.server": SLOW, "tuner.store": SLOW},
-    "tuner.service.tokens": {"tuner.api.auth": SLOW},
+    "tuner.service.tokens": {"tuner.api.access.auth": SLOW},
     "tuner.serving.exports": {"tuner.trials.lightning.load": EXTRA},
     "tuner.trials.compat.forms": {"tuner.trials.compat.optuna_compat": SLOW},
     "tuner.trials.lightning.ray_strategy": {

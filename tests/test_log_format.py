@@ -17,7 +17,7 @@ from tuner import log_format
 from tuner.api import create_app
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 
 
 @pytest.fixture

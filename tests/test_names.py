@@ -9,7 +9,7 @@ import pytest
 
 import tuner
 from tuner import schedulers, search
-from tuner.experiment.specs.spec import OPTIONS
+from tuner.experiment.specs.model import OPTIONS
 from tuner.names import ELSEWHERE, did_you_mean, keywords_explained, printable
 
 OBJECTIVE: dict[str, Any] = {"metric": "loss", "mode": "min"}

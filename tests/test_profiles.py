@@ -17,7 +17,7 @@ from tests.agents.conftest import SPEC, AgentService
 from tuner.client.synchronous import connect
 from tuner.errors import Conflict, NotAllowed, ServiceError, SpecError
 from tuner.store import Store
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 
 STEADY: dict[str, Any] = {
     **SPEC,

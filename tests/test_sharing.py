@@ -84,3 +84,57 @@ def test_a_project_runs_no_more_at_once_than_its_quota(service: Service) -> None
     assert most == 2
     ended = {name: service.ended(name) for name in (*both, free)}
     assert {one["state"] for one in ended.values()} == {"completed"}
+
+
+@pytest.mark.slow
+@pytest.mark.long  # test_sizes.py has the decisions, and test_admission.py how many workers an experiment may have
+@pytest.mark.timeout(400)
+def test_a_grown_trial_gives_workers_back_to_another_experiment_and_grows_again(service: Service) -> None:
+    cpus = service.get("/cluster")["cpus"]
+    most = int(cpus / 0.5)
+    assert most > 1
+    half = {"resources_per_worker": {"CPU": 0.5}, "backend": "none"}
+    constant = {"type": "const", "value": 200}
+    grown = service.post({
+        **SLOW,
+        "name": "grown",
+        "entrypoint": "tests.jobs:shared",
+        "num_samples": 1,
+        "max_t": 200,
+        "space": {**SLOW["space"], "steps": constant},
+        "scaling": {**half, "num_workers": 1, "max_workers": most},
+    })["id"]  # fmt: skip
+
+    def trial() -> dict[str, Any] | None:
+        found = service.get(f"/experiments/{grown}/trials")["items"]
+        return dict(service.get(f"/trials/{found[0]['id']}")) if found else None
+
+    def sizes() -> list[int]:
+        found = trial()
+        return [segment["workers"] for segment in found["segments"]] if found is not None else [0]
+
+    def reports() -> bool:
+        found = trial()
+        return found is not None and sizes()[-1] == most and int(found["iteration"]) > 3
+
+    until("the trial has all workers", reports)
+    before = len(sizes())
+    rest = {**half, "num_workers": most - 1}
+    space = {**SLOW["space"], "steps": {"type": "const", "value": 30}}
+    other = service.post({**SLOW, "name": "other", "num_samples": 1, "space": space, "scaling": rest})["id"]
+    trials = f"/experiments/{other}/trials"
+    until("the other experiment trains", lambda: any(trial["iteration"] for trial in service.get(trials)["items"]))
+    assert sizes()[before] == 1, "the trial trains on with the smallest number"
+    assert service.ended(other)["state"] == "completed"
+    until("the trial has grown again", lambda: sizes()[-1] > 1)
+    assert service.ended(grown)["state"] == "completed"
+    ended = trial()
+    assert ended is not None
+    assert (ended["iteration"], ended["failures"]) == (200, 0)
+    segments = ended["segments"]
+    assert all(one["cause"] == "resize" and one["start_iteration"] > 0 for one in segments[1:]), (
+        "each from a checkpoint"
+    )
+    reasons = [one["reason"] for one in service.get(f"/experiments/{grown}/decisions?page_size=100")["items"]]
+    why = f"from {most} to 1 worker: other work on the cluster needs workers"
+    assert any(why in reason and "gives way at iteration" in reason for reason in reasons), reasons

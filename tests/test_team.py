@@ -25,7 +25,7 @@ from tests import invariants
 from tests.services import SLOW, Service, host_of, kill_postgres, until
 from tuner.driver.hosts.ray.head import find_head
 from tuner.store import ExperimentRecord, Store
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 
 pytestmark = [pytest.mark.ray, pytest.mark.postgres, pytest.mark.long, pytest.mark.timeout(1500)]
 

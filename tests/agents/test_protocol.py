@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.agents.conftest import SPEC, AgentService
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 
 
 def test_agents_run_a_search(service: AgentService) -> None:

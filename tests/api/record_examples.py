@@ -25,8 +25,8 @@ from tuner.domain.experiment import Limits
 from tuner.domain.keys import segment_id, trial_id
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.access import Role
-from tuner.store.webhooks import EVENTS
+from tuner.store.service.access import Role
+from tuner.store.service.webhooks import EVENTS
 from tuner.trials.runtime.measures.speedscope import Frame, Part, document
 from tuner.usercode.archives import pack, sha256
 

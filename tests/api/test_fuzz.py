@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.api.conftest import SPEC
-from tuner.experiment.specs.spec import SpecModel
+from tuner.experiment.specs.model import SpecModel
 
 quiet = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

@@ -16,7 +16,7 @@ from tuner.domain.logs import LogChunk
 from tuner.domain.states import ExperimentState
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.access import AuditRecord
+from tuner.store.service.access import AuditRecord
 
 
 def call(time: float) -> AuditRecord:

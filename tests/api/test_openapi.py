@@ -12,8 +12,9 @@ import pytest
 from tuner import search
 from tuner.api.app import create_app
 from tuner.api.openapi import BODIES, REQUESTS
-from tuner.api.schemas.curves import COLUMNS
-from tuner.experiment.specs.spec import SpecModel, parse_spec
+from tuner.api.schemas.analysis.curves import COLUMNS
+from tuner.experiment.specs.model import SpecModel
+from tuner.experiment.specs.spec import parse_spec
 from tuner.schedulers import ASHAScheduler
 from tuner.settings import Settings
 from tuner.space.primitives import OPTIONS

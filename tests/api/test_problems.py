@@ -12,7 +12,8 @@ import httpx
 import psycopg
 import pytest
 
-from tuner.api import create_app, readiness
+from tuner.api import create_app
+from tuner.api.monitoring import readiness
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.sql import connect

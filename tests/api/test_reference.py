@@ -6,7 +6,7 @@ from fastapi import FastAPI
 
 from tuner.api import reference
 from tuner.experiment.operations.verbs import VERBS
-from tuner.experiment.specs.spec import OPTIONS
+from tuner.experiment.specs.model import OPTIONS
 
 
 def test_the_file_is_what_is_generated(app: FastAPI) -> None:

@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.api.record_examples import CODE, EXPERIMENT, FOR_AGENTS, agents, cluster, fill, look, profile
 from tuner.domain.keys import trial_id
 from tuner.store import Store
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 from tuner.usercode.archives import sha256
 
 schemathesis.serializer.alias("application/zip", "application/octet-stream")

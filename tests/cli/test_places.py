@@ -18,7 +18,7 @@ from tuner.cli.commands import app, exit_code
 from tuner.cli.places import OnNeither, OnService, OnThisMachine
 from tuner.errors import SpecError, TunerError
 from tuner.store import Store
-from tuner.store.backup import backup
+from tuner.store.backups.backup import backup
 
 NOBODY = "http://127.0.0.1:9"  # nothing listens there
 

@@ -30,8 +30,8 @@ from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.store import ExperimentRecord, Store, StoreUnavailable
-from tuner.store.access import Role
 from tuner.store.experiments import Experiments
+from tuner.store.service.access import Role
 
 
 def test_the_synchronous_client_is_generated_from_the_asynchronous_one() -> None:

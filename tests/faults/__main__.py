@@ -1,6 +1,7 @@
 """The long form of the fault campaign: ``python -m tests.faults [--minutes 30] [--seed 1]``, or ``make chaos``.
 
 It injects all faults at all places of all scenarios, in random order, on SQLite and on PostgreSQL, until the time is over.
+Faults of services, of connections and of the network are spread evenly among them.
 """
 
 from __future__ import annotations
@@ -30,8 +31,13 @@ from tests.faults.campaign import (
     streams_that_vanish,
 )
 from tests.faults.driver import How
+from tests.faults.partition import LONG_S, SHORT_S, part_nodes
 from tests.faults.service import MOMENTS
+from tests.nodes.network import why_not
 from tuner.store import Store
+
+EVERY = 40
+"""The number of faults of single searches between two faults of services, connections and networks, which take longer."""
 
 
 @contextmanager
@@ -79,6 +85,26 @@ def of_database(url: str, counts: Counts) -> list[Callable[[], None]]:
     return found
 
 
+def of_network(counts: Counts) -> list[Callable[[], None]]:
+    """Return what is done to the network, if this machine lets us make network namespaces."""
+    if reason := why_not():
+        print(f"no network partitions: {reason}", flush=True)
+        return []
+    kinds = itertools.product(("node", "pair", "driver"), (SHORT_S, LONG_S), range(2))
+    return [partial(part_nodes, counts, link, duration_s, seed) for link, duration_s, seed in kinds]
+
+
+def mixed(many: list[Callable[[], None]], few: list[Callable[[], None]]) -> list[Callable[[], None]]:
+    """Return both lists in one: one of `few`, then `EVERY` of `many`, and so on. So a short campaign has all kinds of faults."""
+    found: list[Callable[[], None]] = []
+    rest = iter(few)
+    for number, task in enumerate(many):
+        if number % EVERY == 0:
+            found += itertools.islice(rest, 1)
+        found.append(task)
+    return [*found, *rest]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -87,15 +113,19 @@ def main() -> None:
     options = parser.parse_args()
     counts, end = Counts(), time.monotonic() + 60 * options.minutes
     with databases() as urls:
-        tasks: list[Callable[[], None]] = []
+        many: list[Callable[[], None]] = []
         for url, name in itertools.product(urls, SCENARIOS):
-            tasks += of_scenario(Campaign(name, url, counts))
-        tasks += [task for url in urls for task in of_database(url, counts)]
+            many += of_scenario(Campaign(name, url, counts))
+        few = [task for url in urls for task in of_database(url, counts)]
         with Store.open(urls[0]) as store:
             [record, *_] = store.experiments.page().items
-        tasks.append(partial(streams_that_vanish, urls[0], record.public_id, counts, options.streams))
-        tasks += [partial(streams_that_break_off, url, counts, 50, options.streams) for url in urls]
-        random.Random(options.seed).shuffle(tasks)
+        few.append(partial(streams_that_vanish, urls[0], record.public_id, counts, options.streams))
+        few += [partial(streams_that_break_off, url, counts, 50, options.streams) for url in urls]
+        few += of_network(counts)
+        draw = random.Random(options.seed)
+        draw.shuffle(many)
+        draw.shuffle(few)
+        tasks = mixed(many, few)
         done = findings = 0
         for task in tasks:
             if time.monotonic() > end:

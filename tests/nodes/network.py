@@ -178,6 +178,15 @@ class Network:
                 done = f"{mbit:g} Mbit/s; this kernel has no netem, so packets are not delayed"
         return done
 
+    def processes(self, number: int, pattern: str) -> list[int]:
+        """Return the processes of a node whose command lines contain this regular expression."""
+        found = []
+        for pid in _pids(self.space(number)):
+            with contextlib.suppress(OSError):  # it has ended since
+                line = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
+                found += [pid] if re.search(pattern, line) else []
+        return found
+
     def _link(self, number: int) -> str:
         """Return the name of the bridge's end of a node's link."""
         return f"tv{self._mark}n{number}"

@@ -85,6 +85,11 @@ def one() -> None:
     search(1)
 
 
+def three() -> None:
+    """Run one DDP trial with three ranks on different nodes."""
+    search(1, num_workers=3)
+
+
 def copies() -> None:
     """Run PBT with a trial on each of two nodes, whose checkpoints are on their own disks."""
     rates = tuner.loguniform(1e-3, 1e-1)

@@ -3,91 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import subprocess
+import signal
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from tests import invariants
-from tests.nodes.cluster import Cluster
 from tests.nodes.conftest import NewCluster
-from tuner.domain import events as e
-from tuner.domain.segments import Failure
-from tuner.errors import TunerError
-from tuner.store import Store
-from tuner.store.records import ExperimentRecord, SegmentRecord
+from tests.nodes.watching import DEADLINE_S, Search, training, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(500)]
 
 NOTICED_S = 20.0
 """Seconds within which a cut link must be noticed."""
-DEADLINE_S = 150.0
-
-
-class Search:
-    """Reads the database of the only experiment of a cluster."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._url = f"sqlite:///{cluster.folder}/tuner/tuner.db"
-
-    def read(self, question: Callable[[Store, ExperimentRecord], Any]) -> Any:
-        with Store.open(self._url) as store:
-            [experiment] = store.experiments.page().items
-            return question(store, experiment)
-
-    def segments(self) -> dict[int, tuple[SegmentRecord, ...]]:
-        """Return the segments of each trial."""
-        return dict(self.read(lambda store, experiment: store.trials.segments(experiment.id)))
-
-    def ends(self) -> list[e.SegmentEnded]:
-        """Return how segments have ended, in order."""
-        log = self.read(lambda store, experiment: list(store.drivers.load(experiment.id)))
-        return [entry for _, entry in log if isinstance(entry, e.SegmentEnded)]
-
-    def failures(self) -> list[tuple[float, int, Failure]]:
-        """Return the time, the trial and the failure of each segment that has failed."""
-        return [(end.time, end.trial, end.failure) for end in self.ends() if end.failure is not None]
-
-    def iterations(self) -> list[int]:
-        """Return the number of counted reports of each trial."""
-        return list(self.read(lambda store, experiment: [t.iteration for t in store.trials.page(experiment.id).items]))
-
-    def trained_on(self, trial: int) -> list[set[str]]:
-        """Return the names of the nodes of each segment of a trial."""
-        return [{rank["host"] for rank in s.placement.get("ranks", ())} for s in self.segments().get(trial, ())]
-
-    def completes(self, script: subprocess.Popen[str], *, iterations: int = 30) -> None:
-        """Wait until the script has ended well, and check all that must hold."""
-        assert script.wait(timeout=DEADLINE_S) == 0, self.output()
-        with Store.open(self._url) as store:
-            invariants.check_all(store, set())
-        assert self.read(lambda store, experiment: str(experiment.state)) == "completed"
-        assert self.iterations() == [iterations] * len(self.iterations())
-
-    def output(self) -> str:
-        return self.cluster.output.read_text()[-4000:]
-
-
-def until(what: str, happened: Callable[[], Any], seconds: float = 90.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if found := happened():
-                return found
-        except (TunerError, ValueError):  # the script has not made the database or the experiment yet
-            pass
-        time.sleep(0.2)
-    raise AssertionError(f"not within {seconds:g} s: {what}")
-
-
-def training(search: Search, trials: int = 2, iterations: int = 3) -> None:
-    """Wait until each trial has made some reports."""
-    counts = search.iterations
-    until("reports", lambda: len(counts()) == trials and min(counts()) >= iterations)
 
 
 def test_ranks_meet_over_the_bridge_with_the_address_of_rank_0(new_cluster: NewCluster) -> None:
@@ -200,6 +129,48 @@ def test_two_nodes_that_cannot_reach_each_other(new_cluster: NewCluster) -> None
     assert re.search(r"it cannot reach rank 0 at 10\.213\.", failure.message)
     assert len(search.failures()) == 1
     assert search.trained_on(0)[-1] != used
+
+
+def test_two_nodes_without_rank_0_that_cannot_reach_each_other(new_cluster: NewCluster) -> None:
+    cluster = new_cluster((1, 1, 1, 1))
+    search = Search(cluster)
+    script = cluster.search("three", steps=40)
+    training(search, trials=1)
+    seats = [rank["host"] for rank in search.segments()[0][0].placement["ranks"]]
+    begun = time.time()
+    cluster.network.part(*(cluster.network.addresses.index(address) for address in seats[1:]))
+    search.completes(script, iterations=40)
+    at, _, failure = search.failures()[0]
+    print(f"noticed after {at - begun:.1f} s")
+    assert at - begun < NOTICED_S
+    assert (failure.kind, failure.cause, failure.rank) == ("system", "node_unreachable", 2)
+    assert failure.message.endswith(f"it cannot reach rank 1 at {seats[1]}")
+    assert len(search.failures()) == 1
+    assert not {*seats[1:]} <= search.trained_on(0)[-1]
+
+
+def test_a_link_that_is_cut_while_a_group_is_being_started(new_cluster: NewCluster) -> None:
+    cluster = new_cluster((1, 1, None))
+    search = Search(cluster)
+    script = cluster.search("one", pause=0.1)
+
+    def is_starting() -> bool:
+        for pid in cluster.network.processes(2, r"^\S*bin/python\S* .*(fork_server|default_worker)|^ray::"):
+            os.kill(pid, signal.SIGSTOP)  # no worker of node 2 says that it has started
+        return bool(cluster.network.processes(1, "^ray::RayRank"))
+
+    until("a rank on node 1", is_starting)
+    cluster.start_node(3, 1)
+    assert search.segments()[0][0].started_at is None
+    begun = time.time()
+    cluster.network.cut(2)
+    search.completes(script)
+    [[segment]] = search.segments().values()
+    assert segment.started_at is not None
+    print(f"started elsewhere after {segment.started_at - begun:.1f} s")
+    assert segment.started_at - begun < NOTICED_S + 10.0, "the ranks need some seconds to start"
+    assert search.trained_on(0) == [{cluster.network.addresses[1], cluster.network.addresses[3]}]
+    assert search.failures() == []
 
 
 def test_a_node_that_vanishes_and_one_that_comes_instead(new_cluster: NewCluster) -> None:

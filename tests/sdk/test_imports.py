@@ -212,7 +212,7 @@ def test_mistakes_about_a_folder_are_explained(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 import tuner
-from tuner.experiment import imports
+from tuner.experiment.operations import imports
 from tuner.store.drivers import Drivers
 imports.CHUNK, whole, left = 10, Drivers.commit, int(sys.argv[2])
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
+from typing import Any
 
 import pytest
+from sqlalchemy.event import listen, remove
 
 from tests.store.examples import T0, a_report, a_spec, begin, run_all
 from tuner.domain.batch import Batch
@@ -280,6 +282,27 @@ class TestViews:
         assert math.isnan(older.items[0].data["metrics"]["loss"])
         assert [one.seq for one in store.log.entries(made.id, kinds=["decision", "commanded"], trial=1).items] == [9, 4]
         assert store.log.entries(made.id, kinds=["pinned"]).items == ()
+
+    def test_events_of_rare_kinds_are_found_without_a_look_at_all_reports(self, sqlite_store: Store) -> None:
+        asked: list[tuple[str, Any]] = []
+
+        def note(connection: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
+            if "FROM event" in statement:
+                asked.append((statement, parameters))
+
+        made, _, _ = begin(sqlite_store)
+        with sqlite_store._database.read() as connection:
+            listen(connection.engine, "before_cursor_execute", note)
+            try:
+                sqlite_store.log.entries(made.id, kinds=["pinned", "segment_ended"])
+            finally:
+                remove(connection.engine, "before_cursor_execute", note)
+            plans = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {one}", given).all() for one, given in asked]
+        assert len(plans) == 2
+        for plan in plans:
+            found = [step.detail for step in plan]
+            assert any("COVERING INDEX ix_event_kind (experiment_id=? AND kind=? AND event_seq<?)" in d for d in found)
+            assert not any("PRIMARY KEY (experiment_id=? AND event_seq<?)" in d or "TEMP" in d for d in found), found
 
     def test_warnings_are_notes_that_say_so(self, store: Store) -> None:
         made, epoch, trials = begin(store)

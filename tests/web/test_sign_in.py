@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from tests.store.examples import a_report, a_spec, begin
 from tests.web.conftest import Open, Service
 from tuner.domain.batch import Batch
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 
 pytestmark = pytest.mark.browser
 

@@ -17,14 +17,13 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from tuner import __version__
 from tuner.api import problems
+from tuner.api.access.auth import Authenticate, check_allowed, secured
+from tuner.api.access.guards import Guard
 from tuner.api.answers import only_known_parameters
-from tuner.api.auth import Authenticate, check_allowed, secured
 from tuner.api.context import Context
-from tuner.api.deliver import Deliverer
-from tuner.api.guards import Guard
 from tuner.api.housekeeping import keep_clean
-from tuner.api.metrics import Metrics
-from tuner.api.observe import Observe
+from tuner.api.monitoring.metrics import Metrics
+from tuner.api.monitoring.observe import Observe
 from tuner.api.openapi import describe
 from tuner.api.projects import within_project
 from tuner.api.routes import (
@@ -40,7 +39,9 @@ from tuner.api.routes import (
 )
 from tuner.api.routes import agents as agent_routes
 from tuner.api.routes import cluster as cluster_routes
+from tuner.api.routes import projects as project_routes
 from tuner.api.routes.experiments import contents, evaluation, lifecycle, streams
+from tuner.api.webhooks.deliver import Deliverer
 from tuner.errors import DriverSilent, SpecError
 from tuner.names import with_extra
 from tuner.settings import Settings
@@ -60,6 +61,7 @@ PARTS = (
     agent_routes,
     bundles,
     cluster_routes,
+    project_routes,
     access,
     webhooks,
 )
@@ -189,7 +191,7 @@ def create_app(
 
 def _sign_in(settings: Settings) -> APIRouter:
     try:
-        from tuner.api.oidc import Provider
+        from tuner.api.access.oidc import Provider
         from tuner.api.routes import sign_in
     except ImportError as error:
         raise SpecError(f"needs the extra oidc: {with_extra('oidc')} ({error})", "/oidc_issuer") from error

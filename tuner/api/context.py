@@ -14,9 +14,9 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
-from tuner.api.auth import Authenticator, Identity
-from tuner.api.metrics import Metrics
-from tuner.api.readiness import Readiness
+from tuner.api.access.auth import Authenticator, Identity
+from tuner.api.monitoring.metrics import Metrics
+from tuner.api.monitoring.readiness import Readiness
 from tuner.api.stream import Tail
 from tuner.errors import DriverSilent
 from tuner.experiment.analysis.preview import Importances

@@ -18,7 +18,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, PydanticUserError, TypeAdapter
 
 from tuner import schedulers, search
-from tuner.api.auth import COOKIE, SESSION
+from tuner.api.access.auth import COOKIE, SESSION
 from tuner.api.routes.access import NewToken, SignIn
 from tuner.api.schemas import (
     AgentFailure,
@@ -34,8 +34,9 @@ from tuner.api.schemas import (
     ProfileRequest,
     ReplayRequest,
 )
-from tuner.api.schemas.webhooks import NewWebhook, WebhookPatch
-from tuner.experiment.specs.spec import ExperimentPatchModel, SpecModel
+from tuner.api.schemas.service.webhooks import NewWebhook, WebhookPatch
+from tuner.experiment.specs.changes import ExperimentPatchModel
+from tuner.experiment.specs.model import SpecModel
 from tuner.space.primitives import OPTIONS
 
 ABOUT = """Experiments, their trials, and the reason of every decision. Times are RFC 3339 in UTC, NaN and infinities

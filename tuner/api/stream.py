@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from tuner.api import schemas
-from tuner.api.permission import Permission
+from tuner.api.access.permission import Permission
 from tuner.errors import NotFound, Retryable, StoreError
 from tuner.store import Bookmark, ExperimentRecord, Progress, Store, StreamItem
 

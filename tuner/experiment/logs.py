@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tuner.domain.logs import CHUNK_BYTES
 from tuner.store import LogQuery, RankLog, Store
-from tuner.store.log_text import Piece, text_of
+from tuner.store.output.log_text import Piece, text_of
 
 POLL_S = 0.5
 LATE_S = 60.0

@@ -18,7 +18,8 @@ from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import parts_of
 from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError, TunerError
 from tuner.experiment.operations.usecases import continue_experiment, create_from_python, id_of, never_driven
-from tuner.experiment.specs.spec import OPTIONS, mistakes_beside
+from tuner.experiment.specs.model import OPTIONS
+from tuner.experiment.specs.spec import mistakes_beside
 from tuner.names import RAY_CLIENT, keywords_explained, no_ray_client, printable
 from tuner.sdk.arguments import above_this_package, adapted
 from tuner.sdk.callbacks.observers import StoredLog, checked, observing

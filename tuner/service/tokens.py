@@ -18,7 +18,7 @@ def with_auth(settings: Settings) -> Settings:
     Raises:
         SpecError: the host is not an address of this machine, or `auth` is "off" and the host is not loopback.
     """
-    from tuner.api.auth import is_here, secured
+    from tuner.api.access.auth import is_here, secured
 
     try:
         loopback = is_here(settings.host)

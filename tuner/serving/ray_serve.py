@@ -25,7 +25,7 @@ from typing import Any
 import cloudpickle
 from fastapi import FastAPI
 
-from tuner.api.auth import is_here
+from tuner.api.access.auth import is_here
 from tuner.client.synchronous import connect as connect_to_service
 from tuner.driver.hosts.ray import cluster
 from tuner.errors import Conflict, NotFound, SpecError, TunerError

@@ -11,21 +11,21 @@ have been written. Repeating the same call is harmless.
 
 from __future__ import annotations
 
-from tuner.store.access import Access
 from tuner.store.changes import ChangeLog
 from tuner.store.code import Code
 from tuner.store.commands import Commands
 from tuner.store.drivers import Drivers
 from tuner.store.experiments import Experiments
 from tuner.store.log import Log
-from tuner.store.logs import Logs
-from tuner.store.ranks import Ranks
+from tuner.store.output.logs import Logs
+from tuner.store.output.ranks import Ranks
 from tuner.store.series.metrics import Metrics
+from tuner.store.service.access import Access
+from tuner.store.service.uses import Uses, name_in
+from tuner.store.service.webhooks import Webhooks
 from tuner.store.sql.connect import Synchronous, connect
 from tuner.store.sql.database import Database
 from tuner.store.trials import Trials
-from tuner.store.uses import Uses, name_in
-from tuner.store.webhooks import Webhooks
 
 
 class Store:

@@ -15,14 +15,15 @@ import httpx
 import pytest
 
 from tests.store.examples import a_spec
-from tuner.api import create_app, guards
+from tuner.api import create_app
+from tuner.api.access import guards
 from tuner.api.housekeeping import DAY_S, clean_up
 from tuner.errors import Conflict, NotFound, SpecError
 from tuner.experiment.code.bundles import Bundles, unpacked
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.access import Role
-from tuner.store.uses import LEASE_S
+from tuner.store.service.access import Role
+from tuner.store.service.uses import LEASE_S
 from tuner.usercode.archives import pack, sha256
 from tuner.usercode.entrypoints import EntrypointChecker
 

@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.api.conftest import serving
-from tests.api.test_webhooks import Receiver, receiver, verify
-from tuner.api import create_app, deliver
+from tests.api.webhooks.test_webhooks import Receiver, receiver, verify
+from tuner.api import create_app
+from tuner.api.webhooks import deliver
 from tuner.cli.commands import app
 from tuner.client.synchronous import Client
 from tuner.errors import NotFound, SpecError

@@ -29,15 +29,15 @@ from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.driver.hosts import candidates
 from tuner.driver.hosts import driven as driven_module
-from tuner.driver.hosts import host as module
 from tuner.driver.hosts.driven import Driven, HostGroups
-from tuner.driver.hosts.garbage import ShortCollections
 from tuner.driver.hosts.helpers.judge import Judge
 from tuner.driver.hosts.host import Host
 from tuner.driver.hosts.owners import owner_name
 from tuner.driver.hosts.ray_executor import RayExecutor
+from tuner.driver.hosts.upkeep import candidates, leftovers, room
+from tuner.driver.hosts.upkeep.garbage import ShortCollections
+from tuner.driver.hosts.upkeep.leftovers import find_logs
 from tuner.experiment.operations import verbs
 from tuner.settings import Settings
 from tuner.store import CodeRecord, ExperimentRecord, Store, StoreUnavailable
@@ -96,7 +96,7 @@ async def test_nodes_that_join_let_more_trials_run_at_once(
 
     monkeypatch.setattr(RayExecutor, "capacity", lambda self, scaling: slots[0])
     monkeypatch.setattr(HostGroups, "run", run)
-    monkeypatch.setattr(module, "SLOTS_S", 0.0)
+    monkeypatch.setattr(room, "SLOTS_S", 0.0)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     try:
         made = host.store.experiments.create(
@@ -105,9 +105,9 @@ async def test_nodes_that_join_let_more_trials_run_at_once(
         host._begin(made)
         await asyncio.wait_for(until_started(1), 30)
         slots[0] = 3
-        await host._count_slots()
+        await host.room.count_slots()
         assert host.driven[made.id].core.experiment.room == 1
-        await host._count_slots()
+        await host.room.count_slots()
         await asyncio.wait_for(until_started(3), 30)
         assert host.driven[made.id].core.experiment.room == 3
         end.set()
@@ -253,9 +253,9 @@ async def test_logs_that_are_being_completed_are_not_read_twice(
     assert host.logs is not None
     monkeypatch.setattr(host.logs, "_on_node", on_node)
     driven: Any = SimpleNamespace(record=made, groups=SimpleNamespace(log_dir=str(tmp_path)))
-    await host._find_logs(driven)
+    await find_logs(host.store, host.logs, driven)
     await asyncio.wait_for(reading.wait(), 10)
-    await host._find_logs(driven)
+    await find_logs(host.store, host.logs, driven)
     go_on.set()
     await host.logs.flush(timeout=10)
     assert nodes == ["a node"]
@@ -323,7 +323,7 @@ async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
     old = host.store.drivers.claim(made.id, "another", 60.0, time.time())
     host.store.drivers.release(made.id, old)
     swept = threading.Event()
-    monkeypatch.setattr(module.checkpoints, "sweep", lambda *_: swept.wait(10))
+    monkeypatch.setattr(leftovers.checkpoints, "sweep", lambda *_: swept.wait(10))
     host._begin(made)
     await asyncio.sleep(0)
     async with asyncio.timeout(10):

@@ -15,7 +15,8 @@ from tuner.trials.checkpoints.objects import with_parameters
 from tuner.trials.groups.failures import from_error
 from tuner.trials.messages.launch import Placed
 from tuner.trials.messages.protocol import RankResult
-from tuner.trials.runtime.worker import Rank, _not_saved, describe
+from tuner.trials.runtime.errors import describe, not_saved
+from tuner.trials.runtime.worker import Rank
 
 UNAVAILABLE = ray.exceptions.ActorUnavailableError("a connection broke", None)
 
@@ -42,10 +43,10 @@ def test_whose_mistake_an_error_is(error: Exception, kind: str, cause: str) -> N
     ("root", "cause"),
     [(ReportsLost("lost"), "driver_lost"), (DriverSilent("away"), "driver_lost"), (OSError("disk full"), "checkpoint")],
 )
-def test_why_a_checkpoint_was_not_saved(root: Exception, cause: str) -> None:
+def test_why_a_checkpoint_wasnot_saved(root: Exception, cause: str) -> None:
     error = CheckpointError(f"a checkpoint could not be saved: {root}")
     error.__cause__ = root
-    assert _not_saved(error).cause == cause
+    assert not_saved(error).cause == cause
 
 
 def a_rank() -> tuple[Any, Any]:

@@ -391,7 +391,7 @@ def test_inside_a_trial() -> None:
 
 def test_a_rank_that_reports_out_of_step_is_told(tmp_path: Path) -> None:
     from tuner.trials.messages.launch import CodeRef
-    from tuner.trials.runtime.worker import _ChannelPeers
+    from tuner.trials.runtime.peers import ChannelPeers
 
     launch = Launch(
         experiment_id="e",
@@ -409,7 +409,7 @@ def test_a_rank_that_reports_out_of_step_is_told(tmp_path: Path) -> None:
     thread.start()
     server.accept(2, 5)
     thread.join()
-    zero, one = _ChannelPeers(server, None, launch), _ChannelPeers(None, client[0], launch)
+    zero, one = ChannelPeers(server, None, launch), ChannelPeers(None, client[0], launch)
     server.broadcast(("verdict", "a segment before", 9, Verdict(action="stop")))
     zero.hand_out(1, Verdict(action="pause"))
     assert one.take(1) == Verdict(action="pause"), "messages of earlier segments are passed over"
@@ -424,8 +424,8 @@ def test_a_rank_that_reports_out_of_step_is_told(tmp_path: Path) -> None:
     for _ in range(3):
         zero.ended()
     after = replace(launch, segment_id="after")
-    _ChannelPeers(server, None, after).hand_out(1, Verdict(action="stop"))
-    one = _ChannelPeers(None, client[0], after)
+    ChannelPeers(server, None, after).hand_out(1, Verdict(action="stop"))
+    one = ChannelPeers(None, client[0], after)
     with pytest.raises(TimeoutError):
         client[0].verdicts.receive(
             0

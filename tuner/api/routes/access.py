@@ -9,14 +9,14 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import Field, ValidationError
 
+from tuner.api.access.auth import Credential, Identity, cookie_name, credential_of, source_of
 from tuner.api.answers import BAD, NOT_FOUND, answer, json_body
-from tuner.api.auth import Credential, Identity, cookie_name, credential_of, source_of
 from tuner.api.context import Context, Here
 from tuner.api.problems import problem_response
 from tuner.api.schemas import Model, Problem, rfc3339, rfc3339_or_none
 from tuner.domain.experiment import PROJECT
 from tuner.errors import SpecError
-from tuner.store.access import AuditRecord, Role, TokenRecord
+from tuner.store.service.access import AuditRecord, Role, TokenRecord
 
 router = APIRouter(tags=["access"])
 

@@ -9,12 +9,12 @@ import time
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from tuner.api.auth import cookie_name, source_of
+from tuner.api.access.auth import cookie_name, source_of
+from tuner.api.access.oidc import PENDING_S, Pending, Provider, ProviderSilent, SignInRefused
 from tuner.api.context import Here
-from tuner.api.oidc import PENDING_S, Pending, Provider, ProviderSilent, SignInRefused
 from tuner.api.routes.access import set_session
 from tuner.errors import StoreError
-from tuner.store.access import AuditRecord
+from tuner.store.service.access import AuditRecord
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
+from tuner.api.access.permission import Permission
 from tuner.api.answers import (
     BAD,
     CONFLICT,
@@ -28,7 +29,6 @@ from tuner.api.answers import (
     shown_trial,
 )
 from tuner.api.context import Context, Here
-from tuner.api.permission import Permission
 from tuner.driver.hosts.refusals import raised
 from tuner.errors import Conflict, DriverSilent
 from tuner.experiment.analysis.neighbours import neighbours as nearest

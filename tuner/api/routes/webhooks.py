@@ -8,14 +8,14 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from tuner.api.access.auth import Identity
 from tuner.api.answers import BAD, NOT_FOUND, answer, checked, json_body, plain_text
-from tuner.api.auth import Identity
 from tuner.api.context import Here
-from tuner.api.outgoing import check_url
 from tuner.api.routes.access import FORBIDDEN
-from tuner.api.schemas.webhooks import Delivery, DeliveryPage, NewWebhook, Webhook, WebhookList, WebhookPatch
+from tuner.api.schemas.service.webhooks import Delivery, DeliveryPage, NewWebhook, Webhook, WebhookList, WebhookPatch
+from tuner.api.webhooks.outgoing import check_url
 from tuner.errors import NotFound, SpecError
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 
 router = APIRouter(tags=["webhooks"])
 

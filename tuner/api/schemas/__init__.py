@@ -6,22 +6,7 @@ and infinities are null.
 
 from __future__ import annotations
 
-from tuner.api.schemas.agents import (
-    AgentFailure,
-    AgentLog,
-    AgentReport,
-    AgentVerdict,
-    Assignment,
-    AssignmentRequest,
-    Completion,
-    Heartbeat,
-    LateCheckpoint,
-    LeaseState,
-)
-from tuner.api.schemas.bundles import Bundle
-from tuner.api.schemas.changes import Changes, Improvement, LogEntry, LogKind, LogPage, Point, stream_data
-from tuner.api.schemas.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
-from tuner.api.schemas.curves import (
+from tuner.api.schemas.analysis.curves import (
     COLUMNS,
     COLUMNS_WORDS,
     BestSoFar,
@@ -34,6 +19,12 @@ from tuner.api.schemas.curves import (
     as_columns,
     mode_of,
 )
+from tuner.api.schemas.analysis.forecast import Forecast, ForecastEnd, ForecastMore, ForecastRange
+from tuner.api.schemas.analysis.lineage import Change, Lineage, LineageSegment, ScheduleEntry
+from tuner.api.schemas.analysis.neighbours import Neighbour, Neighbours
+from tuner.api.schemas.analysis.replay import Replay, ReplayedTrial, ReplayRequest, ReplayTotals, TrialOutcome
+from tuner.api.schemas.analysis.timeline import Timeline, TimelineDevice, TimelineSpan, TimelineTrial
+from tuner.api.schemas.changes import Changes, Improvement, LogEntry, LogKind, LogPage, Point, stream_data
 from tuner.api.schemas.decisions import Decision, DecisionKind, DecisionPage
 from tuner.api.schemas.experiments import (
     Best,
@@ -51,7 +42,6 @@ from tuner.api.schemas.experiments import (
     Share,
     labels,
 )
-from tuner.api.schemas.forecast import Forecast, ForecastEnd, ForecastMore, ForecastRange
 from tuner.api.schemas.forms import (
     WORDS,
     ErrorItem,
@@ -65,9 +55,6 @@ from tuner.api.schemas.forms import (
     rfc3339_or_none,
     shown,
 )
-from tuner.api.schemas.health import Health
-from tuner.api.schemas.lineage import Change, Lineage, LineageSegment, ScheduleEntry
-from tuner.api.schemas.neighbours import Neighbour, Neighbours
 from tuner.api.schemas.profiles import Profile, ProfileRequest
 from tuner.api.schemas.ranks import (
     DataOperator,
@@ -80,8 +67,23 @@ from tuner.api.schemas.ranks import (
     Usage,
     UsageSeries,
 )
-from tuner.api.schemas.replay import Replay, ReplayedTrial, ReplayRequest, ReplayTotals, TrialOutcome
-from tuner.api.schemas.timeline import Timeline, TimelineDevice, TimelineSpan, TimelineTrial
+from tuner.api.schemas.service.agents import (
+    AgentFailure,
+    AgentLog,
+    AgentReport,
+    AgentVerdict,
+    Assignment,
+    AssignmentRequest,
+    Completion,
+    Heartbeat,
+    LateCheckpoint,
+    LeaseState,
+)
+from tuner.api.schemas.service.bundles import Bundle
+from tuner.api.schemas.service.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
+from tuner.api.schemas.service.health import Health
+from tuner.api.schemas.service.projects import Project, ProjectList
+from tuner.api.schemas.service.webhooks import Delivery, Webhook, WebhookList
 from tuner.api.schemas.trials import (
     Checkpoint,
     CheckpointItem,
@@ -98,7 +100,6 @@ from tuner.api.schemas.trials import (
     TrialPage,
     TrialSample,
 )
-from tuner.api.schemas.webhooks import Delivery, Webhook, WebhookList
 from tuner.store import Across
 
 __all__ = [
@@ -181,6 +182,8 @@ __all__ = [
     "Problem",
     "Profile",
     "ProfileRequest",
+    "Project",
+    "ProjectList",
     "Replay",
     "ReplayRequest",
     "ReplayTotals",

@@ -61,7 +61,7 @@ def migrate(database_url: DatabaseUrl = None) -> None:
 @group.command(cls=OnThisMachine)
 def backup(file: Annotated[str, typer.Argument(help="the file to create")]) -> None:
     """Copy the database of this home to a new SQLite file. Services and searches may run meanwhile."""
-    from tuner.store.backup import backup as copy
+    from tuner.store.backups.backup import backup as copy
 
     size = copy(chosen_settings().database_url, Path(file))
     print(printable(f"{file}: {size:,} bytes"))
@@ -74,7 +74,7 @@ def restore(
 ) -> None:
     """Replace the database of this home with a backup. End services and searches first."""
     from tuner.store import Store
-    from tuner.store.backup import restore as put_back
+    from tuner.store.backups.backup import restore as put_back
 
     settings = chosen_settings()
     put_back(settings.database_url, Path(file), force=force)

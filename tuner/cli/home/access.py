@@ -9,7 +9,7 @@ from typing import Any
 
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.access import Role
+from tuner.store.service.access import Role
 
 Row = dict[str, Any]
 FIELDS = ("id", "name", "role", "project", "created_at", "expires_at", "revoked_at", "used_at")

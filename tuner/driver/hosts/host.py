@@ -19,38 +19,36 @@ from typing import Any, TypeVar
 
 from tuner import __version__, log_format, tracing
 from tuner.domain.batch import Batch
-from tuner.domain.events import RoomWanted, SlotsChanged, WorkersChanged
+from tuner.domain.events import SlotsChanged
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
 from tuner.driver.hosts.agents.groups import AgentGroups
-from tuner.driver.hosts.candidates import Candidates
 from tuner.driver.hosts.driven import Driven, Running
 from tuner.driver.hosts.executor import Executor, GroupOptions
 from tuner.driver.hosts.executors import Executors
-from tuner.driver.hosts.garbage import ShortCollections
 from tuner.driver.hosts.helpers.proposals import Proposals
 from tuner.driver.hosts.measures.driver_log import DriverLogs
 from tuner.driver.hosts.measures.figures import Figures
-from tuner.driver.hosts.measures.logs import LogKeeper, Owner
+from tuner.driver.hosts.measures.logs import LogKeeper
+from tuner.driver.hosts.measures.profiles import Profiles
 from tuner.driver.hosts.measures.usage import Place, UsageKeeper
 from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_name
-from tuner.driver.hosts.refusals import REFUSALS, refusal
+from tuner.driver.hosts.upkeep.candidates import Candidates
+from tuner.driver.hosts.upkeep.garbage import ShortCollections
+from tuner.driver.hosts.upkeep.leftovers import find_logs, sweep_checkpoints, sweep_objects
+from tuner.driver.hosts.upkeep.room import Room
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.logs import driver_log
 from tuner.experiment.operations.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.records import CommandRecord, ExperimentRecord
-from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.groups.pools.admission import Standing
-from tuner.trials.groups.segments.manager import GroupManager
-from tuner.trials.groups.segments.segment_run import LogFile
 from tuner.trials.messages.launch import Resend
-from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.report_socket import Address, ReportServer
 
 log = logging.getLogger(__name__)
@@ -58,10 +56,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL_S = 0.5
-ROOM_S = 1.0
-"""The interval at which the host checks whether trials should make room for other experiments, in seconds."""
-SLOTS_S = 5.0
-"""The interval at which the host counts how many trials the cluster holds, in seconds."""
 AGAIN_S = 5.0
 """Seconds to wait, after an experiment's driver has crashed, before the experiment is driven again."""
 LOGS_S = 10.0
@@ -115,10 +109,10 @@ class Host:
         self._serving = self._adopting = False
         self._attended_at = float("-inf")  # time of the last call of a service
         self._news: list[str] = []  # lines for the log of the service
+        self.room = Room(self.executor, self.executors, self._named, self.segments)
         self._candidates = Candidates(self.store, self.owner)
         self._reading = True  # whether the last read of the database succeeded
         self._starting = asyncio.Lock()  # the service calls `start` again if the first call takes long
-        self._counted_at = float("-inf")  # when the slots of experiments were last counted
         self._failed_at = float("-inf")  # when a read or a write last failed because the database was unreachable
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
@@ -129,7 +123,7 @@ class Host:
         self.proposals = Proposals()
         self._collections = ShortCollections()
         self._figures = Figures()
-        self._profiles: dict[str, asyncio.Task[dict[str, Any]]] = {}  # those that are being made, by id
+        self._profiles = Profiles(self.executors)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
 
     async def write(self, function: Callable[..., T], *args: Any) -> T:
@@ -230,8 +224,10 @@ class Host:
         self._poked = asyncio.Event()
         self._poked.set()  # look for the first time immediately
         self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
-        self._background.append(asyncio.create_task(self._sweep_objects(self.settings.storage)))
-        self._background.append(asyncio.create_task(self._make_room()))
+        self._background.append(
+            asyncio.create_task(sweep_objects(self.store, self.settings.storage, self.settings.database_url))
+        )
+        self._background.append(asyncio.create_task(self.room.keep()))
         if self.settings.usage_every_s > 0:
             keeper = UsageKeeper(self.executors, self.store.ranks, self._places)
             self._background.append(asyncio.create_task(keeper.keep(self.settings.usage_every_s)))
@@ -362,25 +358,7 @@ class Host:
         arguments: "id", "rank", and the fields of a `ProfileRequest`; or only "stop", the id of a profile to end, because
             nobody waits for it any more.
         """
-        if "stop" in arguments:
-            if (unwanted := self._profiles.get(arguments["stop"])) is not None:
-                unwanted.cancel()
-            return {"found": None}
-        request = ProfileRequest(**{name: value for name, value in arguments.items() if name not in ("id", "rank")})
-        making = asyncio.create_task(self._profile(segment_id, arguments["rank"], request))
-        self._profiles[arguments["id"]] = making
-        try:
-            await asyncio.wait({making})
-        finally:
-            del self._profiles[arguments["id"]]
-            making.cancel()
-        return refusal(Conflict("the profile was ended")) if making.cancelled() else making.result()
-
-    async def _profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any]:
-        try:
-            return {"found": await self.executors.profile(segment_id, rank, request)}
-        except REFUSALS as error:
-            return refusal(error)
+        return await self._profiles.profile(segment_id, arguments)
 
     async def driver_log(self, experiment: str, tail: int, search: str | None = None) -> dict[str, Any]:
         """Return {"found": the log of this host about an experiment}; None in it if this host's machine has none."""
@@ -522,8 +500,9 @@ class Host:
                 return await self._refuse(record, epoch, error)
             if epoch > 1:  # an earlier driver and its ranks may have been killed
                 if record.spec.executor != "agents":  # an agent may be writing a checkpoint now
-                    await asyncio.to_thread(self._sweep_checkpoints, driven)
-                await self._find_logs(driven)
+                    await asyncio.to_thread(sweep_checkpoints, self.store, driven)
+                if self.logs is not None:
+                    await find_logs(self.store, self.logs, driven)
             slots = self.executors.of(record.spec).capacity(record.spec.scaling)
             elastic = record.spec.scaling.elastic
             workers = self.executors.of(record.spec).workers(record.spec.scaling) if elastic else None
@@ -542,7 +521,8 @@ class Host:
             self._crashes.pop(record.public_id, None)
             if state.ended:
                 self.executors.forget(record.public_id)
-                await self._sweep_objects(record.spec.checkpoint.storage or self.settings.storage)
+                storage = record.spec.checkpoint.storage or self.settings.storage
+                await sweep_objects(store, storage, self.settings.database_url)
             return state
         except StoreError:
             raise
@@ -561,18 +541,6 @@ class Host:
                 await self.write(store.drivers.release, record.id, epoch)
             if driven is not None:
                 await driven.close()
-
-    def _sweep_checkpoints(self, driven: Driven) -> None:
-        """Delete checkpoint files that no committed report refers to, because the ranks or the driver were killed."""
-        rows = self.store.trials.checkpoints(driven.record.id)
-        checkpoints.sweep(driven.groups.storage, {row.uri for row in rows if row.state != "deleted"})
-
-    async def _sweep_objects(self, storage: str) -> None:
-        """Delete the objects stored by `tuner.with_parameters` that no experiment needs any more."""
-        try:
-            await asyncio.to_thread(objects.sweep, storage, self.settings.database_url, self.store.code.unfinished)
-        except Exception:  # the objects are deleted the next time
-            log.warning("objects that came with training functions could not be deleted", exc_info=True)
 
     def _crashes_again(self, record: ExperimentRecord, seq: int) -> bool:
         """Count a crash of this experiment's driver. Return True after CRASHES crashes without enough progress in between."""
@@ -594,23 +562,6 @@ class Host:
         batch = Batch(log=[], state=ExperimentState.FAILED, summary=summary)
         await self.write(self.store.drivers.commit, record.id, epoch, batch, time.time())
         return ExperimentState.FAILED
-
-    async def _find_logs(self, driven: Driven) -> None:
-        """Start to read from the log files what ranks that died with an earlier host had not sent."""
-        if self.logs is None:
-            return
-        files: dict[Owner, list[LogFile]] = {}
-        names: dict[Owner, str] = {}
-        for found in await asyncio.to_thread(self.store.logs.unfinished, driven.record.id):
-            if self.logs.is_closing(found.segment_id):
-                continue
-            owner = Owner(driven.record.id, found.trial, found.segment)
-            path = os.path.join(driven.groups.log_dir, found.segment_id, f"rank{found.rank}.log")
-            files.setdefault(owner, []).append(LogFile(found.rank, found.node, path))
-            names[owner] = found.segment_id
-        for owner, name in names.items():
-            self.logs.begin(name, owner)
-            self.logs.end(name, files[owner], gone=asyncio.sleep(0))
 
     async def _leave_nothing(self, record: ExperimentRecord) -> None:
         mine = [name for name, running in self.segments.items() if running.experiment == record.id]
@@ -656,77 +607,6 @@ class Host:
                     log.warning("the database could not be read", exc_info=True)
                 self._reading = False
                 self._failed_at = time.monotonic()
-
-    async def _make_room(self) -> None:
-        """Pause trials whose resources another experiment should get, from time to time; see `trials.groups.fair_share`."""
-        while True:
-            await asyncio.sleep(ROOM_S)
-            groups = self.executors.groups_in_use
-            if groups is None:
-                continue
-            await self._leave_nodes(groups)
-            await self._count_slots()
-            self._grant_workers(groups)
-            if len(self._named) < 2:
-                continue
-            for name, experiment, priority in groups.make_room(self._may_yield):
-                segment = self.segments[name]
-                reason = f"to make room for experiment {experiment} (priority {priority})"
-                trial, ordinal = segment.ref
-                segment.inbound.loop.put(RoomWanted(time=time.time(), trial=trial, segment=ordinal, reason=reason))
-
-    async def _leave_nodes(self, groups: GroupManager) -> None:
-        """Pause the trials on nodes that are about to be taken away, so that they continue elsewhere from a checkpoint.
-
-        A trial that has no checkpoint yet trains on, and is lost with its node if it gets none in time.
-        """
-        try:
-            found = await groups.leaving()
-        except Exception as error:  # Ray may not answer for a moment
-            log.debug("Ray did not say which nodes are leaving: %s", error)
-            return
-        for name, reason in found.items():
-            if self._may_yield(name):
-                segment = self.segments[name]
-                trial, ordinal = segment.ref
-                segment.inbound.loop.put(RoomWanted(time=time.time(), trial=trial, segment=ordinal, reason=reason))
-
-    async def _count_slots(self) -> None:
-        """Tell experiments without `max_concurrent_trials` if nodes have joined or left, so that more or fewer trials fit.
-
-        A change counts once two looks, a few seconds apart, have found it.
-        """
-        if time.monotonic() - self._counted_at < SLOTS_S:
-            return
-        self._counted_at = time.monotonic()
-        for driven in list(self._named.values()):
-            spec = driven.core.spec
-            if spec.limits.max_concurrent_trials is not None or spec.executor in ("agents", "local"):
-                continue
-            try:
-                slots = await asyncio.to_thread(self.executor.capacity, spec.scaling)
-            except Exception as error:  # Ray may not answer for a moment
-                log.debug("Ray did not say which nodes there are: %s", error)
-                return
-            before, driven.slots = driven.slots, slots
-            if slots is not None and slots == before != driven.core.experiment.room:
-                driven.loop.put(SlotsChanged(time=time.time(), slots=slots))
-
-    def _grant_workers(self, groups: GroupManager) -> None:
-        """Tell experiments with elastic trials how many workers they may have, if that has changed for two looks."""
-        for name, driven in self._named.items():
-            spec, sizes = driven.record.spec, driven.core.experiment.sizes
-            if not spec.scaling.elastic or spec.executor in ("agents", "local"):
-                continue
-            before, driven.granted = driven.granted, groups.granted(name, spec.scaling.bundle())
-            present = sizes.held if sizes.granted is None else sizes.granted
-            if driven.granted is not None and driven.granted == before != present:
-                driven.loop.put(WorkersChanged(time=time.time(), workers=driven.granted))
-
-    def _may_yield(self, name: str) -> bool:
-        """Return whether the segment with this id can be paused, so that its trial continues later from a checkpoint."""
-        found = self.segments.get(name)
-        return found is not None and found.inbound.core.may_yield(found.ref)
 
     async def _take_commands(self) -> None:
         for command in await asyncio.to_thread(self.store.commands.pending, list(self.driven)):

@@ -8,7 +8,9 @@ from typing import Any
 
 from tuner.experiment.operations.earlier import with_earlier
 from tuner.experiment.operations.usecases import checked_code, packed, parsed
-from tuner.experiment.specs.spec import NAME_LENGTH, merge_patch, written
+from tuner.experiment.specs.changes import merge_patch
+from tuner.experiment.specs.model import NAME_LENGTH
+from tuner.experiment.specs.spec import written
 from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.usercode.entrypoints import EntrypointChecker
 

@@ -30,7 +30,9 @@ from tuner.experiment.code import bundles, by_value, scripts
 from tuner.experiment.code.shipped import Packages
 from tuner.experiment.operations.earlier import with_earlier
 from tuner.experiment.operations.verbs import check_verb
-from tuner.experiment.specs.spec import escape, parse_changes, parse_spec
+from tuner.experiment.specs.changes import parse_changes
+from tuner.experiment.specs.messages import escape
+from tuner.experiment.specs.spec import parse_spec
 from tuner.names import did_you_mean
 from tuner.schedulers.functions import functions_by_name
 from tuner.space import Space

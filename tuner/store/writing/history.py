@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, select, text
 
 from tuner.domain import decisions, events
 from tuner.domain.batch import Entry
 from tuner.store.records import StreamItem
-from tuner.store.sql.tables import decision, event, experiment, metric_key, metric_point, segment, trial
+from tuner.store.sql.tables import NO_REPORT, decision, event, experiment, metric_key, metric_point, segment, trial
 from tuner.store.writing.writer import decode
 
 CHUNK = 5_000
@@ -70,17 +70,24 @@ def newest(
     upto = _last(connection, experiment_id)  # read this first: all entries up to here are committed
     upto = upto if before is None else min(before - 1, upto)
 
-    def of(table: Table) -> Select[Any]:
-        query = select(*(_DECISION if table is decision else _EVENT))
-        query = query.where(table.c.experiment_id == experiment_id, table.c.event_seq <= upto)
+    def of(table: Table, *columns: Any) -> Select[Any]:
+        query = select(*columns).where(table.c.experiment_id == experiment_id, table.c.event_seq <= upto)
         if trial_number is not None:
             query = query.where(table.c.trial_number == trial_number)
         return query.order_by(table.c.event_seq.desc()).limit(limit)
 
-    decided = list(connection.execute(of(decision))) if not kinds or DECISION in kinds else []
+    def of_kind(kind: str) -> Select[Any]:
+        """Return a query for events of one kind. The index by kind has all that the inner query asks for."""
+        found = of(event, event.c.event_seq).where(event.c.kind == kind)
+        if kind != events.Reported.KIND:
+            found = found.where(text(NO_REPORT))
+        return select(*_EVENT).where(event.c.experiment_id == experiment_id, event.c.event_seq.in_(found))
+
+    decided = list(connection.execute(of(decision, *_DECISION))) if not kinds or DECISION in kinds else []
     others = [kind for kind in kinds if kind != DECISION]
-    query = of(event).where(event.c.kind.in_(others)) if kinds else of(event)
-    rows = list(connection.execute(query)) if others or not kinds else []
+    rows: list[Row] = []
+    for query in map(of_kind, others) if kinds else [of(event, *_EVENT)]:
+        rows += connection.execute(query)
     seqs = sorted((row.event_seq for row in (*rows, *decided)), reverse=True)[:limit]
     oldest = seqs[-1] if seqs else 0
     rows, decided = ([row for row in found if row.event_seq >= oldest] for found in (rows, decided))

@@ -34,6 +34,7 @@ from tuner.errors import TunerError
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.compat.datasets import Shards
 from tuner.trials.compat.on_import import on_import
+from tuner.trials.compat.preemption import Notices
 from tuner.trials.compat.train_loop import TrainLoop
 from tuner.trials.training.metrics import numbers
 from tuner.trials.training.session import Session
@@ -319,6 +320,7 @@ class TrainFunctions:
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
         self._context = TrainContext(trial)
+        self._notices = Notices(trial.context.world_rank, trial.context.world_size)
 
     def report(
         self,
@@ -357,8 +359,17 @@ class TrainFunctions:
     def get_context(self) -> TrainContext:
         return self._context
 
-    def get_preemption_info(self) -> None:
-        """Return None: ranks are not warned of a preemption. The driver restarts the worker group after a preemption."""
+    def get_preemption_info(self) -> Any:
+        """Return which nodes of the trial are about to be taken away, or None.
+
+        The driver knows them too: it pauses the trial at its next report, and the trial continues on other nodes.
+        """
+        found = self._notices.affected()
+        if found is None:
+            return None
+        from ray.train.v2.api.preemption import PreemptionInfo
+
+        return PreemptionInfo(**found)
 
     def is_distributed(self) -> bool:
         return True

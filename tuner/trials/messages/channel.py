@@ -114,6 +114,10 @@ class ChannelServer:
             (self.notes if purpose else self.verdicts)[rank] = Link(connection)
         self._listener.close()
 
+    def give_up_listener(self) -> socket.socket:
+        """Return the socket at which this end listens, for another use. The caller closes it."""
+        return self._listener.dup()
+
     def broadcast(self, message: Any) -> None:
         for link in self.verdicts.values():
             link.send(message)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo
+from tuner.trials.messages.peer_lines import Peer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class RankAssignment:
     channel_address: tuple[str, int] | None
     token: bytes
     backend: str  # the backend of torch.distributed, or "none" if there is no process group
+    peers: tuple[Peer, ...] = ()  # the ranks of other nodes whose machines this rank watches
+    watchers: int = 0  # the number of ranks that watch this rank's machine
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables of this rank: those that torchrun sets, and its node's GPUs."""

@@ -15,81 +15,53 @@ import socket
 import sys
 import threading
 import time
-import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import Report, Verdict
-from tuner.errors import CheckpointLost, CheckpointUnreachable, DriverSilent, EntrypointError, ReportsLost
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring, Saver, answer_notes
 from tuner.trials.compat import ray_compat
 from tuner.trials.compat.on_import import on_import
-from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
+from tuner.trials.messages import peer_lines
+from tuner.trials.messages.channel import ChannelClient, ChannelServer
 from tuner.trials.messages.launch import Launch, Resend
 from tuner.trials.messages.lifeline import Lifeline
-from tuner.trials.messages.lost import unavailable_errors
 from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.protocol import NotReusable, Progress, RankAssignment, RankError, RankResult, WorkerMetadata
 from tuner.trials.messages.report_socket import Address, LogClient, ReportClient
 from tuner.trials.messages.rpc import DriverLink
 from tuner.trials.runtime import rendezvous
+from tuner.trials.runtime.errors import describe
 from tuner.trials.runtime.function import directories
-from tuner.trials.runtime.function.calling import call
-from tuner.trials.runtime.function.code import load, resolve
+from tuner.trials.runtime.function.code import add_to_path, load, resolve
 from tuner.trials.runtime.function.modules import Modules
 from tuner.trials.runtime.gradient_sync import GradientSyncCheck
 from tuner.trials.runtime.hygiene import Baseline
-from tuner.trials.runtime.measures.process_stats import cpu_s, oom_kills, usage
+from tuner.trials.runtime.measures.process_stats import oom_kills, usage
 from tuner.trials.runtime.measures.profiler import Profiler, Subject
+from tuner.trials.runtime.measures.stacks import stacks
+from tuner.trials.runtime.peers import ChannelPeers
+from tuner.trials.runtime.segment import TAIL, Segment
 from tuner.trials.runtime.sending.log_shipper import LogShipper
-from tuner.trials.runtime.sending.logs import OWN, Capture, note_exits
+from tuner.trials.runtime.sending.logs import Capture, note_exits
 from tuner.trials.runtime.sending.outbox import Outbox
 from tuner.trials.runtime.sending.uploads import Uploads
 from tuner.trials.training import driver_calls, session
-from tuner.trials.training.session import Context, LeaveTrial, Session
+from tuner.trials.training.session import Context, Session
 
 _JOIN_TIMEOUT_S = 120.0
-_LAST_SAVE_S = 2.0  # seconds that a failed rank waits for checkpoints that are being saved
-_TAIL = 50
-
-
-@dataclass(slots=True, eq=False)
-class _Segment:
-    """The state of one segment on one rank."""
-
-    launch: Launch
-    session: Session
-    saver: Saver
-    outbox: Outbox | None
-    capture: Capture
-    function: Callable[[Any], Any]
-    config: dict[str, Any]
-    uploading: list[CheckpointInfo] = field(default_factory=list)
-    cpu_s_before: float = field(default_factory=cpu_s)
-    thread: threading.Thread | None = None
-    overstay: threading.Timer | None = None
-    result: RankResult | None = None
-    ended: threading.Event = field(default_factory=threading.Event)
-    ending: threading.Lock = field(default_factory=threading.Lock)
-
-    def end(self, result: RankResult) -> None:
-        """Set the result of the segment, unless it is already set."""
-        with self.ending:
-            if self.result is None:
-                self.result = result
-                self.ended.set()
 
 
 CONTROL = (
     "hold", "release", "progress", "stacks", "data_sets", "start_profile", "stop_profile", "take_profile", "usage", "abandon",
 )  # fmt: skip
 """The methods of a rank that answer even while training runs. All other methods run one after another."""
+
 LASTING = ("upload_end",)
 """Methods like those of `CONTROL`, whose answer may take minutes."""
 
@@ -122,7 +94,7 @@ class Rank:
         self._assignment: RankAssignment | None = None
         self._channel_server: ChannelServer | None = None
         self._channel_client: ChannelClient | None = None
-        self._segment: _Segment | None = None
+        self._segment: Segment | None = None
         self._uploads = Uploads()
         self._codes: dict[str, bytes] = {}
         self._baseline: Baseline | None = None
@@ -221,7 +193,7 @@ class Rank:
             tail = ""
             if capture is not None:
                 capture.end()
-                tail = capture.tail(_TAIL)
+                tail = capture.tail(TAIL)
             self._dirty = "it failed to start a trial"
             return describe(error, tail)
 
@@ -290,13 +262,7 @@ class Rank:
         training = (
             self._segment.thread.ident if self._segment is not None and self._segment.thread is not None else None
         )
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        frames = sorted(sys._current_frames().items(), key=lambda item: item[0] != training)
-        return "\n".join(
-            f"thread {names.get(ident, ident)}:\n" + "".join(traceback.format_stack(frame))
-            for ident, frame in frames
-            if not names.get(ident, "").startswith(("ray_", "tuner-"))
-        )
+        return stacks(training)
 
     def data_sets(self) -> list[dict[str, Any]]:
         """Return the state of the data sets of Ray Data that the trial reads; see `Shards.look`."""
@@ -350,6 +316,9 @@ class Rank:
         if to is not None and assignment.local_rank == 0 and (assignment.nodes > 1 or self.ip() != to.host):
             self._lifeline = Lifeline(to, self._token)
         if assignment.rank != 0 and self._channel_server is not None:
+            if assignment.watchers:
+                listener = self._channel_server.give_up_listener()
+                peer_lines.accept(listener, assignment.token, assignment.watchers, _JOIN_TIMEOUT_S)
             self._channel_server.close()
             self._channel_server = None
         if assignment.rank == 0 and self._channel_server is not None:
@@ -365,6 +334,8 @@ class Rank:
                 name="tuner-notes",
                 daemon=True,
             ).start()
+        if assignment.peers and self._lifeline is not None:
+            peer_lines.watch(assignment.peers, assignment.token, self._parted)
         os.environ.update(assignment.environment())
         if assignment.nodes > 1:
             rendezvous.choose_interface(self.ip())
@@ -379,6 +350,11 @@ class Rank:
             assert self._assignment.channel_address is not None
             self._lifeline.tell(f"it cannot reach rank 0 at {self._assignment.channel_address[0]}")
 
+    def _parted(self, rank: int, host: str) -> None:
+        """Tell the driver that this rank cannot reach another rank that is not rank 0."""
+        if self._lifeline is not None:
+            self._lifeline.tell(f"it cannot reach rank {rank} at {host}")
+
     def _why_not(self, launch: Launch) -> str | None:
         if self._dirty is not None:
             return self._dirty
@@ -388,10 +364,10 @@ class Rank:
                 return f"{stale} has changed since it was imported"
         return None
 
-    def _set_up(self, launch: Launch, assignment: RankAssignment, capture: Capture) -> _Segment:
+    def _set_up(self, launch: Launch, assignment: RankAssignment, capture: Capture) -> Segment:
         assert self._baseline is not None
         os.environ.update(launch.env)
-        _add_to_path(launch)
+        add_to_path(launch)
         own_directory = directories.enter(launch, assignment.rank)
         self._seed(launch, assignment)
         self._modules.note()
@@ -447,7 +423,7 @@ class Rank:
                 trial_dir=own_directory,
             ),
             reports=outbox,
-            peers=_ChannelPeers(self._channel_server, self._channel_client, launch)
+            peers=ChannelPeers(self._channel_server, self._channel_client, launch)
             if assignment.world_size > 1
             else None,
             saver=saver,
@@ -459,8 +435,8 @@ class Rank:
             objective=launch.metric,
             watch=sync_check,
         )
-        segment = _Segment(launch, running, saver, outbox, capture, function, config)
-        running.on_leave = lambda verdict: self._expect_end(segment, verdict)
+        segment = Segment(launch, running, saver, outbox, capture, function, config)
+        running.on_leave = lambda verdict: segment.expect_end(verdict, self._soil)
         return segment
 
     def _set_up_torch(self, launch: Launch, assignment: RankAssignment) -> None:
@@ -486,13 +462,15 @@ class Rank:
 
     # -- running
 
-    def _main(self, segment: _Segment) -> None:
+    def _main(self, segment: Segment) -> None:
         session.activate(segment.session)
         self._undo.append(driver_calls.open_for(self._driver, segment.launch.segment_id))
         self._undo.append(ray_compat.install(segment.session))
         result = RankResult(kind="failed", error=RankError(type="RuntimeError", message="ended in an unknown way"))
         try:
-            result = self._run(segment)
+            assert self._baseline is not None
+            baseline = self._baseline
+            result = segment.run(self._uploads, lambda: not baseline.has_own_credentials())
         except BaseException as error:
             result = RankResult(kind="failed", reports=segment.session.count, error=describe(error, ""))
         finally:
@@ -502,72 +480,15 @@ class Rank:
                 segment.overstay.cancel()
             rest = segment.capture.end(take_rest=True)
             if result.error is not None:
-                result = replace(result, error=replace(result.error, log_tail=segment.capture.tail(_TAIL)))
+                result = replace(result, error=replace(result.error, log_tail=segment.capture.tail(TAIL)))
             segment.end(replace(result, log=rest))
 
-    def _run(self, segment: _Segment) -> RankResult:
-        running = segment.session
-        error: RankError | None = None
-        try:
-            call(segment.function, segment.config, running, segment.launch)
-            running.finish()
-        except LeaveTrial as leave:
-            if leave is not running.left:
-                raise
-        except BaseException as raised:
-            if running.left is None:
-                error = describe(raised, "")
-                sys.stderr.write(error.traceback)
-        if segment.overstay is not None:
-            segment.overstay.cancel()
-        running.saving = True
-        try:
-            if error is not None:
-                segment.saver.drain(_LAST_SAVE_S)
-            else:
-                assert self._baseline is not None
-                may_continue = not self._baseline.has_own_credentials()
-                segment.uploading = self._uploads.leave(segment.saver, may_continue)
-        except Exception as raised:
-            error = error or _not_saved(raised)
-        if segment.outbox is not None:
-            try:
-                segment.outbox.close()
-            except ReportsLost as raised:
-                error = error or describe(raised, "")
-        if error is not None:
-            return RankResult(kind="failed", reports=running.count, error=error)
-        kind: Literal["left", "returned"] = "left" if running.left is not None else "returned"
-        return RankResult(
-            kind=kind,
-            reports=running.count,
-            as_value=running.as_value,
-            warning=running.warning,
-            uploading=segment.uploading,
-        )
+    def _soil(self, why: str) -> None:
+        self._dirty = why
 
     def _put_back(self) -> None:
         while self._undo:
             self._undo.pop()()
-
-    def _expect_end(self, segment: _Segment, verdict: Verdict) -> None:
-        """Fail the segment if the training function does not end within `stop_grace_s` after a verdict to leave.
-
-        The grace period leaves the function time to run its `finally` blocks.
-        """
-        grace = segment.launch.limits.stop_grace_s
-        segment.saver.patience_s = grace
-
-        def overstayed() -> None:
-            message = f"did not end within {grace:g} s of being told to {verdict.action}"
-            self._dirty = message
-            error = RankError(type="", message=message, cause="stop_ignored", log_tail=segment.capture.tail(_TAIL))
-            segment.end(RankResult(kind="failed", reports=segment.session.count, error=error))
-
-        segment.overstay = threading.Timer(grace, overstayed)
-        segment.overstay.name = "tuner-overstay"
-        segment.overstay.daemon = True
-        segment.overstay.start()
 
     def _report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
         answer: Verdict | Resend | None = self._driver.ask("report", segment_id, reports, patience_s=0.0)
@@ -598,80 +519,6 @@ class _Sender:
         return self._reports.send(self._segment, messages)
 
 
-class _ChannelPeers:
-    """Implements the session's interface `Peers`, by messages over the worker group's channel."""
-
-    def __init__(self, server: ChannelServer | None, client: ChannelClient | None, launch: Launch) -> None:
-        self._channel_server, self._channel_client = server, client
-        self._segment = launch.segment_id
-        self._over = False  # rank 0 has ended
-        self._early = deque(self._waiting())
-
-    def _waiting(self) -> Iterator[Any]:
-        """Yield the messages for this segment that have already arrived, and drop those for earlier segments.
-
-        Unread messages of earlier segments could fill the socket, which would block rank 0.
-        """
-        with contextlib.suppress(TimeoutError):
-            while self._channel_client is not None:
-                message = self._channel_client.verdicts.receive(0)
-                if message[1] == self._segment:
-                    yield message
-
-    def hand_out(self, report_no: int, verdict: Verdict) -> None:
-        assert self._channel_server is not None
-        self._channel_server.broadcast(("verdict", self._segment, report_no, verdict))
-
-    def ended(self) -> None:
-        assert self._channel_server is not None
-        with contextlib.suppress(PeerLost):  # a rank that is gone does not wait
-            self._channel_server.broadcast(("ended", self._segment))
-
-    def announce(self) -> None:
-        assert self._channel_server is not None
-        self._channel_server.broadcast(("report", self._segment))
-
-    def heard(self) -> Literal["report", "verdict", "ended"] | None:
-        """Return the kind of rank 0's next message, or None if none has arrived.
-
-        A "report" message is removed. A verdict and all messages after it stay in the queue for `take`.
-        """
-        if self._over:
-            return "ended"
-        assert self._channel_client is not None
-        while not self._early:
-            try:
-                message = self._channel_client.verdicts.receive(0)
-            except TimeoutError:
-                return None
-            if message[1] == self._segment:
-                self._early.append(message)
-        if self._early[0][0] == "report":
-            self._early.popleft()
-            return "report"
-        if self._early[0][0] == "ended":
-            self._over = True
-            return "ended"
-        return "verdict"
-
-    def take(self, report_no: int) -> Verdict:
-        assert self._channel_client is not None
-        while not self._over:  # needs no time limit: the loss of rank 0 raises PeerLost, and the manager detects hangs
-            kind, segment, *rest = self._early.popleft() if self._early else self._channel_client.verdicts.receive()
-            self._over = kind == "ended" and segment == self._segment
-            if kind != "verdict" or segment != self._segment:
-                continue
-            number, verdict = rest
-            if number != report_no:
-                raise RuntimeError(
-                    f"rank 0 is at report {number} and this rank at report {report_no}: "
-                    "every rank must call tuner.report equally often"
-                )
-            answer: Verdict = verdict
-            return answer
-        return Verdict()  # the group manager warns of unequal counts
-
-
 def _own_process_group() -> None:
     """Make this process the leader of an OS process group, so that it can be killed with its child processes.
 
@@ -681,56 +528,3 @@ def _own_process_group() -> None:
         os.setpgid(0, 0)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def describe(error: BaseException, log_tail: str) -> RankError:
-    return RankError(
-        type=type(error).__name__,
-        message="; ".join((str(error) or type(error).__name__, *getattr(error, "__notes__", ()))),
-        traceback=_readable(error),
-        log_tail=log_tail,
-        cause=_cause(error),
-        communication=any(
-            isinstance(e, PeerLost) or rendezvous.is_echo(e) for e in (error, error.__cause__) if e is not None
-        ),
-    )
-
-
-def _not_saved(error: Exception) -> RankError:
-    """Describe an error that kept a checkpoint from being saved or from being reported to the driver."""
-    described = describe(error, "")
-    root = error.__cause__ or error
-    return replace(described, cause=_cause(root) if isinstance(root, ReportsLost | DriverSilent) else "checkpoint")
-
-
-def _cause(error: BaseException) -> str:
-    if isinstance(error, CheckpointLost):
-        return "disk_lost" if error.node is not None else "checkpoint_lost"
-    if isinstance(error, ReportsLost | DriverSilent):
-        return "driver_lost"
-    if isinstance(error, unavailable_errors()):
-        return "actor_unavailable"
-    if isinstance(error, CheckpointUnreachable):
-        return "checkpoint_unreachable"
-    return "spec" if isinstance(error, EntrypointError) else "exception"
-
-
-def _readable(error: BaseException) -> str:
-    """Return the traceback of an error as text, without its first frames if these belong to `tuner.trials`."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace))
-
-
-def _add_to_path(launch: Launch) -> None:
-    """Add the folders of the user's code to `sys.path`, after the ``working_dir`` and ``py_modules`` that were sent with it.
-
-    On the machine where directories were packed, the originals are among the folders, and may have been edited since.
-    """
-    has_code = launch.runtime_env.get("py_modules") or launch.runtime_env.get("working_dir")
-    sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if has_code else []
-    at = 1 + max((i for i, entry in enumerate(sys.path) if entry and entry in sent), default=-1)
-    for entry in reversed(launch.code.sys_path):
-        if entry not in sys.path:
-            sys.path.insert(at, entry)

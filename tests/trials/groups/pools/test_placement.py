@@ -42,6 +42,15 @@ def test_ranks_of_a_node_are_consecutive_and_ordered_by_their_gpus() -> None:
     assert {s.channel_address for s in found} == {("b", 1)}
 
 
+def test_the_first_rank_of_a_node_watches_those_of_the_nodes_before_it_without_rank_0() -> None:
+    workers = [worker("a"), worker("b"), worker("b"), worker("c"), worker("d")]
+    _, found = assign_ranks(workers, Scaling(num_workers=5))
+    assert [assignment.peers for assignment in found] == [(), (), (), ((1, "b", 1),), ((1, "b", 1), (3, "c", 1))]
+    assert [assignment.watchers for assignment in found] == [0, 2, 0, 1, 0]
+    _, two = assign_ranks(workers[:3], Scaling(num_workers=3))
+    assert not any(assignment.peers or assignment.watchers for assignment in two), "the channel connects them"
+
+
 @pytest.mark.parametrize(
     ("workers", "asked", "backend"),
     [

@@ -105,6 +105,36 @@ def shard_of_ray(config: dict[str, Any]) -> None:
         )
 
 
+def is_warned(config: dict[str, Any]) -> None:
+    """Let Ray drain the node of rank 1, and report what each rank is told."""
+    import torch.distributed as dist
+    from ray.core.generated import autoscaler_pb2
+
+    from tuner.trials.compat.preemption import LOOK_S, Notices
+    from tuner.trials.training.session import get_context, report
+
+    rank = get_context().world_rank
+    notices = Notices(rank, 2)
+    before = notices.affected()
+    if rank == 1:
+        here = ray.get_runtime_context()
+        reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        client = ray._raylet.GcsClient(address=here.gcs_address)
+        client.drain_node(here.get_node_id(), reason, "a test", int(config["deadline_ms"]))
+    dist.barrier()
+    time.sleep(LOOK_S)
+    told: list[Any] = [None, None]
+    mine = ray.get_runtime_context().get_node_id()
+    dist.all_gather_object(told, (mine, before, notices.affected()))
+    (_, first, found), (there, second, found_too) = told
+    report({
+        "nothing_before": first is None and second is None,
+        "the_same": found == found_too,
+        "ranks": found["preempted_node_to_ranks"] == {there: [1]},
+        "deadline_ms": found["deadline_ms"],
+    })  # fmt: skip
+
+
 def waits(config: dict[str, Any]) -> None:
     from tuner.trials.training.session import report
 
@@ -133,6 +163,18 @@ def test_ranks_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     failure = bench.run(impossible).failure
     assert failure is not None
     assert "STRICT_SPREAD needs 3 nodes with 0.5 CPU each; there are 2" in failure.message
+    bench.close()
+
+
+def test_all_ranks_are_told_of_a_node_that_will_be_taken_away(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.add_node(num_cpus=1)
+    bench = Bench(tmp_path)
+    deadline = float(int(time.time()) + 60) * 1000
+    launch = bench.launch(is_warned, 2, scaling=SPREAD, params={"deadline_ms": deadline})
+    outcome = bench.run(launch)
+    assert outcome.kind == "returned", outcome.failure
+    metrics = bench.reports(launch)[0].metrics
+    assert metrics == {"nothing_before": 1.0, "the_same": 1.0, "ranks": 1.0, "deadline_ms": deadline}
     bench.close()
 
 

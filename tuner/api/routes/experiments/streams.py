@@ -8,9 +8,9 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from tuner.api import schemas
+from tuner.api.access.permission import Permission
 from tuner.api.answers import BAD, NOT_FOUND, ExperimentId, found_experiment
 from tuner.api.context import Context, Here
-from tuner.api.permission import Permission
 from tuner.api.stream import ChangedRows, Events, Form, follow
 from tuner.errors import SpecError
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import ray
 
+from tuner.trials.messages.keepalive import SILENT_S, is_cut, keep_alive
+
 log = logging.getLogger(__name__)
 
 _LOOK_S = 2.0
@@ -67,6 +69,42 @@ class CutNodes:
             log.info("node %s can be reached again", node[:8])
             del self._until[node]
             self._back(node)
+
+
+async def unreachable(addresses: Mapping[str, tuple[str, int]]) -> str:
+    """Wait until one of these nodes cannot be reached any more, and return its id.
+
+    The function holds a connection to a process of Ray on each node, over which the kernels ask each other for a sign of life.
+
+    addresses: the host and the port of the node's raylet, by the id of the node.
+    """
+    watching = [asyncio.create_task(_until_cut(node, *address)) for node, address in addresses.items()]
+    try:
+        done, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+    finally:
+        for task in watching:
+            task.cancel()
+
+
+async def _until_cut(node: str, host: str, port: int) -> str:
+    while True:
+        try:
+            reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), SILENT_S)
+        except OSError as error:
+            if isinstance(error, TimeoutError) or is_cut(error):
+                return node
+        else:
+            try:
+                keep_alive(writer.get_extra_info("socket"))
+                while await reader.read(1 << 10):
+                    pass
+            except OSError as error:
+                if is_cut(error):
+                    return node
+            finally:
+                writer.close()
+        await asyncio.sleep(_LOOK_S)  # the process has ended or wants no connection, which Ray notices by itself
 
 
 def selector(nodes: Iterable[str], bundles: int) -> list[dict[str, str]] | None:

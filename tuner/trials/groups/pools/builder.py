@@ -14,13 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tuner.domain.logs import LogLimit
 from tuner.errors import PlacementError
 from tuner.trials.groups.cluster import nodes
-from tuner.trials.groups.cluster.cut_nodes import CutNodes, selector
+from tuner.trials.groups.cluster.cut_nodes import CutNodes, selector, unreachable
 from tuner.trials.groups.cluster.growth import NodeType
 from tuner.trials.groups.cluster.node_names import node_names
 from tuner.trials.groups.cluster.ray_nodes import leaving_nodes, live_nodes
@@ -38,6 +43,8 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
 """Seconds after which a group that has not been placed is reported as waiting."""
+_WATCH_AFTER_S = 1.0
+"""Seconds after which the nodes of a group whose processes have not started yet are watched."""
 _HANDED_ON_S = 0.25
 """Seconds for which the placement group of a group that is being ended is kept for the next group of the same size.
 
@@ -124,6 +131,11 @@ class GroupBuilder:
                 return None
             placed.set()
             group.held_since = time.monotonic()
+            if (cut := await self._cut_while_starting(group, hellos)) is not None:
+                self.cut.add(cut)
+                hellos.add_done_callback(_ignore)
+                self.end_soon(group)
+                return None
             try:
                 workers = await hellos
             except ray.exceptions.RayError as error:
@@ -313,6 +325,23 @@ class GroupBuilder:
             pause = min(0.5, pause * 1.5, max(0.01, deadline - time.monotonic()))
         return True
 
+    async def _cut_while_starting(self, group: Group, hellos: asyncio.Future[Any]) -> str | None:
+        """Wait until the processes of a placed group have started. Return the id of a node that cannot be reached meanwhile.
+
+        A rank has a connection of its own to the driver only after it has started.
+        """
+        await asyncio.wait({hellos}, timeout=_WATCH_AFTER_S)
+        addresses = {} if hellos.done() else await self.blocking(_addresses, group.placement, self._node)
+        if not addresses:
+            await asyncio.wait({hellos})
+            return None
+        watching = asyncio.ensure_future(unreachable(addresses))
+        try:
+            await asyncio.wait({hellos, watching}, return_when=asyncio.FIRST_COMPLETED)
+            return None if hellos.done() else watching.result()
+        finally:
+            watching.cancel()
+
     # Ending
 
     async def _end(self, group: Group, hand_on: bool = False) -> None:
@@ -384,6 +413,16 @@ def start_error(error: ray.exceptions.RayError) -> PlacementError:
     if raised or isinstance(error, ray.exceptions.RuntimeEnvSetupError):
         return PlacementError(f"the workers could not be started: {_last_line(error)}")
     return LostAtStart(f"the workers were lost during start-up: {_last_line(error)}")
+
+
+def _addresses(placement: PlacementGroup, but: str) -> dict[str, tuple[str, int]]:
+    """Return the address of the raylet of each node of a placement group, except the node `but`. This blocks."""
+    ids = set(placement_group_table(placement)["bundles_to_node_id"].values()) - {but}
+    return {
+        node["NodeID"]: (node["NodeManagerAddress"], node["NodeManagerPort"])
+        for node in ray.nodes()
+        if node["NodeID"] in ids
+    }
 
 
 def _last_line(error: BaseException) -> str:

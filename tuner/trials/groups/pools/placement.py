@@ -8,6 +8,7 @@ from tuner.domain.experiment import Scaling
 from tuner.names import nearest, resource_meant
 from tuner.trials.groups.cluster.growth import NodeType, may_join
 from tuner.trials.groups.cluster.ray_nodes import live_nodes
+from tuner.trials.messages.peer_lines import Peer
 from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
 
 
@@ -30,6 +31,7 @@ def assign_ranks(workers: Sequence[WorkerMetadata], scaling: Scaling) -> tuple[l
     if backend == "auto":
         backend = "nccl" if any(worker.gpus for worker in workers) and not shared else "gloo"
     first = workers[order[0]]
+    leaders = [(order.index(indices[0]), workers[indices[0]]) for indices in by_node.values()]
     return order, [
         RankAssignment(
             rank=rank,
@@ -43,9 +45,18 @@ def assign_ranks(workers: Sequence[WorkerMetadata], scaling: Scaling) -> tuple[l
             channel_address=first.channel_address,
             token=first.token,
             backend=backend,
+            peers=_watched(nodes.index(workers[i].node), leaders) if i == by_node[workers[i].node][0] else (),
+            watchers=len(nodes) - 1 - nodes.index(workers[i].node) if rank and i == by_node[workers[i].node][0] else 0,
         )
         for rank, i in enumerate(order)
     ]
+
+
+def _watched(node: int, leaders: Sequence[tuple[int, WorkerMetadata]]) -> tuple[Peer, ...]:
+    """Return the first ranks of the nodes before this one, without rank 0, to which every rank is connected anyway."""
+    return tuple(
+        (rank, *worker.channel_address) for rank, worker in leaders[1:node] if worker.channel_address is not None
+    )
 
 
 def _gpu_order(worker: WorkerMetadata) -> tuple[tuple[int, str], ...]:

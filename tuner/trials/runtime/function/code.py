@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -64,3 +66,16 @@ def resolve(launch: Launch) -> dict[str, Any]:
             inner = inner.setdefault(part, {})
         inner[last] = value
     return config
+
+
+def add_to_path(launch: Launch) -> None:
+    """Add the folders of the user's code to `sys.path`, after the ``working_dir`` and ``py_modules`` that were sent with it.
+
+    On the machine where directories were packed, the originals are among the folders, and may have been edited since.
+    """
+    has_code = launch.runtime_env.get("py_modules") or launch.runtime_env.get("working_dir")
+    sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if has_code else []
+    at = 1 + max((i for i, entry in enumerate(sys.path) if entry and entry in sent), default=-1)
+    for entry in reversed(launch.code.sys_path):
+        if entry not in sys.path:
+            sys.path.insert(at, entry)

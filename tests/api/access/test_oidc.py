@@ -1,0 +1,313 @@
+"""Sign-in with an OpenID Connect provider that runs in the test: what a browser does, and what must not work."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+
+from tests.store.examples import a_spec
+from tuner.api import create_app
+from tuner.api.access import auth, oidc
+from tuner.errors import SpecError
+from tuner.settings import OidcRule, Settings
+from tuner.store import Store
+
+ISSUER, CLIENT, SECRET = "https://sso.example.com/realms/ml", "tuner", "hush"
+ROLES = (OidcRule("ml-admins", "admin"), OidcRule("vision", "editor", "vision"))
+
+
+class SmallProvider:
+    """An OpenID Connect provider with one client, which signs everybody in at once as `person`.
+
+    `lie` changes the claims of an ID token before it is signed.
+    """
+
+    def __init__(self) -> None:
+        self.person: dict[str, Any] = {"sub": "u1", "email": "ada@example.com", "groups": ["staff", "vision"]}
+        self.key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})
+        self.lie: Callable[[dict[str, Any]], None] = lambda claims: None
+        self.signs_with: RSAKey | None = None
+        self.codes: dict[str, dict[str, str]] = {}
+        self.asked: list[dict[str, str]] = []
+        self.app = app = FastAPI()
+
+        @app.get("/realms/ml/.well-known/openid-configuration")
+        def configuration() -> dict[str, Any]:
+            return {
+                "issuer": ISSUER,
+                "authorization_endpoint": f"{ISSUER}/authorize",
+                "token_endpoint": f"{ISSUER}/token",
+                "jwks_uri": f"{ISSUER}/keys",
+                "id_token_signing_alg_values_supported": ["RS256", "HS256", "none"],
+            }
+
+        @app.get("/realms/ml/keys")
+        def keys() -> dict[str, Any]:
+            return {"keys": [self.key.as_dict(private=False)]}
+
+        @app.get("/realms/ml/authorize")
+        def authorize(request: Request) -> Response:
+            asked = dict(request.query_params)
+            self.asked.append(asked)
+            assert (asked["response_type"], asked["client_id"], asked["code_challenge_method"]) == (
+                "code",
+                CLIENT,
+                "S256",
+            )
+            assert {"openid", "profile", "email"} <= set(asked["scope"].split())
+            code = secrets.token_urlsafe(8)
+            self.codes[code] = asked
+            return RedirectResponse(f"{asked['redirect_uri']}?code={code}&state={asked['state']}", 303)
+
+        @app.post("/realms/ml/token")
+        async def token(request: Request) -> Response:
+            form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
+            given = base64.b64decode(request.headers["authorization"].removeprefix("Basic ")).decode()
+            asked = self.codes.pop(form["code"], None)  # a code works once
+            challenge = (
+                base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode().rstrip("=")
+            )
+            if (
+                asked is None
+                or given != f"{CLIENT}:{SECRET}"
+                or challenge != asked["code_challenge"]
+                or form["redirect_uri"] != asked["redirect_uri"]
+            ):
+                return JSONResponse({"error": "invalid_grant"}, 400)
+            now = int(time.time())
+            claims = {
+                "iss": ISSUER,
+                "aud": CLIENT,
+                "iat": now,
+                "exp": now + 300,
+                "nonce": asked["nonce"],
+                **self.person,
+            }
+            self.lie(claims)
+            signed = jwt.encode({"alg": "RS256", "kid": "one"}, claims, self.signs_with or self.key)
+            return JSONResponse({"access_token": "x", "token_type": "Bearer", "id_token": signed})
+
+
+@pytest.fixture(scope="module")
+def _provider() -> SmallProvider:
+    return SmallProvider()  # its key takes a moment to make
+
+
+@pytest.fixture
+def provider(_provider: SmallProvider, monkeypatch: pytest.MonkeyPatch) -> SmallProvider:
+    _provider.person = {"sub": "u1", "email": "ada@example.com", "groups": ["staff", "vision"]}
+    _provider.lie, _provider.signs_with = lambda claims: None, None
+    _provider.asked.clear()
+    made = oidc.Provider.__init__
+
+    def within(self: oidc.Provider, settings: Settings) -> None:
+        made(self, settings, httpx.ASGITransport(_provider.app))
+
+    monkeypatch.setattr(oidc.Provider, "__init__", within)
+    return _provider
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        home=tmp_path, oidc_issuer=ISSUER, oidc_client_id=CLIENT, oidc_client_secret=SECRET, oidc_roles=ROLES
+    )
+
+
+@pytest.fixture
+async def browser(provider: SmallProvider, settings: Settings, sqlite_store: Store) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(settings, sqlite_store, web=settings.home / "web")
+    transport = httpx.ASGITransport(app, client=("10.0.0.7", 1234))
+    async with httpx.AsyncClient(transport=transport, base_url="https://tuner.lan") as client:
+        yield client
+
+
+async def at_provider(provider: SmallProvider, browser: httpx.AsyncClient, path: str = "/auth/login") -> str:
+    """Begin to sign in, and return the address to which the provider sends the browser back."""
+    sent = await browser.get(path)
+    assert sent.status_code == 303, sent.text
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(provider.app)) as there:
+        return (await there.get(sent.headers["location"])).headers["location"]
+
+
+async def who(browser: httpx.AsyncClient) -> dict[str, Any]:
+    found: dict[str, Any] = (await browser.get("/api/v1/session")).json()
+    return found
+
+
+async def test_a_person_signs_in_and_has_the_role_and_the_project_of_their_group(
+    browser: httpx.AsyncClient, provider: SmallProvider, sqlite_store: Store
+) -> None:
+    before = await who(browser)
+    assert (before["required"], before["name"], before["sign_in_url"]) == (True, None, "/auth/login")
+    assert (await browser.get("/api/v1/experiments")).status_code == 401
+    back = await at_provider(provider, browser, "/auth/login?next=/experiments/exp_1")
+    begun = next(cookie for cookie in browser.cookies.jar if "oidc" in cookie.name)
+    assert (begun.path, begun.secure) == ("/auth/callback", True)
+    done = await browser.get(back)
+    assert (done.status_code, done.headers["location"]) == (303, "/experiments/exp_1")
+    assert "HttpOnly" in done.headers["set-cookie"]
+    now = await who(browser)
+    assert (now["name"], now["role"], now["project"]) == ("ada@example.com", "editor", "vision")
+    assert now["expires_at"] is not None
+    sqlite_store.experiments.create(a_spec("theirs"))
+    assert (await browser.get("/api/v1/experiments")).json()["items"] == []
+    assert (await browser.get("/api/v1/audit")).status_code == 403
+    [(_, entry)] = sqlite_store.access.trail()
+    assert (entry.actor, entry.path, entry.address, entry.project) == (
+        "ada@example.com",
+        "/auth/callback",
+        "10.0.0.7",
+        "vision",
+    )
+    assert (await browser.delete("/api/v1/session")).status_code == 204
+    assert (await who(browser))["name"] is None
+
+
+async def test_the_first_group_of_the_list_counts(browser: httpx.AsyncClient, provider: SmallProvider) -> None:
+    provider.person["groups"] = ["vision", "ml-admins"]
+    await browser.get(await at_provider(provider, browser))
+    assert ((await who(browser))["role"], (await who(browser))["project"]) == ("admin", None)
+
+
+@pytest.mark.parametrize("groups", [["staff"], [], "staff", None, {"vision": 1}])
+async def test_who_is_in_no_group_with_a_role_is_refused(
+    browser: httpx.AsyncClient, provider: SmallProvider, groups: Any
+) -> None:
+    provider.person["groups"] = groups
+    refused = await browser.get(await at_provider(provider, browser))
+    assert (refused.status_code, (await who(browser))["name"]) == (403, None)
+    assert "no group of ada@example.com has a role here" in refused.text
+
+
+@pytest.mark.parametrize(
+    ("claim", "value"),
+    [
+        ("nonce", "another"),
+        ("nonce", None),
+        ("aud", "other-client"),
+        ("aud", [CLIENT, "other-client"]),
+        ("iss", "https://evil.example.com"),
+        ("exp", 1000),
+        ("sub", None),
+    ],
+)
+async def test_an_id_token_with_a_wrong_claim_is_refused(
+    browser: httpx.AsyncClient, provider: SmallProvider, claim: str, value: Any
+) -> None:
+    def lie(claims: dict[str, Any]) -> None:
+        claims.pop(claim) if value is None else claims.update({claim: value})
+
+    provider.lie = lie
+    refused = await browser.get(await at_provider(provider, browser))
+    assert (refused.status_code, (await who(browser))["name"]) == (403, None)
+    assert "ID token is not valid" in refused.text
+
+
+async def test_an_id_token_that_another_key_has_signed_is_refused(
+    browser: httpx.AsyncClient, provider: SmallProvider
+) -> None:
+    provider.signs_with = RSAKey.generate_key(2048, {"kid": "one"})
+    assert (await browser.get(await at_provider(provider, browser))).status_code == 403
+
+
+async def test_a_new_key_of_the_provider_is_read(browser: httpx.AsyncClient, provider: SmallProvider) -> None:
+    await browser.get(await at_provider(provider, browser))
+    old, provider.key = provider.key, RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})
+    try:
+        assert (await browser.get(await at_provider(provider, browser))).status_code == 303
+    finally:
+        provider.key = old
+
+
+async def test_a_code_works_only_in_the_browser_that_began_and_only_once(
+    browser: httpx.AsyncClient, provider: SmallProvider
+) -> None:
+    back = await at_provider(provider, browser)
+    head = {"Cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
+    browser.cookies.clear()
+    assert (await browser.get(back)).status_code == 403, "without the cookie"
+    await at_provider(provider, browser)
+    assert (await browser.get(back)).status_code == 403, "with the cookie of another sign-in"
+    browser.cookies.clear()
+    assert (await browser.get(back, headers=head)).status_code == 303
+    browser.cookies.clear()
+    assert (await browser.get(back, headers=head)).status_code == 403, "a second time"
+    assert (await who(browser))["name"] is None
+
+
+async def test_a_verifier_that_does_not_fit_the_challenge_is_refused(
+    browser: httpx.AsyncClient, provider: SmallProvider
+) -> None:
+    back = await at_provider(provider, browser)
+    [name] = [name for name in browser.cookies if "oidc" in name]
+    kept = json.loads(base64.urlsafe_b64decode(browser.cookies[name]))
+    assert kept["verifier"] not in str(provider.asked), "the provider gets only its hash"
+    changed = base64.urlsafe_b64encode(json.dumps({**kept, "verifier": "x" * 64}).encode()).decode()
+    browser.cookies.clear()
+    refused = await browser.get(back, headers={"Cookie": f"{name}={changed}"})
+    assert (refused.status_code, "invalid_grant" in refused.text) == (403, True)
+
+
+@pytest.mark.parametrize("path", ["//evil.example.com", "https://evil.example.com", "/\\evil.example.com", "evil"])
+async def test_nobody_is_sent_elsewhere_afterwards(
+    browser: httpx.AsyncClient, provider: SmallProvider, path: str
+) -> None:
+    done = await browser.get(await at_provider(provider, browser, f"/auth/login?next={path}"))
+    assert done.headers["location"] == "/"
+
+
+async def test_what_the_provider_says_is_escaped_and_attempts_are_limited(
+    browser: httpx.AsyncClient, provider: SmallProvider
+) -> None:
+    state = parse_qs(urlsplit((await browser.get("/auth/login")).headers["location"]).query)["state"][0]
+    said = await browser.get(f"/auth/callback?state={state}&error=access_denied&error_description=<script>")
+    assert (said.status_code, "&lt;script&gt;" in said.text, "<script>" in said.text) == (403, True, False)
+    found = [(await browser.get("/auth/callback?state=x&code=y")).status_code for _ in range(auth.TRIES)]
+    assert (found[0], found[-1]) == (403, 429)
+
+
+async def test_a_provider_that_is_away_is_said(browser: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(self: oidc.Provider, url: str) -> dict[str, Any]:
+        raise oidc.ProviderSilent(f"{url} does not answer: ConnectError")
+
+    monkeypatch.setattr(oidc.Provider, "_get", away)
+    answer = await browser.get("/auth/login")
+    assert (answer.status_code, "does not answer" in answer.text) == (503, True)
+
+
+async def test_without_the_setting_there_is_no_such_page(sqlite_store: Store, tmp_path: Path) -> None:
+    app = create_app(Settings(home=tmp_path), sqlite_store, web=tmp_path / "web")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        assert (await client.get("/auth/login")).status_code == 404
+        assert (await who(client))["sign_in_url"] is None
+
+
+def test_the_settings_are_read_and_checked() -> None:
+    given = {
+        "TUNER_OIDC_ISSUER": ISSUER,
+        "TUNER_OIDC_CLIENT_ID": CLIENT,
+        "TUNER_OIDC_ROLES": "ml-admins=admin, a team=editor@vision, *=viewer",
+    }
+    assert Settings.from_env(given).oidc_roles == (
+        OidcRule("ml-admins", "admin"),
+        OidcRule("a team", "editor", "vision"),
+        OidcRule("*", "viewer"),
+    )
+    for wrong in ({"TUNER_OIDC_ROLES": "a=boss"}, {"TUNER_OIDC_ROLES": ""}, {"TUNER_OIDC_ISSUER": "http://sso.lan"}):
+        with pytest.raises(SpecError, match="TUNER_OIDC"):
+            Settings.from_env({**given, **wrong})

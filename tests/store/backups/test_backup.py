@@ -1,0 +1,158 @@
+"""Backups of SQLite databases: made in use, put back, and refused if they would destroy something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.store.examples import T0, a_report, a_spec, begin
+from tuner.cli.commands import app
+from tuner.domain.batch import Batch
+from tuner.domain.logs import LogChunk
+from tuner.errors import Conflict, StoreError
+from tuner.store import Store
+from tuner.store.backups.backup import backup, restore
+from tuner.store.service.access import Role
+from tuner.store.sql.connect import connect
+from tuner.store.sql.tables import metadata
+
+
+@pytest.fixture
+def other_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'other' / 'tuner.db'}"
+
+
+def test_a_database_in_use_comes_back_as_it_was(
+    sqlite_store: Store, sqlite_url: str, other_url: str, tmp_path: Path
+) -> None:
+    made, epoch, trials = begin(sqlite_store)
+    secret, token = sqlite_store.access.create_token("ci", Role.ADMIN)
+    assert backup(sqlite_url, tmp_path / "copy") > 0
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0 + 2)
+    later = sqlite_store.experiments.create(a_spec("later"))
+    assert [path.name for path in tmp_path.glob("*copy*")] == ["copy"], "one file, and no partial one"
+    restore(other_url, tmp_path / "copy")
+    with Store.open(other_url) as store:
+        store.migrate()
+        assert [one.public_id for one in store.experiments.page().items] == [made.public_id]
+        assert store.experiments.get(made.public_id).last_event_seq == 3
+        assert store.trials.page(made.id).items[0].params == {"lr": 0.01}
+        assert store.access.token_of(secret) == token
+    assert sqlite_store.experiments.get(later.public_id).name == "later", "the source is as before"
+
+
+def test_nothing_is_replaced_by_mistake(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
+    begin(sqlite_store)
+    copy = tmp_path / "copy"
+    backup(sqlite_url, copy)
+    with pytest.raises(Conflict, match="exists already"):
+        backup(sqlite_url, copy)
+    later = sqlite_store.experiments.create(a_spec("later"))
+    with pytest.raises(Conflict, match="--force"):
+        restore(sqlite_url, copy)
+    assert sqlite_store.experiments.get(later.public_id).name == "later"
+    sqlite_store.close()
+    restore(sqlite_url, copy, force=True)
+    with Store.open(sqlite_url) as store:
+        assert [one.name for one in store.experiments.page().items] == ["digits"]
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\0" + b"x" * 5000])
+def test_a_file_that_is_no_backup_is_refused(other_url: str, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "copy").write_bytes(content)
+    with pytest.raises(StoreError):
+        restore(other_url, tmp_path / "copy")
+    assert not Path(other_url.removeprefix("sqlite:///")).exists()
+
+
+def test_a_torn_backup_is_refused(sqlite_store: Store, sqlite_url: str, other_url: str, tmp_path: Path) -> None:
+    begin(sqlite_store)
+    backup(sqlite_url, tmp_path / "copy")
+    whole = (tmp_path / "copy").read_bytes()
+    (tmp_path / "copy").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StoreError):
+        restore(other_url, tmp_path / "copy")
+
+
+def test_a_database_that_cannot_be_read_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreError):
+        backup("postgresql://nobody@localhost:1/tuner?connect_timeout=1", tmp_path / "copy")
+    assert not list(tmp_path.glob("*copy*"))
+    with pytest.raises(StoreError, match="no database"):
+        backup(f"sqlite:///{tmp_path / 'none.db'}", tmp_path / "copy")
+
+
+def test_the_commands(sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(sqlite_store)
+    monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
+    made = CliRunner().invoke(app, ["backup", str(tmp_path / "copy")])
+    assert (made.exit_code, str(tmp_path / "copy") in made.output) == (0, True)
+    monkeypatch.setenv("TUNER_DATABASE_URL", f"sqlite:///{tmp_path / 'new.db'}")
+    assert CliRunner().invoke(app, ["restore", str(tmp_path / "copy")]).exit_code == 0
+    with Store.open(f"sqlite:///{tmp_path / 'new.db'}") as store:
+        store.check()
+        assert [one.name for one in store.experiments.page().items] == ["digits"]
+
+
+def rows(url: str) -> dict[str, list[Any]]:
+    """Return all rows as they are stored, by table."""
+    engine = connect(url)
+    with engine.connect() as connection:
+        found = {
+            name: sorted(
+                [
+                    tuple(float(v) if isinstance(v, bool | int) else v for v in row)
+                    for row in connection.exec_driver_sql(
+                        f"SELECT {', '.join(column.name for column in table.columns)} FROM {name}"
+                    )
+                ],
+                key=repr,
+            )
+            for name, table in metadata.tables.items()
+        }
+    engine.dispose()
+    return found
+
+
+@pytest.mark.postgres
+def test_a_postgresql_database_is_backed_up_and_restored_and_moves_between_the_two(
+    postgres_url: str, other_url: str, tmp_path: Path
+) -> None:
+    with Store.open(postgres_url) as store:
+        made, epoch, trials = begin(store, 2, segments=2)
+        report = a_report(0, 1, accuracy=float("nan"), loss=1e300)
+        store.drivers.commit(made.id, epoch, Batch(log=[(6, report)], trials=trials), T0 + 2)
+        store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"\x00\xff\t\\N\n", T0)]})
+        store.commands.add(made.id, "pause")
+        secret, token = store.access.create_token("ci", Role.ADMIN)
+        gone = store.experiments.create(a_spec("gone"))
+        store.experiments.seize(gone.id)
+        store.experiments.remove(gone.id)
+    before = rows(postgres_url)
+    backup(postgres_url, tmp_path / "copy")
+    assert [path.name for path in tmp_path.glob("*copy*")] == ["copy"], "one file, and no partial one"
+    with pytest.raises(Conflict, match="--force"):
+        restore(postgres_url, tmp_path / "copy")
+    with Store.open(postgres_url) as store:
+        store.experiments.create(a_spec("later"))
+    restore(postgres_url, tmp_path / "copy", force=True)
+    assert rows(postgres_url) == before
+    with Store.open(postgres_url) as store:
+        assert [one.public_id for one in store.experiments.page().items] == [made.public_id]
+        assert store.access.token_of(secret) == token
+        assert store.experiments.create(a_spec("next")).id > made.id, "the sequences go on"
+    restore(other_url, tmp_path / "copy")
+    assert rows(other_url) == before, "the same in SQLite"
+
+
+@pytest.mark.postgres
+def test_a_backup_of_sqlite_moves_to_postgresql(
+    sqlite_store: Store, sqlite_url: str, postgres_url: str, tmp_path: Path
+) -> None:
+    begin(sqlite_store, 3)
+    backup(sqlite_url, tmp_path / "copy")
+    restore(postgres_url, tmp_path / "copy")
+    assert rows(postgres_url) == rows(sqlite_url)

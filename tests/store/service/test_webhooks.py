@@ -1,0 +1,214 @@
+"""Webhooks in the database: what is collected from the log, who may send it, what becomes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.store.examples import T0, a_report, a_spec, begin
+from tuner.domain.batch import Batch, Entry
+from tuner.domain.decisions import Fail
+from tuner.domain.keys import trial_id
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Trial
+from tuner.errors import NotFound, SpecError
+from tuner.store import ExperimentRecord, Store
+from tuner.store.service.webhooks import EVENTS, MAX_WEBHOOKS, DeliveryRecord
+
+URL = "https://example.com/hook"
+Made = tuple[ExperimentRecord, int, list[Trial]]
+
+
+def commit(store: Store, made: Made, entries: list[Entry], state: ExperimentState | None = None) -> None:
+    record, epoch, trials = made
+    summary = {"reason": f"it is {state}"} if state else {}
+    store.drivers.commit(record.id, epoch, Batch(log=entries, trials=trials, state=state, summary=summary), T0 + 9)
+
+
+def told(store: Store, hook: str) -> list[str]:
+    """Return the events of the deliveries of a webhook, oldest first."""
+    return [one.event for one in reversed(store.webhooks.deliveries(hook))]
+
+
+def test_each_event_is_told_once(store: Store) -> None:
+    hook = store.webhooks.create(URL, EVENTS, threshold=0.5).public_id
+    store.webhooks.collect()
+    assert told(store, hook) == []
+    made = begin(store, 2)
+    store.webhooks.collect()
+    assert told(store, hook) == ["experiment.started"]
+    commit(store, made, [(6, a_report(0, 1, accuracy=0.4))])
+    store.webhooks.collect()
+    assert told(store, hook) == ["experiment.started"], "the threshold is not reached"
+    commit(store, made, [(7, a_report(0, 2, accuracy=0.6)), (8, a_report(0, 3, accuracy=0.7))])
+    made[2][1].state = TrialState.FAILED
+    commit(store, made, [(9, Fail(reason="rank 0 was killed", trial=1))], ExperimentState.PAUSED)
+    for _ in range(2):
+        store.webhooks.collect()
+    assert told(store, hook)[1:] == ["experiment.paused", "trial.failed", "objective.reached"]
+    commit(store, made, [(10, a_report(0, 4, accuracy=0.9))], ExperimentState.RUNNING)
+    store.webhooks.collect()
+    commit(store, made, [(11, a_report(0, 5, accuracy=0.9))], ExperimentState.COMPLETED)
+    for _ in range(2):
+        store.webhooks.collect()
+    assert told(store, hook)[4:] == ["experiment.completed"]
+    due = {one.event: one.data for one in store.webhooks.claim(10, 60)}
+    assert due["trial.failed"]["trial"] == {
+        "id": trial_id(made[0].public_id, 1),
+        "number": 1,
+        "reason": "rank 0 was killed",
+    }
+    assert due["objective.reached"]["objective"] == {
+        "metric": "accuracy",
+        "mode": "max",
+        "value": 0.6,
+        "threshold": 0.5,
+    }
+    assert due["experiment.completed"]["experiment"]["reason"] == "it is completed"
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled", "completed"])
+def test_an_end_that_no_service_saw_is_told_after_a_restart(sqlite_store: Store, sqlite_url: str, state: str) -> None:
+    hook = sqlite_store.webhooks.create(URL, [f"experiment.{state}", "trial.failed"]).public_id
+    made = begin(sqlite_store)
+    sqlite_store.webhooks.collect()
+    commit(sqlite_store, made, [(4, Fail(reason="out of memory", trial=0))], ExperimentState(state))
+    with Store.open(sqlite_url) as other:
+        other.webhooks.collect()
+        sqlite_store.webhooks.collect()
+        assert told(other, hook) == [f"experiment.{state}", "trial.failed"]
+
+
+def test_an_experiment_that_is_continued_ends_again(store: Store) -> None:
+    hook = store.webhooks.create(URL, ["experiment.completed"]).public_id
+    made = begin(store)
+    for seq in (4, 6):
+        commit(store, made, [(seq, a_report(0, seq))], ExperimentState.COMPLETED)
+        store.webhooks.collect()
+        commit(store, made, [(seq + 1, a_report(0, seq + 1))], ExperimentState.RUNNING)
+    assert told(store, hook) == ["experiment.completed"] * 2
+
+
+def test_two_services_do_not_add_the_same_delivery(store: Store, database_url: str) -> None:
+    hook = store.webhooks.create(URL, ["trial.failed"]).public_id
+    made = begin(store)
+    store.webhooks.collect()
+    with Store.open(database_url) as other:
+        for number in range(6):
+            commit(store, made, [(4 + number, Fail(reason="killed", trial=0))])
+            for one in (store, other) if number % 2 else (other, store):
+                one.webhooks.collect()
+        assert told(store, hook) == ["trial.failed"] * 6
+
+
+def test_many_failures_are_collected_in_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.store.service.webhooks.FAILURES_AT_ONCE", 3)
+    hook = store.webhooks.create(URL, ["trial.failed"]).public_id
+    made = begin(store)
+    commit(store, made, [(4 + number, Fail(reason="killed", trial=0)) for number in range(8)])
+    for count in (3, 6, 8, 8):
+        store.webhooks.collect()
+        assert len(told(store, hook)) == count
+
+
+def test_a_new_webhook_is_not_told_of_the_past(store: Store) -> None:
+    made = begin(store)
+    commit(store, made, [(4, Fail(reason="killed", trial=0))], ExperimentState.PAUSED)
+    first = store.webhooks.create(URL, EVENTS, threshold=0.0)
+    store.webhooks.collect()
+    assert told(store, first.public_id) == []
+    store.webhooks.delete(first.public_id)
+    commit(store, made, [(5, Fail(reason="killed", trial=0))], ExperimentState.COMPLETED)
+    store.webhooks.collect()
+    second = store.webhooks.create(URL, EVENTS, threshold=0.0).public_id
+    store.webhooks.collect()
+    assert told(store, second) == [], "nobody was told while there was no webhook"
+
+
+def test_a_webhook_is_told_of_its_project_and_its_experiment_only(store: Store) -> None:
+    def hook(**scope: str) -> str:
+        return store.webhooks.create(URL, ["experiment.started"], **scope).public_id  # type: ignore[arg-type]
+
+    everything, ours = hook(), hook(project="ours")
+    first, _, _ = begin(store, spec=a_spec("a", project="ours"))
+    store.webhooks.collect()
+    one = hook(project="ours", experiment=first.public_id)
+    begin(store, spec=a_spec("b", project="theirs"))
+    begin(store, spec=a_spec("c", project="ours"))
+    store.webhooks.collect()
+    assert [len(told(store, found)) for found in (everything, ours, one)] == [3, 2, 0]
+
+
+def test_a_delivery_belongs_to_one_sender_until_its_claim_ends(store: Store, database_url: str) -> None:
+    hook = store.webhooks.create(URL, ["experiment.started"], now=T0)
+    begin(store)
+    store.webhooks.collect(T0)
+    with Store.open(database_url) as other:
+        [due] = store.webhooks.claim(5, 60, now=T0)
+        assert (due.attempts, due.secret, due.url) == (1, hook.secret, URL)
+        assert other.webhooks.claim(5, 60, now=T0 + 59) == []
+        assert other.webhooks.claim(5, 60, now=T0 + 61, busy=[hook.id]) == []
+        [again] = other.webhooks.claim(5, 60, now=T0 + 61)
+        assert (again.public_id, again.attempts) == (due.public_id, 2)
+        store.webhooks.failed(due, "too late to matter", wait_s=None)
+        other.webhooks.failed(again, "no answer", status=500, wait_s=100, now=T0 + 62)
+        assert store.webhooks.claim(5, 60, now=T0 + 161) == []
+        [last] = store.webhooks.claim(5, 60, now=T0 + 162)
+        store.webhooks.delivered(last, 204, now=T0 + 163)
+    [found] = store.webhooks.deliveries(hook.public_id)
+    assert (found.state, found.attempts, found.last_status, found.last_error) == ("delivered", 3, 204, None)
+    assert store.webhooks.claim(5, 60, now=T0 + 9999) == []
+
+
+def test_a_failed_delivery_says_why(store: Store) -> None:
+    hook = store.webhooks.create(URL, ["experiment.started"]).public_id
+    begin(store)
+    store.webhooks.collect()
+    [due] = store.webhooks.claim(5, 60)
+    store.webhooks.failed(due, "no\0answer", wait_s=None, now=T0)
+    [found] = store.webhooks.deliveries(hook)
+    assert (found.state, found.last_error, found.ended_at) == ("failed", "no\ufffdanswer", T0)
+
+
+def test_webhooks_are_changed_and_deleted_within_their_project(store: Store) -> None:
+    ours = store.within("ours").webhooks.create(URL, ["trial.failed"], project="ours")
+    theirs = store.within("theirs").webhooks
+    assert theirs.all() == []
+    for refused in (theirs.get, theirs.change, theirs.delete, theirs.deliveries):
+        with pytest.raises(NotFound):
+            refused(ours.public_id)
+    with pytest.raises(SpecError, match="limited to the project"):
+        theirs.create(URL, ["trial.failed"])
+    with pytest.raises(SpecError, match="threshold|reached"):
+        store.webhooks.change(ours.public_id, events=["objective.reached"])
+    changed = store.webhooks.change(ours.public_id, events=["objective.reached"], threshold=0.0)
+    assert (changed.url, changed.events, changed.threshold, changed.secret) == (
+        URL,
+        ("objective.reached",),
+        0.0,
+        ours.secret,
+    )
+    assert ours.secret not in repr(ours)
+    store.webhooks.delete(ours.public_id)
+    assert store.webhooks.all() == []
+
+
+def test_old_deliveries_are_deleted(store: Store) -> None:
+    hook = store.webhooks.create(URL, EVENTS, threshold=0.5).public_id
+    made = begin(store)
+    commit(store, made, [(4, a_report(0, 1, accuracy=0.9)), (5, Fail(reason="killed", trial=0))])
+    store.webhooks.collect()
+    for due in store.webhooks.claim(10, 60):
+        if due.event != "trial.failed":
+            store.webhooks.delivered(due, 200, now=T0)
+    assert store.webhooks.prune(T0) == 0
+    assert store.webhooks.prune(T0 + 1) == 1
+    left: list[DeliveryRecord] = store.webhooks.deliveries(hook)
+    assert {one.event for one in left} == {"trial.failed", "objective.reached"}, "one is pending, one must not repeat"
+
+
+def test_there_is_a_limit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_WEBHOOKS > 100
+    monkeypatch.setattr("tuner.store.service.webhooks.MAX_WEBHOOKS", 1)
+    store.webhooks.create(URL, ["trial.failed"])
+    with pytest.raises(SpecError, match="1 webhooks already"):
+        store.webhooks.create(URL, ["trial.failed"])

@@ -1,0 +1,1 @@
+"""Watch the service: metrics for Prometheus, a log of requests, readiness."""

@@ -1,0 +1,111 @@
+"""Observe every request: give it an id, write a line to the log, and count it for `GET /metrics`."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tuner import log_format, tracing
+from tuner.api.monitoring.metrics import Metrics
+from tuner.api.paths import path_of
+from tuner.store import watched_commits
+
+log = logging.getLogger("tuner.access")
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""The pattern that a request id from a client or a proxy must match; other ids are ignored, as ids are written to the log."""
+
+PAGE = "page"
+"""The route that metrics show for requests outside the API: the web UI, its files, and wrong paths."""
+
+QUIET = frozenset({"/healthz", "/readyz", "/metrics", PAGE})
+"""Routes that are logged only at the level DEBUG, because probes call them all the time."""
+
+Route = tuple[re.Pattern[str], str]
+"""The regular expression and the template of a route's path."""
+
+
+def _span(name: str, route: str, carrier: Mapping[str, str]) -> AbstractContextManager[Any]:
+    """Return a context manager that opens the span of a request. Requests to the routes in `QUIET` get no span."""
+    return nullcontext() if route in QUIET else tracing.span(name, carrier)
+
+
+class Observe:
+    """The outermost ASGI middleware: gives each request an id, and logs and counts the response.
+
+    It also adds the service's path prefix to the header Location of responses.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: Sequence[Route], root_path: str = "") -> None:
+        self._app = app
+        self._metrics = metrics
+        self._routes = routes
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._root_path:
+            # Routes then match with and without the prefix, because not all proxies strip it.
+            scope["root_path"] = self._root_path
+        sent = Headers(scope=scope).get("x-request-id", "")
+        name = sent if REQUEST_ID.fullmatch(sent) else secrets.token_hex(8)
+        route, ids = self._route(path_of(scope))
+        begun, status = time.perf_counter(), 500
+        scope.setdefault("state", {})  # inner middleware puts the sender's identity into this dict
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = name
+                if headers.get("location", "").startswith("/api/"):
+                    headers["location"] = scope.get("root_path", "") + headers["location"]
+            await send(message)
+
+        carrier = {key: value for key in ("traceparent", "tracestate") if (value := Headers(scope=scope).get(key))}
+        about = f"{scope['method']} {route}"
+        with log_format.about(request_id=name, **ids), watched_commits(), _span(about, route, carrier) as span:
+            try:
+                await self._app(scope, receive, noting)
+            finally:
+                if span is not None:
+                    span.set_attribute("http.response.status_code", status)
+                took = time.perf_counter() - begun
+                self._metrics.count_request(scope["method"], route, status, took)
+                self._write(scope, route, status, took)
+
+    def _route(self, path: str) -> tuple[str, dict[str, str]]:
+        """Return the template of the route with this path, and the ids of the experiment and the trial in the path."""
+        for pattern, template in self._routes:
+            if (found := pattern.fullmatch(path)) is not None:
+                ids = {name.removesuffix("_id"): value for name, value in found.groupdict().items()}
+                return template, {name: ids[name] for name in ("experiment", "trial") if name in ids}
+        return PAGE, {}
+
+    def _write(self, scope: Scope, route: str, status: int, took: float) -> None:
+        level = logging.DEBUG if route in QUIET and status < 500 else logging.INFO
+        if not log.isEnabledFor(level):
+            return
+        identity = scope["state"].get("identity")
+        client = scope.get("client")
+        path = scope["path"].encode("ascii", "backslashreplace").decode()
+        extra = {
+            "method": scope["method"],
+            "path": path,
+            "status": status,
+            "ms": round(took * 1000, 1),
+            "actor": identity.name if identity is not None else None,
+            "address": client[0] if client else None,
+        }
+        log.log(level, "%s %r %d in %.1f ms", scope["method"], path, status, took * 1000, extra=extra)

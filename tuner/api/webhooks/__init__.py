@@ -1,0 +1,1 @@
+"""Send events to the URLs that users have set."""

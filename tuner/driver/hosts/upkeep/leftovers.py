@@ -1,0 +1,45 @@
+"""Find what earlier hosts have left behind: files of checkpoints, objects, and logs that were not sent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+from tuner.driver.hosts.driven import Driven
+from tuner.driver.hosts.measures.logs import LogKeeper, Owner
+from tuner.store import Store
+from tuner.trials.checkpoints import checkpoints, objects
+from tuner.trials.groups.segments.segment_run import LogFile
+
+log = logging.getLogger(__name__)
+
+
+def sweep_checkpoints(store: Store, driven: Driven) -> None:
+    """Delete checkpoint files that no committed report refers to, because the ranks or the driver were killed."""
+    rows = store.trials.checkpoints(driven.record.id)
+    checkpoints.sweep(driven.groups.storage, {row.uri for row in rows if row.state != "deleted"})
+
+
+async def sweep_objects(store: Store, storage: str, database_url: str) -> None:
+    """Delete the objects stored by `tuner.with_parameters` that no experiment needs any more."""
+    try:
+        await asyncio.to_thread(objects.sweep, storage, database_url, store.code.unfinished)
+    except Exception:  # the objects are deleted the next time
+        log.warning("objects that came with training functions could not be deleted", exc_info=True)
+
+
+async def find_logs(store: Store, logs: LogKeeper, driven: Driven) -> None:
+    """Start to read from the log files what ranks that died with an earlier host had not sent."""
+    files: dict[Owner, list[LogFile]] = {}
+    names: dict[Owner, str] = {}
+    for found in await asyncio.to_thread(store.logs.unfinished, driven.record.id):
+        if logs.is_closing(found.segment_id):
+            continue
+        owner = Owner(driven.record.id, found.trial, found.segment)
+        path = os.path.join(driven.groups.log_dir, found.segment_id, f"rank{found.rank}.log")
+        files.setdefault(owner, []).append(LogFile(found.rank, found.node, path))
+        names[owner] = found.segment_id
+    for owner, name in names.items():
+        logs.begin(name, owner)
+        logs.end(name, files[owner], gone=asyncio.sleep(0))

@@ -1,0 +1,148 @@
+"""Check a change to an experiment, and return the fields that it changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic import BaseModel, Field, ValidationError
+
+from tuner.domain.experiment import Spec
+from tuner.errors import SpecError
+from tuner.experiment.specs.checks import check_strings, plain_json
+from tuner.experiment.specs.messages import Errors, in_words, pointer_to
+from tuner.experiment.specs.model import MOST_TAGS, SECTION, STRICT, Name, TagKey, TagValue
+from tuner.experiment.specs.respace import respaced
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Apply a merge patch (RFC 7396) to a JSON value: merge objects, remove what is null, and replace any other value."""
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(target) if isinstance(target, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge_patch(merged.get(name), value)
+    return merged
+
+
+class ExperimentPatchModel(BaseModel):
+    """The fields of an experiment that may be changed at any time. Fields that are left out keep their values."""
+
+    model_config = STRICT
+
+    name: Name | None = Field(default=None, description="the new name", examples=["digits, wider"])
+    notes: str | None = Field(default=None, max_length=100_000, description="notes in Markdown")
+    tags: dict[TagKey, TagValue | None] | None = Field(
+        default=None,
+        description="tags to set; a tag with the value null is removed",
+        examples=[{"team": "vision", "old": None}],
+    )
+    num_samples: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**31 - 1,
+        description="trials to start in total, including those that have started; null: as many as the time budget allows",
+    )
+    priority: int | None = Field(default=None, ge=-1000, le=1000, description="the new priority", examples=[10])
+    weight: float | None = Field(default=None, ge=0.001, le=1000, description="the new weight", examples=[2.0])
+    limits: dict[str, Any] | None = Field(
+        default=None,
+        description="limits to replace; other limits keep their values; running ranks keep the old limits until they restart",
+        examples=[{"max_concurrent_trials": 4, "time_budget_s": 7200}],
+    )
+    space: dict[str, Any] | None = Field(
+        default=None,
+        description="a JSON merge patch (RFC 7396) of the search space: null removes a parameter, and a domain replaces the "
+        "parameter's old one. New trials are proposed in the new space; existing trials keep their configurations",
+        examples=[{"lr": {"type": "loguniform", "lower": 0.001, "upper": 0.1}, "momentum": None}],
+    )
+    assume: dict[str, Any] | None = Field(
+        default=None,
+        description="path of a new parameter -> the value that it had in the trials so far; null excludes the results of "
+        "those trials from the search",
+        examples=[{"dropout": 0.0}],
+    )
+
+
+def parse_changes(spec: Spec, data: Any, *, begun: bool = True) -> dict[str, Any]:
+    """Return the fields whose values differ from those in the spec, in the form that `Spec.amended` takes.
+
+    begun: True if the experiment has trials already.
+
+    Raises:
+        SpecError: the changes have mistakes. The error lists all of them.
+    """
+    plain = plain_json(data)
+    errors: Errors = []
+    found: dict[str, Any] = {}
+    try:
+        model = ExperimentPatchModel.model_validate(plain)
+    except ValidationError as problem:
+        known = list(ExperimentPatchModel.model_fields)
+        for error in problem.errors():
+            unknown = error["type"] == "extra_forbidden" and len(error["loc"]) == 1
+            message = f"cannot be changed; only these fields can: {', '.join(known)}" if unknown else in_words(error)
+            errors.append((pointer_to(error["loc"]), message))
+        raise SpecError(errors) from problem
+    given = model.model_fields_set
+    for name in ("name", "notes", "tags", "priority", "weight", "limits", "space", "assume"):
+        if name in given and getattr(model, name) is None:
+            errors.append((f"/{name}", "must not be null"))
+    if errors:
+        raise SpecError(errors)
+    if "name" in given:
+        found["name"] = model.name
+    for name in ("notes", "priority", "weight"):
+        if name in given:
+            found[name] = getattr(model, name)
+    if "tags" in given:
+        merged = {**spec.tags, **(model.tags or {})}
+        found["tags"] = {key: value for key, value in merged.items() if value is not None}
+        if len(found["tags"]) > MOST_TAGS:
+            errors.append(("/tags", f"an experiment has at most {MOST_TAGS} tags"))
+    if "num_samples" in given:
+        found["num_samples"] = model.num_samples
+    if "limits" in given:
+        found["limits"] = _changed_limits(spec, model.limits or {}, errors)
+    if "space" in given or "assume" in given:
+        try:
+            check_strings({"space": model.space, "assume": model.assume}, errors)
+            found |= respaced(spec, model.space or {}, model.assume or {}, begun=begun) if not errors else {}
+        except SpecError as error:
+            errors += error.errors
+    whole = spec.amended(found) if not errors else spec
+    if not errors and "num_samples" in found and whole.num_samples is None and whole.limits.time_budget_s is None:
+        errors.append(
+            ("/num_samples", "null needs limits.time_budget_s, because the experiment would never end without it")
+        )
+    if errors:
+        raise SpecError(errors)
+    return {
+        name: value
+        for name, value in found.items()
+        if ("space" in found and name in ("former_spaces", "assumed")) or (value != getattr(spec, name) and value != {})
+    } | ({"tags": {}} if found.get("tags") == {} and spec.tags else {})
+
+
+def _changed_limits(spec: Spec, given: Mapping[str, Any], errors: Errors) -> dict[str, Any]:
+    """Return the limits whose values differ from those in the spec."""
+    present = dataclasses.asdict(spec.limits)
+    plain = {"limits": {**present, **given}}
+    try:
+        checked = SECTION["limits"].model_validate({"only": plain["limits"]})
+    except ValidationError as problem:
+        errors.extend((f"/limits{pointer_to(error['loc'][1:])}", _limit_message(error)) for error in problem.errors())
+        return {}
+    counted = spec.resolved.get("scheduler", spec.scheduler).get("type") == "freeze_thaw"
+    if given.get("budget") is not None and not counted:
+        errors.append(("/limits/budget", "only the freeze_thaw scheduler counts full trainings"))
+    made = dataclasses.asdict(cast("Any", checked).only)
+    return {name: made[name] for name in given if made[name] != present[name]}
+
+
+def _limit_message(error: Any) -> str:
+    return in_words({**error, "loc": ("limits", *error["loc"][1:])})

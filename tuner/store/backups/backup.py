@@ -1,0 +1,110 @@
+"""Back up a database while it is in use, and restore it. A backup is an SQLite file, even if the database is PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from sqlalchemy import make_url
+
+from tuner.errors import Conflict, StoreError
+from tuner.store.backups import exchange
+
+BUSY_S = 30.0
+"""The longest time to wait for the end of another process's transaction, in seconds."""
+
+
+def backup(url: str, target: Path) -> int:
+    """Copy the whole database to a new file. Return the size of the file in bytes.
+
+    The copy is consistent even if services and searches are running.
+
+    Raises:
+        Conflict: The file already exists.
+        StoreError: The database or the file cannot be read or written.
+    """
+    source = _file(url)
+    if source is not None and not source.is_file():
+        raise StoreError(f"there is no database at {source}")
+    if target.exists():
+        raise Conflict(f"{target} exists already; a backup never replaces a file")
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        if source is None:
+            with _errors():
+                exchange.export(url, partial)
+        else:
+            _copy(source, partial)
+        os.link(partial, target)  # fails if another process has created the file meanwhile
+    except FileExistsError:
+        raise Conflict(f"{target} exists already; a backup never replaces a file") from None
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error.strerror}") from error
+    finally:
+        for left in ("", "-wal", "-shm", "-journal"):
+            partial.with_name(partial.name + left).unlink(missing_ok=True)
+    return target.stat().st_size
+
+
+def restore(url: str, source: Path, *, force: bool = False) -> None:
+    """Replace the database with a backup.
+
+    Stop all services and searches first, because they hold the old state in memory and would go on using it.
+
+    Args:
+        url: The database.
+        source: The backup.
+        force: True to replace the database even if it has experiments, which are then lost.
+
+    Raises:
+        Conflict: The database has experiments, and `force` is not given.
+        StoreError: The file is not a complete backup, or another process uses the database.
+    """
+    target = _file(url)
+    if not source.is_file():
+        raise StoreError(f"there is no file {source}")
+    with _errors(), closing(sqlite3.connect(f"file:{source.absolute()}?mode=ro", uri=True)) as read:
+        if read.execute("PRAGMA integrity_check").fetchone() != ("ok",) or not _has_tables(read):
+            raise StoreError(f"{source} is not a complete backup of a tuner database")
+        if target is None:
+            _put_back_elsewhere(url, source, force)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(target, BUSY_S)) as write:
+            if not force and _has_tables(write) and write.execute("SELECT 1 FROM experiment LIMIT 1").fetchone():
+                raise Conflict(f"the database {target} has experiments, which would be lost; --force replaces it")
+            read.backup(write)
+
+
+def _file(url: str) -> Path | None:
+    """Return the path of an SQLite database's file, or None for a PostgreSQL database."""
+    parts = make_url(url)
+    return Path(parts.database) if parts.get_backend_name() == "sqlite" and parts.database else None
+
+
+def _copy(source: Path, target: Path) -> None:
+    with _errors(), closing(sqlite3.connect(source, BUSY_S)) as read, closing(sqlite3.connect(target)) as write:
+        read.backup(write)
+        write.execute("PRAGMA journal_mode = DELETE")  # leaves one file, without a write-ahead log beside it
+
+
+def _put_back_elsewhere(url: str, source: Path, force: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="tuner-restore-") as folder:
+        exchange.put_back(url, exchange.migrated(source, Path(folder)), force=force)
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    query = "SELECT count(*) FROM sqlite_master WHERE name IN ('alembic_version', 'experiment')"
+    return bool(connection.execute(query).fetchone()[0] == 2)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(f"SQLite reported an error: {error}") from error

@@ -1,0 +1,1 @@
+"""Store what ranks print, and the resources that they use."""

@@ -1,0 +1,82 @@
+"""Say in a rank which of its trial's nodes are about to be taken away, as `ray.train.get_preemption_info` does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.errors import TunerError
+
+LOOK_S = 1.0
+"""Seconds for which an answer of Ray is used again, since a training loop may ask at every step."""
+
+
+class Notices:
+    """The nodes of a trial's ranks that Ray is about to take away.
+
+    Args:
+        rank: this rank.
+        world_size: the number of ranks.
+    """
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self._rank, self._size = rank, world_size
+        self._nodes: list[str] | None = None  # the node of each rank
+        self._looked_at = float("-inf")
+        self._draining: Mapping[str, int] = {}
+
+    def affected(self) -> dict[str, Any] | None:
+        """Return the affected ranks by node, and the earliest time at which one of these nodes will be gone; None if none is.
+
+        The answer has the fields of Ray's `PreemptionInfo`. All ranks must call this the same number of times: rank 0 asks
+        Ray, and the others get its answer.
+
+        Raises:
+            TunerError: there are several ranks and no process group.
+        """
+        import ray
+
+        if not ray.is_initialized():  # on the local executor, there is only this machine
+            return None
+        node = ray.get_runtime_context().get_node_id()
+        if self._size == 1:
+            return _affected([node], self._look())
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            raise TunerError("ray.train.get_preemption_info needs torch.distributed, which backend='none' leaves out")
+        if self._nodes is None:
+            found: list[Any] = [None] * self._size
+            dist.all_gather_object(found, node)
+            self._nodes = found
+        answers: list[Any] = [_affected(self._nodes, self._look()) if self._rank == 0 else None]
+        dist.broadcast_object_list(answers, src=0)
+        answer: dict[str, Any] | None = answers[0]
+        return answer
+
+    def _look(self) -> Mapping[str, int]:
+        """Return the nodes that are being drained, each with the time at which it will be gone, in ms since the epoch, or 0."""
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_S:
+            self._draining, self._looked_at = draining_nodes(), now
+        return self._draining
+
+
+def draining_nodes() -> Mapping[str, int]:
+    """Return the nodes that are being drained, each with its last moment in ms since the epoch, or 0."""
+    from ray._private.state import state  # there is no public function; Ray's own libraries call the same one
+
+    found: Mapping[str, int] = state.get_draining_nodes()
+    return found
+
+
+def _affected(nodes: list[str], draining: Mapping[str, int]) -> dict[str, Any] | None:
+    ranks: dict[str, list[int]] = {}
+    for rank, node in enumerate(nodes):
+        if node in draining:
+            ranks.setdefault(node, []).append(rank)
+    if not ranks:
+        return None
+    deadlines = [draining[node] for node in ranks if draining[node]]
+    return {"deadline_ms": min(deadlines, default=None), "preempted_node_to_ranks": ranks}

@@ -1,0 +1,53 @@
+"""Describe errors of a rank, for the driver."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import replace
+
+from tuner.errors import CheckpointLost, CheckpointUnreachable, DriverSilent, EntrypointError, ReportsLost
+from tuner.trials.messages.channel import PeerLost
+from tuner.trials.messages.lost import unavailable_errors
+from tuner.trials.messages.protocol import RankError
+from tuner.trials.runtime import rendezvous
+from tuner.trials.runtime.sending.logs import OWN
+
+
+def describe(error: BaseException, log_tail: str) -> RankError:
+    return RankError(
+        type=type(error).__name__,
+        message="; ".join((str(error) or type(error).__name__, *getattr(error, "__notes__", ()))),
+        traceback=_readable(error),
+        log_tail=log_tail,
+        cause=_cause(error),
+        communication=any(
+            isinstance(e, PeerLost) or rendezvous.is_echo(e) for e in (error, error.__cause__) if e is not None
+        ),
+    )
+
+
+def not_saved(error: Exception) -> RankError:
+    """Describe an error that kept a checkpoint from being saved or from being reported to the driver."""
+    described = describe(error, "")
+    root = error.__cause__ or error
+    return replace(described, cause=_cause(root) if isinstance(root, ReportsLost | DriverSilent) else "checkpoint")
+
+
+def _cause(error: BaseException) -> str:
+    if isinstance(error, CheckpointLost):
+        return "disk_lost" if error.node is not None else "checkpoint_lost"
+    if isinstance(error, ReportsLost | DriverSilent):
+        return "driver_lost"
+    if isinstance(error, unavailable_errors()):
+        return "actor_unavailable"
+    if isinstance(error, CheckpointUnreachable):
+        return "checkpoint_unreachable"
+    return "spec" if isinstance(error, EntrypointError) else "exception"
+
+
+def _readable(error: BaseException) -> str:
+    """Return the traceback of an error as text, without its first frames if these belong to `tuner.trials`."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
