@@ -52,8 +52,8 @@ _NO_JOB = "ffffffff"
 _OOM = "RAY_worker_oom_score_adjustment"
 _ROOT = str(Path(__file__).resolve().parents[4])
 _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from tuner.driver.hosts.ray.fork_server import main; main()"
-"""What the server runs. It adds an entry to `sys.path`, which forked workers drop, whatever else Python has there. With an
-entry in PYTHONPATH, an installed tuner would lose `site-packages`: that is the folder, and Python adds it only once."""
+"""The code that the server runs. It adds an entry to `sys.path`, which forked workers drop. With an entry in PYTHONPATH
+instead, they would lose the `site-packages` of an installed tuner: that is the folder, and Python adds it only once."""
 _LOWEST = 19  # the niceness of a thread that shall not slow down trials
 
 
@@ -78,6 +78,7 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                env=dict(os.environ),  # without what C libraries have set, which the raylet's environment lacks too
                 process_group=0,  # so that Ctrl-C at a terminal does not reach it
             )
 
