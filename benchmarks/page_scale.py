@@ -22,6 +22,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import re
+import selectors
+import socket
 import statistics
 import tempfile
 import threading
@@ -100,47 +103,77 @@ def alive(service: Service) -> None:
 
 
 def stream(service: Service, store: Store, form: str, clients: int, seconds: float, rate: float) -> None:
-    """Run the clients in threads of this process. Their CPU time is not counted."""
+    """Let one thread of this process read for all clients. Its CPU time is not counted."""
     writer = Writer(store, f"live {time.time()}")
     trial = writer.start(0)
     started = SegmentStarted(time=time.time(), trial=0, segment=1)
     writer.commit([Start(reason="a worker group is free", number=0), started], [trial])
-    url = f"{service.url}/api/v1/experiments/{writer.record.public_id}/{form}?after={writer.seq}"
+    path = f"/api/v1/experiments/{writer.record.public_id}/{form}?after={writer.seq}"
     committed: dict[int, float] = {}
-    seen: list[tuple[int, float]] = []
-    ready, done = threading.Barrier(clients + 1), threading.Event()
-
-    def listen() -> None:
-        with httpx.stream("GET", url, timeout=60) as response:
-            waiting = True
-            for line in response.iter_lines():
-                if line.startswith("id: "):
-                    seen.append((int(line[4:]), time.perf_counter()))
-                    if waiting:
-                        waiting = False
-                        ready.wait()
-                if done.is_set():
-                    return
-
-    threads = [threading.Thread(target=listen, daemon=True) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    ready.wait()
-    seen.clear()
-    cpu, begin = service.cpu_s(), time.perf_counter()
-    for number in range(int(seconds * rate)):
-        time.sleep(max(0.0, begin + number / rate - time.perf_counter()))
-        writer.commit(writer.reports(trial, 1), [trial])
-        committed[writer.seq] = time.perf_counter()
-    used, took = service.cpu_s() - cpu, time.perf_counter() - begin
-    time.sleep(1.0)
-    done.set()
-    late = sorted((at - committed[seq]) * 1e3 for seq, at in list(seen) if seq in committed)
+    with Listeners(service.url, path, clients) as listeners:
+        listeners.greeted.wait(120)
+        cpu, begin = service.cpu_s(), time.perf_counter()
+        for number in range(int(seconds * rate)):
+            time.sleep(max(0.0, begin + number / rate - time.perf_counter()))
+            writer.commit(writer.reports(trial, 1), [trial])
+            committed[writer.seq] = time.perf_counter()
+        used, took = service.cpu_s() - cpu, time.perf_counter() - begin
+        time.sleep(1.0)
+    late = sorted((at - committed[seq]) * 1e3 for seq, at in listeners.seen if seq in committed)
     writer.commit([], [], ExperimentState.COMPLETED)
     show(
         f"stream of {form}", clients=clients, reports_per_s=rate, seen=len(late), committed=len(committed),
         p50_ms=statistics.median(late), p95_ms=late[int(0.95 * len(late))], cpu=used / took,
     )  # fmt: skip
+
+
+class Listeners:
+    """Clients of an event stream, which one thread reads as cheaply as it can, so that it hardly slows down the service.
+
+    seen: the id of each message, and when it had arrived, for each client.
+    greeted: set once every client has had a message.
+    """
+
+    def __init__(self, url: str, path: str, clients: int) -> None:
+        self.seen: list[tuple[int, float]] = []
+        self.greeted = threading.Event()
+        self._done = False
+        self._selector = selectors.DefaultSelector()
+        host, port = url.removeprefix("http://").split(":")
+        request = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nAccept: text/event-stream\r\n\r\n".encode()
+        self._waiting = set()
+        for _ in range(clients):
+            connection = socket.create_connection((host, int(port)), timeout=60)
+            connection.sendall(request)
+            connection.setblocking(False)
+            self._selector.register(connection, selectors.EVENT_READ)
+            self._waiting.add(connection)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Listeners:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._done = True
+        self._thread.join()
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+
+    def _read(self) -> None:
+        while not self._done:
+            for key, _ in self._selector.select(0.2):
+                content = key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
+                if not content:
+                    raise ConnectionError("the service has closed a stream")
+                now = time.perf_counter()
+                ids = [int(found) for found in re.findall(rb"^id: (\d+)", content, re.MULTILINE)]
+                if ids and not self.greeted.is_set():
+                    self._waiting.discard(key.fileobj)
+                    if not self._waiting:
+                        self.greeted.set()
+                self.seen += [(found, now) for found in ids]
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from tests.store.examples import T0, a_spec
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Start
 from tuner.domain.events import DriverStarted
+from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Trial
 from tuner.driver.assemble import assemble
@@ -136,6 +137,7 @@ def ended(store: Store, count: int, **fields: Any) -> ExperimentRecord:
         params = {"x": rng.random(), "y": rng.random()}
         trial = Trial(number, params, TrialState.COMPLETED if number % 3 else TrialState.STOPPED, created_at=T0)
         trial.best_value = trial.last_value = params["x"]
+        trial.last = {"accuracy": params["x"], "latency": 1 - params["y"]}
         trials.append(trial)
         log.append((len(log) + 1, Start(reason="a worker group is free", params=params, number=number)))  # type: ignore[arg-type]
     running = Trial(count, {"x": 0.5, "y": 0.5}, TrialState.RUNNING, created_at=T0)
@@ -176,6 +178,25 @@ async def test_importance_among_the_trials_that_meet_conditions(client: httpx.As
     assert (wrong.status_code, wrong.json()["errors"][0]["pointer"]) == (422, "/where")
 
 
+async def test_importance_for_the_second_objective(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    """The trials' newest value of the second objective is 1 - y, so y matters for it, and x for the first one."""
+    objectives = (Objective("accuracy", "max"), Objective("latency", "min"))
+    made = ended(sqlite_store, 60, objectives=objectives)
+    url = f"{API}/{made.public_id}/importance"
+    second = (await client.get(url, params={"metric": "latency"})).json()
+    assert (second["metric"], second["trials"]) == ("latency", 60)
+    assert [item["parameter"] for item in second["items"]] == ["y", "x"]
+    assert second["items"][0]["share"] > 0.8
+    first = (await client.get(url, params={"metric": "accuracy"})).json()
+    assert first == (await client.get(url)).json()
+    assert first["items"][0]["parameter"] == "x"
+    some = (await client.get(url, params={"metric": "latency", "where": "params.y>=0.5"})).json()
+    assert 10 < some["trials"] < 60
+    wrong = await client.get(url, params={"metric": "loss"})
+    assert (wrong.status_code, wrong.json()["errors"][0]["pointer"]) == (422, "/metric")
+    assert "expected one of 'accuracy', 'latency'" in wrong.text
+
+
 async def test_importance_is_worked_out_once_until_a_trial_ends(
     client: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +222,7 @@ def test_the_importance_of_a_deleted_experiment_is_not_that_of_the_next_one(
     """Give the internal id of a deleted experiment to the next one, as a restored backup can."""
     asked: list[str] = []
 
-    def importance(store: Store, record: ExperimentRecord, where: tuple[str, ...]) -> str:
+    def importance(store: Store, record: ExperimentRecord, where: tuple[str, ...], metric: str | None) -> str:
         asked.append(record.public_id)
         return f"of {record.public_id}"
 

@@ -24,7 +24,7 @@ from tuner.domain.events import CheckpointSaved
 from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo
-from tuner.settings import Settings
+from tuner.settings import Quota, Settings
 from tuner.store import Store
 from tuner.store.service.access import Role
 from tuner.usercode.entrypoints import EntrypointChecker
@@ -246,6 +246,37 @@ async def test_lists_can_be_filtered_by_project(
     assert await listed("?project=ours", everybody) == ["ours"]
     assert await listed("", ours.head) == ["ours"]
     assert await listed("?project=theirs", ours.head) == []
+
+
+async def test_the_list_of_projects_has_what_they_used_and_their_quotas(
+    sqlite_store: Store, ours: Project, theirs: Project, tmp_path: Path
+) -> None:
+    quotas = (Quota("ours", "GPU", 4.0), Quota("ours", "CPU", 32.0), Quota("idle", "GPU", 1.0), Quota("*", "GPU", 2.0))
+    app = create_app(Settings(home=tmp_path, auth="on", quotas=quotas), sqlite_store, web=tmp_path / "web")
+    second = sqlite_store.experiments.create(a_spec("again", project="ours"), now=T0 + 60)
+    with sqlite_store._database.write() as cursor:
+        cursor.execute("UPDATE experiment SET gpu_hours = 1.5, cpu_hours = 3, gpu_hours_saved = 0.5", ())
+        cursor.execute("UPDATE experiment SET state = 'completed', archived_at = 1 WHERE id = ?", (second.id,))
+    everybody = {"Authorization": f"Bearer {sqlite_store.access.create_token('all', Role.VIEWER)[0]}"}
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://box.lan:8000", headers=everybody
+    ) as caller:
+        found = (await caller.get("/api/v1/projects")).json()["items"]
+        assert [(one["name"], one["experiments"], one["archived"], one["running"]) for one in found] == [
+            ("idle", 0, 0, 0),
+            ("ours", 2, 1, 1),
+            ("theirs", 1, 0, 1),
+        ]
+        assert [one["quota"] for one in found] == [{"GPU": 1.0}, {"GPU": 4.0, "CPU": 32.0}, {"GPU": 2.0}]
+        assert [(one["gpu_hours"], one["cpu_hours"], one["gpu_hours_saved"]) for one in found] == [
+            (0.0, 0.0, 0.0),
+            (3.0, 6.0, 1.0),
+            (1.5, 3.0, 0.5),
+        ]
+        assert found[0]["latest_at"] is None
+        assert found[1]["latest_at"] == "2023-11-14T22:14:20.000000Z"
+        limited = (await caller.get("/api/v1/projects", headers=theirs.head)).json()["items"]
+        assert limited == [found[2]], "nothing of other projects, not even their quotas"
 
 
 async def test_an_experiment_is_created_in_the_project_of_the_token(

@@ -28,7 +28,7 @@ class Bench:
         self.spec = Spec(
             name="bench",
             space=self.space.to_json(),
-            objectives=(Objective("loss", "min"),),
+            objectives=options.pop("objectives", (Objective("loss", "min"),)),
             search=options.pop("search", {"type": "random"}),
             limits=Limits(**limits),
             checkpoint=CheckpointPolicy(**checkpoint),

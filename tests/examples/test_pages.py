@@ -13,7 +13,7 @@ import cloudpickle
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("from_lightning", "from_optuna", "from_ray_train", "from_ray_tune")
+PAGES = ("from_lightning", "from_optuna", "from_ray_train", "from_ray_tune", "from_wandb_sweeps")
 BLOCK = re.compile(r"<!-- runs: ([^\n]*) -->\n```python\n(.*?)```", re.DOTALL)
 
 
@@ -26,7 +26,8 @@ SEARCHES = [(page, name) for page, name in CASES if "tuner.run(" in blocks(page)
 LONG = [case for case in SEARCHES if case[0].startswith(("from_ray", "from_lightning"))]
 """`test_foreign_forms.py`, `test_ray_examples.py` and `tests/trials/lightning` run such functions and trainers."""
 OF_RAY = [("from_ray_train", "before"), ("from_ray_tune", "before")]  # Ray's own work, which takes a minute
-SCRIPTS = [case for case in CASES if case not in SEARCHES + OF_RAY]
+OF_WANDB = [("from_wandb_sweeps", "before")]  # it needs an account
+SCRIPTS = [case for case in CASES if case not in SEARCHES + OF_RAY + OF_WANDB]
 
 
 def test_each_page_has_a_before_and_an_after() -> None:
@@ -67,7 +68,7 @@ def test_a_search_as_it_stands_there(
     assert "best" in "".join(capfd.readouterr())
 
 
-@pytest.mark.parametrize(("page", "name"), SCRIPTS + OF_RAY + LONG)
+@pytest.mark.parametrize(("page", "name"), SCRIPTS + OF_RAY + OF_WANDB + LONG)
 def test_each_script_can_be_compiled(page: str, name: str) -> None:
     code = blocks(page)
     compile(f"{code['both']}\n\n{code[name]}", f"{page}: {name}", "exec")

@@ -36,7 +36,7 @@ from tests.faults.service import MOMENTS
 from tests.nodes.network import why_not
 from tuner.store import Store
 
-EVERY = 15
+EVERY = 40
 """The number of faults of single searches between two faults of services, connections and networks, which take longer."""
 
 

@@ -30,8 +30,10 @@ from tests import invariants
 from tests.faults.driver import ENDED, LOST_LEASE, REFUSED, How, Orders, curve, drive
 from tests.faults.proxy import proxy
 from tests.faults.service import Served, free_port, serve
+from tests.store.examples import a_report, begin
 from tuner.client.synchronous import Client
 from tuner.domain import events as e
+from tuner.domain.batch import Batch
 from tuner.domain.decisions import Exploit
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Spec
 from tuner.domain.segments import CheckpointInfo
@@ -503,6 +505,60 @@ def streams_that_break_off(url: str, counts: Counts, readers: int, idle: int) ->
         for connection in mute:
             _reset(connection)
         until("the connections of the streams to be closed", lambda: _connections(process) == 0)
+
+
+def streams_that_nobody_reads(url: str, counts: Counts, mute: int, reports: int) -> None:
+    """Commit a long log while many clients are connected and read nothing. The service neither keeps it for them nor slows down.
+
+    Args:
+        url: the database.
+        counts: where faults are counted.
+        mute: the number of clients that never read.
+        reports: the number of reports, of about 2 KB each.
+    """
+    with Store.open(url) as store, served(url) as (port, process):
+        made, epoch, trials = begin(store)
+        path, first = f"/experiments/{made.public_id}/events", made.last_event_seq
+        idle = []
+        for _ in range(mute):
+            idle.append(_stream(port, path, first))
+            idle[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        seen: list[int] = []
+        reading = threading.Thread(target=_read_all, args=(port, path, first, first + reports, seen))
+        reading.start()
+        until("all streams", lambda: _connections(process) > mute)
+        before = process.memory_info().rss
+        for begun in range(0, reports, 50):
+            numbers = range(begun + 1, min(begun + 50, reports) + 1)
+            log = [(first + n, a_report(0, n, **{f"metric_{i}": n / (i + 1) for i in range(60)})) for n in numbers]
+            store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), time.time())
+        reading.join(DEADLINE_S)
+        assert seen == list(range(first + 1, first + reports + 1)), "who reads has everything, although others do not"
+        grown, kept_for_all = process.memory_info().rss - before, mute * reports * 2000
+        assert grown < kept_for_all / 3, (
+            f"{grown >> 20} MiB for a log of {reports * 2000 >> 20} MiB, and {mute} clients"
+        )
+        assert _answers(port)
+        counts.faults["streams that nobody read"] += mute
+        for connection in idle:
+            _reset(connection)
+        until("the connections of the streams to be closed", lambda: _connections(process) == 0)
+
+
+def _read_all(port: int, path: str, after: int, last: int, seqs: list[int]) -> None:
+    """Follow the events of an experiment up to the entry `last`."""
+    connection = _stream(port, path, after)
+    with connection.makefile("rb") as file:
+        number, kind = after, b""
+        while not seqs or seqs[-1] < last:
+            name, _, content = file.readline().strip().partition(b": ")
+            if name == b"id":
+                number = int(content)
+            elif name == b"event":
+                kind = content
+            elif name == b"data" and kind != b"experiment":
+                seqs.append(number)
+    _reset(connection)
 
 
 def _read_in_parts(port: int, path: str, seed: int, seqs: list[int]) -> None:

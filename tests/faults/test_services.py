@@ -16,6 +16,7 @@ from tests.faults.campaign import (
     lose_answers,
     slow_database,
     streams_that_break_off,
+    streams_that_nobody_reads,
     streams_that_vanish,
 )
 from tests.faults.service import MOMENTS
@@ -39,6 +40,10 @@ def test_a_database_that_is_slow_and_away_changes_nothing(postgres_url: str) -> 
 
 def test_streams_that_break_off_miss_nothing(sqlite_url: str) -> None:
     streams_that_break_off(sqlite_url, Counts(), readers=4, idle=20)
+
+
+def test_clients_that_read_nothing_cost_no_memory_and_delay_nobody(sqlite_url: str) -> None:
+    streams_that_nobody_reads(sqlite_url, Counts(), mute=30, reports=2000)
 
 
 def test_every_report_is_in_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from optuna.distributions import FloatDistribution, distribution_to_json
 
 import tuner
 from tests.fuzz import invariants
+from tests.schedulers import examples
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.events import CheckpointInfo, Event, Failure
@@ -42,6 +43,9 @@ SCHEDULERS: dict[str, list[dict[str, Any]]] = {
     "pbt_synch": [{"type": "pbt", "perturbation_interval": 2, "synch": True}],
     "freeze_thaw": [{"type": "freeze_thaw"}],
 }
+for _example in examples.SCHEDULERS.values():  # a new scheduler need not be listed above as well
+    if all(_example["type"] != kind["type"] for kinds in SCHEDULERS.values() for kind in kinds):
+        SCHEDULERS[_example["type"]] = [_example]
 SEARCHERS: list[dict[str, Any]] = [
     {"type": name} for name in ("random", "random", "qmc", "bohb", "tpe", "cmaes", "nsgaii", "gp")
 ]

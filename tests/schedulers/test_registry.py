@@ -12,7 +12,7 @@ import pytest
 
 import tuner
 from tests.fuzz import world
-from tests.schedulers import test_fold
+from tests.schedulers import examples
 from tests.schedulers.driving import setting
 from tests.schedulers.oracles import ray_schedulers
 from tuner import schedulers
@@ -37,13 +37,13 @@ def test_public_names_are_sorted_and_there() -> None:
 def test_every_scheduler_is_in_every_list(name: str) -> None:
     """The steps of CONTRIBUTING.md for a new scheduler."""
     cls = schedulers.REGISTRY[name][1]
-    folded = {data["type"] for data in test_fold.SCHEDULERS.values()} | {"async_hyperband", "freeze_thaw"}
+    folded = {data["type"] for data in examples.SCHEDULERS.values()} | {"async_hyperband", "freeze_thaw"}
     fuzzed = {data["type"] for kinds in world.SCHEDULERS.values() for data in kinds} | {"async_hyperband"}
     places = {
         "tuner.schedulers.__all__": cls in schedulers.__all__,
         "tuner.__all__": cls in tuner.__all__,
         "docs/schedulers.md": f"`{name}`" in (ROOT / "docs" / "schedulers.md").read_text(),
-        "tests/schedulers/test_fold.py": name in folded,
+        "tests/schedulers/examples.py": name in folded,
         "tests/fuzz/world.py": name in fuzzed,
     }
     assert [place for place, is_there in places.items() if not is_there] == []

@@ -19,9 +19,10 @@ def a_spec(name: str = "digits", **fields: object) -> Spec:
     parts = {
         "space": {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1}},
         "entrypoint": "module:train",
+        "objectives": (Objective("accuracy", "max"),),
         **fields,
     }
-    return Spec(name=name, objectives=(Objective("accuracy", "max"),), **parts)  # type: ignore[arg-type]
+    return Spec(name=name, **parts)  # type: ignore[arg-type]
 
 
 def a_trial(number: int = 0, segments: int = 1) -> Trial:

@@ -224,12 +224,12 @@ class Search:
         if self._open(number, ordinal):
             self._feed(e.SegmentEnded(time=self.now, trial=number, segment=ordinal, outcome="left"))
 
-    def write_logs(self, number: int, ordinal: int = 1) -> None:
-        """Write what two ranks would have printed."""
+    def write_logs(self, number: int, ordinal: int = 1, line: str = "") -> None:
+        """Write what two ranks would have printed. line: a line to end with."""
         chunks = []
         for rank in (0, 1):
             lines = (f"[rank {rank}] epoch {epoch} loss {2.3 / epoch:.3f}\n" for epoch in range(1, 9))
-            content = "".join(lines).encode()
+            content = "".join([*lines, f"{line}\n" if line else ""]).encode()
             chunks += [LogChunk.of(rank, 0, content, self.now), LogChunk.of(rank, len(content), b"", self.now)]
         self.store.logs.add(self.id, {(number, ordinal): chunks})
 

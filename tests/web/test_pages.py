@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.driver.hosts.test_overview import cluster_of
 from tests.web.conftest import ROOT, Open, Service
 from tests.web.searches import Search, bred, digits, two_objectives
 from tests.web.test_page import INK, expect, wait_until
+from tuner.settings import Quota
 
 pytestmark = pytest.mark.browser
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
@@ -104,7 +106,7 @@ def test_a_new_experiment_is_checked_while_one_types_and_then_started(visit: Ope
         "name: typed\nentrypoint: tuner.examples.digits:train\nmetric: accuracy\nmode: max\nnum_samples: 4\nmax_t: 3\n"
         "space:\n  lr: {type: loguniform, lower: 0.001, upper: 0.1}\n"
     )
-    expect(page.get_by_label("Name")).to_have_value("typed")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("typed")
     expect(page.get_by_role("listitem").filter(has_text="lr=")).to_have_count(4)
     page.get_by_role("button", name="Start the search").click()
     expect(page.get_by_role("heading", name="typed")).to_be_visible()
@@ -114,6 +116,100 @@ def test_a_new_experiment_is_checked_while_one_types_and_then_started(visit: Ope
     page.get_by_role("menuitem", name="Clone").click()
     expect(page.get_by_label("Spec as YAML")).to_have_value(re.compile(r"name: typed[\s\S]*type: loguniform"))
     expect(page.get_by_role("button", name="Start the search")).to_be_enabled()
+
+
+def test_the_space_is_edited_in_the_form_in_step_with_the_yaml(visit: Open, service: Service) -> None:
+    page = visit("/new")
+    yaml = page.get_by_label("Spec as YAML")
+    rate = page.get_by_role("group", name="Parameter lr")
+    rate.get_by_label("from of lr").fill("1e-3")
+    rate.get_by_label("from of lr").press("Enter")
+    expect(yaml).to_have_value(re.compile(r"lr:\s+type: loguniform\s+lower: 0\.001"))
+    rate.get_by_label("Name of lr").fill("rate")
+    rate.get_by_label("Name of lr").press("Enter")
+    expect(page.get_by_role("group", name="Parameter rate")).to_be_visible()
+    expect(page.get_by_role("listitem").filter(has_text="rate=").first).to_be_visible()
+    page.get_by_label("values of width").fill("16, 48, wide")
+    page.get_by_label("values of width").press("Enter")
+    expect(yaml).to_have_value(re.compile(r"- 16\s+- 48\s+- wide"))
+    page.get_by_role("button", name="Add a parameter").click()
+    page.get_by_label("Domain of p3").click()
+    page.get_by_role("option", name="randint").first.click()
+    expect(yaml).to_have_value(re.compile(r"p3:\s+type: randint\s+lower: 0\s+upper: 1"))
+    page.get_by_label("to of p3").fill("0")
+    page.get_by_label("to of p3").press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("p3")
+    page.get_by_role("button", name="Take p3 out of the space").click()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    yaml.fill(yaml.input_value() + "  \n")
+    yaml.fill(yaml.input_value().replace("rate:", "speed:"))
+    expect(page.get_by_role("group", name="Parameter speed").get_by_label("to of speed")).to_have_value("0.1")
+    page.get_by_role("button", name="Start the search").click()
+    expect(page.get_by_role("heading", name="digits", level=1)).to_be_visible()
+    [made] = service.store.experiments.named("digits")
+    assert made.spec.space["speed"] == {"type": "loguniform", "lower": 0.001, "upper": 0.1}
+    assert made.spec.space["width"]["categories"] == [16, 48, "wide"]
+
+
+def test_the_list_has_the_best_value_of_every_objective(visit: Open, service: Service) -> None:
+    search = two_objectives(service.store, start=time.time() - 3600)
+    last = [trial.last for trial in search.core.trials]
+    page = visit("/experiments")
+    cell = page.get_by_role("row").filter(has_text="two objectives").get_by_role("cell").nth(3)
+    expect(cell).to_contain_text(f"{max(one['accuracy'] for one in last):.5f}"[:6])
+    expect(cell).to_contain_text(f"{min(one['latency'] for one in last):.5f}"[:5])
+    expect(cell).to_contain_text("min latency")
+
+
+def test_the_settings_list_projects_and_a_project_filters_the_experiments(visit: Open, service: Service) -> None:
+    Search(service.store, digits("one", 4, project="vision"), start=time.time() - 60).advance(10)
+    Search(service.store, digits("two", 4, project="speech"), start=time.time() - 60).advance(at_once=20)
+    service.stop()
+    service.settings = replace(service.settings, quotas=(Quota("vision", "GPU", 4.0), Quota("vision", "CPU", 1.0)))
+    service.start()
+    page = visit("/settings")
+    projects = page.get_by_role("region", name="Projects").get_by_role("row")
+    expect(projects).to_have_count(3)
+    expect(projects.nth(2)).to_contain_text("4 GPUs, 1 CPU")
+    expect(projects.nth(2)).to_contain_text("1 (1 not ended)")
+    expect(projects.nth(1)).to_contain_text("no limit")
+    projects.nth(2).get_by_role("link", name="vision").click()
+    expect(page).to_have_url(re.compile(r"/experiments\?project=vision"))
+    expect(page.get_by_role("link", name="one")).to_be_visible()
+    expect(page.get_by_role("link", name="two")).to_have_count(0)
+
+
+def test_whole_experiments_are_compared(visit: Open, service: Service, ended: Search) -> None:
+    wide = Search(service.store, digits("wider", 12, seed=5), start=time.time() - 3600, seconds=5)
+    wide.advance(at_once=20)
+    page = visit("/experiments")
+    for name in ("older", "wider"):
+        page.get_by_role("checkbox", name=f"Select {name}").check()
+    page.get_by_role("button", name="Compare", exact=True).click()
+    expect(page).to_have_url(re.compile(rf"experiments={wide.public_id},{ended.public_id}".replace(",", "(,|%2C)")))
+    chart = page.get_by_role("img", name="accuracy of wider, older; the table below has the numbers")
+    wait_until(
+        page, lambda: chart.evaluate(f"box => {{ {INK.split('{', 1)[1].replace('document.', 'box.')}") > 100, "lines"
+    )
+    table = page.get_by_role("region", name="Comparison")
+    expect(table.get_by_role("row", name=re.compile("^samples"))).to_contain_text("27")
+    best = {one.name: one.best["value"] for one in service.store.experiments.page().items}
+    row = table.get_by_role("row", name=re.compile("^best accuracy"))
+    expect(row.get_by_title("the best of them")).to_have_text(re.compile(f"^{max(best.values()):.4f}"[:6]))
+    with page.expect_download() as caught:
+        page.get_by_role("button", name="save").click()
+        page.get_by_role("button", name="as CSV").click()
+    lines = Path(caught.value.path()).read_text().splitlines()
+    assert lines[0] == "experiment,trial_time_s,best accuracy"
+    x, y = service.store.metrics.best_so_far(wide.id, "accuracy", "max")
+    trained = service.store.metrics.trained(wide.id, x, time.time())
+    assert lines[1].split(",")[0] == "wider"
+    assert [float(value) for value in lines[1].split(",")[1:]] == pytest.approx([trained[0], y[0]])
+    page.get_by_role("combobox", name="Horizontal axis").click()
+    page.get_by_role("option", name="running time").click()
+    expect(page).to_have_url(re.compile("x=time"))
+    page.get_by_role("button", name="Leave older out").click()
+    expect(table.get_by_role("columnheader")).to_have_count(2)
 
 
 def test_an_experiment_that_has_ended_is_edited_continued_forked_and_deleted(

@@ -200,7 +200,11 @@ def test_events_are_listed_in_words_and_filtered_by_kind_and_trial(visit: Open, 
     expect(failure).to_contain_text("logits = model(images)")
     page.reload()
     expect(events.get_by_role("listitem")).to_have_count(2)
-    assert {name: address(page)[name] for name in ("tab", "event", "of")} == {"tab": "events", "event": "ends", "of": "4"}
+    assert {name: address(page)[name] for name in ("tab", "event", "of")} == {
+        "tab": "events",
+        "event": "ends",
+        "of": "4",
+    }
     page.get_by_role("button", name="ends", exact=True).click()
     page.get_by_role("button", name="reports").click()
     reported = finished.store.trials.page(finished.id).items[4].reports
@@ -330,11 +334,20 @@ def test_several_objectives_are_shown_as_a_front(visit: Open, service: Service, 
     marks = page.get_by_role("table").get_by_text("front", exact=True)
     expect(marks).to_have_count(len(front))
     page.goto(page.url.split("?")[0] + "?tab=parameters")
-    page.get_by_role("combobox", name="Objective").click()
+    expect(page.get_by_role("heading", name="Importance of parameters for accuracy")).to_be_visible()
+    page.get_by_role("combobox", name="Objective").first.click()
     page.get_by_role("option", name="latency").click()
     expect(page.get_by_role("heading", name="Each parameter and latency")).to_be_visible()
     expect(page).to_have_url(re.compile("objective=latency"))
-    expect(page.get_by_role("heading", name="Importance of parameters for accuracy")).to_be_visible()
+    shares = page.get_by_label("Importance of parameters for latency")
+    expect(shares.locator("dt").first).to_have_text("width")  # the latency follows from the width
+    expect(page.get_by_text("Colours show the rank in latency")).to_be_visible()
+    # Both objectives have an axis, and a brush on the second one is a filter of the service.
+    brush = quote(json.dumps({"objective:latency": [0, 2.4]}))
+    page.goto(page.url.split("?")[0] + f"?tab=parameters&objective=latency&brush={brush}")
+    below = sum(latency <= 2.4 for _, latency in values.values())
+    expect(page.get_by_role("heading", name=f"Trials · {below} of 40")).to_be_visible()
+    expect(page.get_by_text(f"PED-ANOVA over {below} chosen trials")).to_be_visible()
     page.goto(page.url.split("?")[0] + "?tab=setup")
     expect(page.get_by_text("max accuracy, min latency")).to_be_visible()
 

@@ -39,6 +39,7 @@ from tuner.api.routes import (
 )
 from tuner.api.routes import agents as agent_routes
 from tuner.api.routes import cluster as cluster_routes
+from tuner.api.routes import projects as project_routes
 from tuner.api.routes.experiments import contents, evaluation, lifecycle, streams
 from tuner.api.webhooks.deliver import Deliverer
 from tuner.errors import DriverSilent, SpecError
@@ -60,6 +61,7 @@ PARTS = (
     agent_routes,
     bundles,
     cluster_routes,
+    project_routes,
     access,
     webhooks,
 )

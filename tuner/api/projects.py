@@ -24,6 +24,7 @@ FILTERED = frozenset(
         "/bundles/{sha256}",  # whoever knows the SHA-256 already has the content
         "/experiments",
         "/experiments/dry-run",
+        "/projects",
         "/session",
         "/tokens",
         "/tokens/{token_id}/revoke",

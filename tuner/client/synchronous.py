@@ -604,17 +604,27 @@ class ExperimentHandle:
         params = {"metric": metric, "x": x, "x_metric": x_metric, "trial": trials, "points": points, "limit": limit}
         return read(schemas.Curves, self._get("/curves", params))
 
-    def best_so_far(self, metric: str | None = None) -> schemas.BestSoFarOf:
-        """Return the best value so far as a function of time, with a point for each improvement."""
-        return read(schemas.BestSoFarOf, self._get("/best-so-far", {"metric": metric}))
+    def best_so_far(
+        self, metric: str | None = None, x: Literal["time", "trial_time"] | None = None
+    ) -> schemas.BestSoFarOf:
+        """Return the best value so far, with a point for each improvement.
 
-    def importance(self, *, where: str | Sequence[str] | None = None) -> schemas.Importances:
-        """Return how important each parameter is for the first objective.
+        Args:
+            metric: the name of a metric; None for the first objective.
+            x: "time" (the default), the seconds since the experiment's start; or "trial_time", the seconds for which all trials
+                together had trained.
+        """
+        return read(schemas.BestSoFarOf, self._get("/best-so-far", {"metric": metric, "x": x}))
 
-        where: use only trials that meet all of these conditions, written as for `trials`.
+    def importance(self, metric: str | None = None, *, where: str | Sequence[str] | None = None) -> schemas.Importances:
+        """Return how important each parameter is for an objective.
+
+        Args:
+            metric: the objective; None for the first one. Of the others, the newest value of each trial is used.
+            where: use only trials that meet all of these conditions, written as for `trials`.
         """
         conditions = [where] if isinstance(where, str) else where
-        return read(schemas.Importances, self._get("/importance", {"where": conditions}))
+        return read(schemas.Importances, self._get("/importance", {"metric": metric, "where": conditions}))
 
     def timeline(self, first: int = 0, limit: int = 200) -> schemas.Timeline:
         """Return when trials waited, started and ran, and when nodes and GPUs were in use.

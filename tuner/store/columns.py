@@ -34,8 +34,7 @@ _SORTED = [c.name for c in trial.c if not isinstance(c.type, JsonText | Boolean)
 NAMES = (*(name for name in _SORTED if name not in _LONG), *_LONG)
 """The columns by which trials can be sorted and filtered, besides parameters and metrics."""
 
-# A group contains the columns that are read and kept together.
-_GROUPS = {"plain": NAMES[: -len(_LONG)], "words": _LONG, "params": ("params",), "last": ("last",)}
+_OBJECTS = ("params", "last")  # columns with JSON objects, of which a name such as params.lr means one value
 _CHANGED = """
 SELECT trial_number, kind FROM event WHERE experiment_id = ? AND event_seq > ? AND event_seq <= ?
 UNION SELECT trial_number, 'decision' FROM decision WHERE experiment_id = ? AND event_seq > ? AND event_seq <= ?"""
@@ -149,8 +148,8 @@ class Columns:
         self._experiment = experiment
         self._public_id = ""
         self._seq = 0
-        self._positions: dict[int, int] = {}  # trial number -> position in each list of the groups
-        self._groups: dict[str, list[Any]] = {}
+        self._positions: dict[int, int] = {}  # trial number -> position in each list of values
+        self._values: dict[str, list[Any]] = {}  # column of the table -> its values
         self._columns: dict[str, Column] = {}
         self._orders: dict[str, NDArray[np.intp]] = {}
 
@@ -169,20 +168,19 @@ class Columns:
             self._orders.clear()
             changed = self._changed(cursor, last)
             if changed is None:
-                self._groups.clear()
+                self._values.clear()
                 self._positions.clear()
             else:
-                for group in self._groups:
-                    self._read(cursor, group, changed)
+                self._read(cursor, list(self._values), changed)
             self._seq = last
-        for group in {_group(name) for name in ("number", *needed)} - self._groups.keys():
-            self._groups[group] = [None] * len(self._positions)
-            self._read(cursor, group, None)
+        if missing := [name for name in dict.fromkeys(map(_stored, ("number", *needed))) if name not in self._values]:
+            self._values |= {name: [None] * len(self._positions) for name in missing}
+            self._read(cursor, missing, None)
 
     def _forget(self) -> None:
         self._seq = 0
         self._positions.clear()
-        self._groups.clear()
+        self._values.clear()
         self._columns.clear()
         self._orders.clear()
 
@@ -196,31 +194,31 @@ class Columns:
             return None
         return sorted({number for number, _ in rows if number is not None})
 
-    def _read(self, cursor: Cursor, group: str, numbers: list[int] | None) -> None:
-        names = _GROUPS[group]
+    def _read(self, cursor: Cursor, names: Sequence[str], numbers: list[int] | None) -> None:
+        """Read these columns of the trials with these numbers, or of all trials if `numbers` is None."""
         sql = f"SELECT number, {', '.join(names)} FROM trial WHERE experiment_id = ?"
         parameters: tuple[Any, ...] = (self._experiment,)
         if numbers is not None:
             in_list = "(SELECT value FROM json_each(?))" if cursor.backend == "sqlite" else "ANY(?::int[])"
             sql += f" AND number {'IN' if cursor.backend == 'sqlite' else '='} {in_list}"
             parameters += (dumps(numbers) if cursor.backend == "sqlite" else numbers,)
-        kept = self._groups[group]
-        for number, *values in cursor.rows(f"{sql} ORDER BY number", parameters):
-            at = self._positions.setdefault(number, len(self._positions))
-            if at >= len(kept):
-                kept.extend([None] * (at + 1 - len(kept)))
-            kept[at] = json.loads(values[0]) if group in ("params", "last") else values
+        rows = cursor.rows(f"{sql} ORDER BY number", parameters)
+        places = [self._positions.setdefault(row[0], len(self._positions)) for row in rows]
+        for values in self._values.values():
+            values.extend([None] * (len(self._positions) - len(values)))
+        for at, name in enumerate(names, 1):
+            kept, is_object = self._values[name], name in _OBJECTS
+            for place, row in zip(places, rows, strict=True):
+                kept[place] = json.loads(row[at]) if is_object else row[at]
 
     def column(self, name: str) -> Column:
         found = self._columns.get(name)
         if found is None:
-            group, _, inner = name.partition(".")
-            if inner:
-                values = [None if kept is None else kept.get(inner) for kept in self._groups[group]]
-            else:
-                group = _group(name)
-                at = _GROUPS[group].index(name)
-                values = [None if kept is None else kept[at] for kept in self._groups[group]]
+            stored = _stored(name)
+            values = self._values[stored]
+            if stored != name:
+                inner = name.partition(".")[2]
+                values = [None if kept is None else kept.get(inner) for kept in values]
             found = self._columns[name] = Column.of([_plain(value) for value in values])
         return found
 
@@ -246,10 +244,10 @@ class Columns:
         return found
 
 
-def _group(name: str) -> str:
-    if name.startswith(("params.", "last.")):
-        return name.partition(".")[0]
-    return next(group for group, names in _GROUPS.items() if name in names)
+def _stored(name: str) -> str:
+    """Return the column of the table that has the values of this name."""
+    first, dot, _ = name.partition(".")
+    return first if dot and first in _OBJECTS else name
 
 
 def _plain(value: Any) -> Any:

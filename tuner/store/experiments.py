@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Text, func, select, true, type_coerce
+from sqlalchemy import ColumnElement, Connection, Select, Text, case, func, select, true, type_coerce
 
 from tuner.domain.experiment import DEFAULT_PROJECT, SECTIONS, SPEC_VERSION, Spec
 from tuner.domain.states import ExperimentState
@@ -71,6 +71,20 @@ class Tally:
     trials: Counter[tuple[str, str]] = field(default_factory=Counter)
     gpu_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # by project
     gpu_seconds_saved: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectTotals:
+    """The experiments of a project, and what they have used together."""
+
+    project: str
+    experiments: int
+    archived: int  # how many of the experiments are archived
+    running: int  # how many of them have not ended
+    gpu_hours: float
+    gpu_hours_saved: float
+    cpu_hours: float
+    latest_at: float  # when the newest experiment was created
 
 
 class Experiments:
@@ -225,6 +239,28 @@ class Experiments:
                 for of_trial, count in (counts or {}).items():
                     found.trials[project, str(of_trial)] += count
         return found
+
+    def projects(self) -> list[ProjectTotals]:
+        """Return the totals of each project that has experiments, ordered by name."""
+        c = experiment.c
+        open_states = [state for state in ExperimentState if not state.ended]
+        query = (
+            select(
+                c.project,
+                func.count(),
+                func.count(c.archived_at),
+                func.count(case((c.state.in_(open_states), 1))),
+                func.sum(c.gpu_hours),
+                func.sum(c.gpu_hours_saved),
+                func.sum(c.cpu_hours),
+                func.max(c.created_at),
+            )
+            .where(self._visible())
+            .group_by(c.project)
+            .order_by(c.project)
+        )
+        with self._database.read() as connection:
+            return [ProjectTotals(*row) for row in connection.execute(query)]
 
     def _has(self, tag: str) -> ColumnElement[bool]:
         """Return an SQL condition that is true if the experiment has this tag. Tags are stored as JSON text."""

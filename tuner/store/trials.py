@@ -190,6 +190,22 @@ class Trials:
                     found.append((reached if before else newest, None if before else revision, float(result)))
         return found
 
+    def last_values(
+        self, experiment_id: int, trials: Sequence[int], metric: str
+    ) -> list[tuple[Mapping[str, Any], int | None, float]]:
+        """Return (flat params, revision of their search space, newest value) of each trial that has reported this metric."""
+        query = select(trial.c.params, trial.c.space_revision, trial.c.last).where(
+            trial.c.experiment_id == experiment_id
+        )
+        found: list[tuple[Mapping[str, Any], int | None, float]] = []
+        with self._database.read() as connection:
+            for at in range(0, len(trials), 1000):  # a statement takes a limited number of parameters
+                part = query.where(trial.c.number.in_(trials[at : at + 1000])).order_by(trial.c.number)
+                for params, revision, last in connection.execute(part):
+                    if isinstance(value := last.get(metric), int | float):
+                        found.append((params, revision, float(value)))
+        return found
+
     # -- segments and checkpoints --------------------------------------------------------------------------------------
 
     def segments(self, experiment_id: int) -> dict[int, tuple[SegmentRecord, ...]]:

@@ -13,9 +13,9 @@ import { Link, NavLink, Outlet, useLocation } from "react-router";
 import { api, ApiError } from "./api/client";
 import { ROOT } from "./api/root";
 import classes from "./App.module.css";
-import { KeyHelp } from "./parts/KeyHelp";
+import { KeyHelp } from "./parts/common/KeyHelp";
 import { Unbroken } from "./pages/NotFoundPage";
-import { SignedIn, SignOut } from "./parts/SignIn";
+import { SignedIn, SignOut } from "./parts/common/SignIn";
 
 export function App() {
   // Trials, comparisons and new experiments belong to the experiments, though their addresses do not say so.

@@ -238,7 +238,7 @@ async def test_a_running_experiment_shows_its_trials(client: httpx.AsyncClient, 
 
     found = (await client.get(f"{API}/{made.public_id}")).json()
     first = trial_id(made.public_id, 0)
-    assert found["best"] == {**best, "trial_id": first, "finished": None}
+    assert found["best"] == {**best, "trial_id": first, "finished": None, "objectives": []}
     assert (found["trials"], found["counts"]["stopped"], found["metrics"], found["last_event_seq"]) == (
         2,
         1,
@@ -274,7 +274,11 @@ async def test_a_running_experiment_shows_its_trials(client: httpx.AsyncClient, 
     }
 
     best = (await client.get(f"{API}/{made.public_id}/best-so-far")).json()
+    until = best.pop("until")
     assert best == {"metric": "accuracy", "mode": "max", "x": [1.0, 2.0], "y": [0.25, 0.5]}
+    assert until == pytest.approx(time.time() - T0, abs=60)
+    trained = (await client.get(f"{API}/{made.public_id}/best-so-far", params={"x": "trial_time"})).json()
+    assert (trained["x"], trained["y"]) == ([2.0, 4.0], [0.25, 0.5]), "two trials have trained all the time"
     assert (curves["width"], curves["left_out"]) == (1, 0)
 
     decisions = (await client.get(f"{API}/{made.public_id}/decisions", params={"trial": 0})).json()["items"]

@@ -63,6 +63,14 @@ def test_between_a_pause_and_its_resume_a_trial_is_paused_and_then_restarts() ->
     assert "paused" not in [span.phase for span in trial_spans(3, [segment(), retried], 99.0, False)]
 
 
+def test_an_exploit_is_not_called_a_start() -> None:
+    copied = segment(2, "exploit", created_at=20.0, started_at=21.5, ended_at=30.0, held_s=1.5)
+    assert seen(trial_spans(3, [segment(), copied], 99.0, False))[3:] == [
+        ("exploiting", 20.0, 21.5),
+        ("running", 21.5, 30.0),
+    ]
+
+
 def test_a_segment_of_an_older_version_counts_its_whole_start() -> None:
     old = segment(held_s=None, startup_s=13.0)
     assert seen(trial_spans(3, [old], 99.0, False)) == [("starting", 0.0, 13.0), ("running", 13.0, 20.0)]

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from tests.store.examples import T0, begin
+from tests.store.examples import T0, a_spec, begin
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.events import Reported, SegmentEnded
 from tuner.domain.states import SegmentState
@@ -291,6 +291,27 @@ def test_only_some_trials(store: Store) -> None:
         run.report(trial, [{"accuracy": 0.5}])
     assert [c.trial for c in store.metrics.curves(run.made.id, "accuracy", trials=[1, 7]).curves] == [1]
     assert store.metrics.curves(run.made.id, "accuracy", trials=[]).curves == ()
+
+
+def test_the_training_of_all_trials_together(store: Store) -> None:
+    """Trial 0 trains from 1 to 4, trial 1 from 2 on and still, and trial 2 has not started."""
+    made, _, _ = begin(store, 3)
+    with store._database.engine.begin() as connection:
+        connection.execute(text("UPDATE segment SET started_at = NULL, ended_at = NULL"))
+        for number, (started, ended) in enumerate([(1.0, 4.0), (2.0, None)]):
+            connection.execute(
+                text(
+                    "UPDATE segment SET started_at = :a, ended_at = :b WHERE trial_id ="
+                    " (SELECT id FROM trial WHERE experiment_id = :e AND number = :n)"
+                ),
+                {"a": T0 + started, "b": None if ended is None else T0 + ended, "e": made.id, "n": number},
+            )
+    start = store.experiments.by_id(made.id).started_at
+    assert start is not None
+    times = [T0 + one - start for one in (0.5, 1.0, 1.5, 3.0, 4.0, 6.0, 9.0)]
+    assert store.metrics.trained(made.id, times, T0 + 6.0) == pytest.approx([0.0, 0.0, 0.5, 3.0, 5.0, 7.0, 7.0])
+    other = store.experiments.create(a_spec("empty"), now=T0)
+    assert store.metrics.trained(other.id, times, T0 + 6.0) == [0.0] * 7
 
 
 def test_improvements_are_kept_by_the_writer(store: Store) -> None:

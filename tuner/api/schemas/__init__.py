@@ -82,6 +82,7 @@ from tuner.api.schemas.service.agents import (
 from tuner.api.schemas.service.bundles import Bundle
 from tuner.api.schemas.service.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
 from tuner.api.schemas.service.health import Health
+from tuner.api.schemas.service.projects import Project, ProjectList
 from tuner.api.schemas.service.webhooks import Delivery, Webhook, WebhookList
 from tuner.api.schemas.trials import (
     Checkpoint,
@@ -181,6 +182,8 @@ __all__ = [
     "Problem",
     "Profile",
     "ProfileRequest",
+    "Project",
+    "ProjectList",
     "Replay",
     "ReplayRequest",
     "ReplayTotals",

@@ -44,6 +44,15 @@ class Finished(Model):
     checkpoint_id: str | None
 
 
+class BestOf(Model):
+    """The best value of one objective."""
+
+    metric: str
+    value: Number
+    trial_id: str
+    trial_number: int
+
+
 class Best(Model):
     """The best report that satisfies the constraints. With scope "last", only the last report of each trial is considered."""
 
@@ -57,6 +66,12 @@ class Best(Model):
         Finished | None,
         Field(description="the best trial among those that were trained to their end; null if there is none"),
     ] = None
+    objectives: Annotated[
+        list[BestOf],
+        Field(
+            description="the best value of each objective, if there are several; different trials may have reported them"
+        ),
+    ] = []  # noqa: RUF012 - pydantic copies it
 
 
 class Objective(Model):
@@ -356,7 +371,7 @@ class Share(Model):
 
 
 class Importances(Model):
-    metric: str
+    metric: Annotated[str, Field(description="the objective for which the parameters are important")]
     items: Annotated[
         list[Share],
         Field(
@@ -399,7 +414,14 @@ def _best(record: ExperimentRecord) -> Best | None:
     if not best:
         return None
     finished = best.get("finished")
-    return Best(**_placed(record, best), finished=None if finished is None else Finished(**_placed(record, finished)))
+    return Best(
+        **_placed(record, best),
+        finished=None if finished is None else Finished(**_placed(record, finished)),
+        objectives=[
+            BestOf(**one, trial_id=trial_id(record.public_id, one["trial_number"]))
+            for one in best.get("objectives") or ()
+        ],
+    )
 
 
 def _placed(record: ExperimentRecord, found: Mapping[str, Any]) -> dict[str, Any]:

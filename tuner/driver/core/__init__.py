@@ -12,4 +12,4 @@ changes nothing.
 """
 
 from tuner.driver.core.core import Core as Core
-from tuner.driver.core.state.state import Effects as Effects
+from tuner.driver.core.state.effects import Effects as Effects

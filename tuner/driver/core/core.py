@@ -17,7 +17,8 @@ from tuner.domain.trial import Population, Trial
 from tuner.driver.core.actions import Question
 from tuner.driver.core.decider import Decider
 from tuner.driver.core.rules.sizes import first_size
-from tuner.driver.core.state.state import Effects, State
+from tuner.driver.core.state.effects import Effects
+from tuner.driver.core.state.state import State
 from tuner.schedulers.base import Fact, Scheduler
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher

@@ -27,7 +27,8 @@ from tuner.driver.core.rules.ends import after_end
 from tuner.driver.core.rules.reports import after_report, missed_metrics
 from tuner.driver.core.rules.sizes import resized, waiting_resized
 from tuner.driver.core.rules.words import counted, names, where_from
-from tuner.driver.core.state.state import State, Wish
+from tuner.driver.core.state.state import State
+from tuner.driver.core.state.wishes import Wish
 from tuner.schedulers.base import Fact, TrialReported, can_resume
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher

@@ -13,6 +13,7 @@ from tuner.domain.experiment import Spec
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.core.actions import Ask, suggested
+from tuner.errors import SpecError
 from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store
@@ -118,29 +119,46 @@ class Importance:
     left_out: int
 
 
-def importance(store: Store, record: ExperimentRecord, where: Sequence[str] = ()) -> Importance:
-    """Return how much each parameter mattered for the first objective, from the trials that have ended.
+def importance(
+    store: Store, record: ExperimentRecord, where: Sequence[str] = (), metric: str | None = None
+) -> Importance:
+    """Return how much each parameter mattered for an objective, from the trials that have ended.
 
     If users have changed the search space, use the current space, and only the trials whose configurations lie in it.
 
-    where: use only trials that meet these conditions, which have the same form as for `Trials.sorted_page`. Raise SpecError if
-    a condition is wrong.
+    Args:
+        store: the store.
+        record: the experiment.
+        where: use only trials that meet these conditions, which have the same form as for `Trials.sorted_page`.
+        metric: the objective; None for the first one. Of the others, the newest value of each trial is used, as for the Pareto
+            front.
+
+    Raises:
+        SpecError: a condition is wrong, or `metric` is not an objective.
     """
     # Optuna and scipy take a second to load, and only this function needs them.
     from tuner.search import importance as anova
 
     spec = record.spec
+    objective = next((one for one in spec.objectives if one.metric == (metric or spec.objective.metric)), None)
+    if objective is None:
+        known = ", ".join(repr(one.metric) for one in spec.objectives)
+        raise SpecError(f"{metric!r} is not an objective; expected one of {known}", "/metric")
     ended = store.trials.ended(record.id)
     if where:
         matching = set(store.trials.matching(record.id, where))
         ended = [number for number in ended if number in matching]
     chosen = _spread(ended, MAX_RESULTS)
     revisions, found = Revisions.of(spec), []
-    for params, revision, value in store.trials.results(record.id, chosen, best=spec.scope == "all"):
+    if objective == spec.objective:
+        results = store.trials.results(record.id, chosen, best=spec.scope == "all")
+    else:
+        results = store.trials.last_values(record.id, chosen, objective.metric)
+    for params, revision, value in results:
         if (inside := revisions.inside(params, revision)) is not None:
             found.append((inside, value))
-    shares = anova.importance(revisions.present, spec.objective.mode, found)
-    return Importance(spec.objective.metric, shares, len(found), anova.MIN_RECORDS, len(ended) - len(chosen))
+    shares = anova.importance(revisions.present, objective.mode, found)
+    return Importance(objective.metric, shares, len(found), anova.MIN_RECORDS, len(ended) - len(chosen))
 
 
 def _spread(numbers: Sequence[int], count: int) -> list[int]:
@@ -156,18 +174,18 @@ class Importances:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()  # also keeps two threads from computing the same importance
-        # (public id, which is never used again, and conditions) -> (event_seq, number of ended trials, result)
-        self._kept: OrderedDict[tuple[str, tuple[str, ...]], tuple[int, int, Importance]] = OrderedDict()
+        # (public id, which is never used again, objective, and conditions) -> (event_seq, number of ended trials, result)
+        self._kept: OrderedDict[tuple[str, str | None, tuple[str, ...]], tuple[int, int, Importance]] = OrderedDict()
 
-    def of(self, record: ExperimentRecord, where: Sequence[str] = ()) -> Importance:
-        """Return the importance, computed from trials that meet these conditions. Raise SpecError if a condition is wrong."""
-        key = (record.public_id, tuple(where))
+    def of(self, record: ExperimentRecord, where: Sequence[str] = (), metric: str | None = None) -> Importance:
+        """Return what `importance` returns for these arguments. Raise SpecError if one of them is wrong."""
+        key = (record.public_id, metric, tuple(where))
         with self._lock:
             seq, ended, found = self._kept.get(key, (-1, -1, None))
             if found is None or seq != record.last_event_seq:
                 now = len(self._store.trials.ended(record.id))
                 if found is None or now != ended:
-                    found, ended = importance(self._store, record, where), now
+                    found, ended = importance(self._store, record, where, metric), now
                 self._kept[key] = (record.last_event_seq, ended, found)
             self._kept.move_to_end(key)
             while len(self._kept) > MAX_KEPT:

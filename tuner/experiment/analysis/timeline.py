@@ -11,11 +11,12 @@ from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
 from tuner.store import ExperimentRecord, SegmentRecord, Store, TrialSegment
 
-Phase = Literal["waiting", "starting", "restarting", "running", "checkpointing", "paused", "idle"]
+Phase = Literal["waiting", "starting", "restarting", "exploiting", "running", "checkpointing", "paused", "idle"]
 """The activity of a trial or a device in a span of time.
 
 waiting: a trial does not have its resources yet. starting: the trial's processes start and load the code. restarting: the
-processes start again after a failure or a pause, or with another number of ranks. checkpointing: the training waits until the
+processes start again after a failure or a pause, or with another number of ranks. exploiting: under PBT, the processes take over
+the weights and a changed configuration of another trial. checkpointing: the training waits until the
 content of a checkpoint has been copied. paused: the trial has a checkpoint, and has released its resources. idle: no trial of
 this experiment holds the device.
 """
@@ -26,7 +27,13 @@ Saves = Mapping[tuple[int, int], Sequence[tuple[float, float]]]
 MAX_SAVES = 2000
 """The largest number of waits for checkpoints that are shown. The longest are chosen; `Timeline.totals` counts all of them."""
 
-_AGAIN = frozenset({"retry", "resume", "resize"})
+_AFTER: Mapping[str, Phase] = {
+    "retry": "restarting",
+    "resume": "restarting",
+    "resize": "restarting",
+    "exploit": "exploiting",
+}
+"""Cause of a segment -> what its start is called, if not "starting"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +138,9 @@ def _spans(number: int, segment: SegmentRecord, now: float, saves: Saves) -> lis
     if segment.started_at is None:
         return _span("waiting", segment.created_at, end, number, segment.ordinal)
     room = room_at(segment)
-    starting: Phase = "restarting" if segment.cause in _AGAIN else "starting"
     return [
         *_span("waiting", segment.created_at, room, number, segment.ordinal),
-        *_span(starting, room, segment.started_at, number, segment.ordinal),
+        *_span(_AFTER.get(segment.cause, "starting"), room, segment.started_at, number, segment.ordinal),
         *_training(number, segment.ordinal, segment.started_at, end, saves.get((number, segment.ordinal), ())),
     ]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
-from sqlalchemy import Connection, select
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, func, select
 
 from tuner.errors import SpecError
 from tuner.store.experiments import begin
@@ -13,7 +15,7 @@ from tuner.store.records import Across, Curves, CurveSegment
 from tuner.store.series import curves, thinning
 from tuner.store.series.curves import Columns as CurveColumns
 from tuner.store.sql.database import Database, at
-from tuner.store.sql.tables import metric_key
+from tuner.store.sql.tables import metric_key, segment, trial
 
 
 class Metrics:
@@ -104,12 +106,40 @@ class Metrics:
         with self._database.cursor() as (cursor, connection):
             return curves.best_so_far(cursor, experiment_id, metric, mode, begin(connection, experiment_id))
 
+    def trained(self, experiment_id: int, seconds: Sequence[float], now: float) -> list[float]:
+        """Return for how many seconds all trials together had trained by each of these times.
+
+        Args:
+            experiment_id: the internal id.
+            seconds: times in seconds since the experiment's start.
+            now: the current time, until which running segments count.
+        """
+        query = (
+            select(segment.c.started_at, func.coalesce(segment.c.ended_at, now))
+            .join(trial, trial.c.id == segment.c.trial_id)
+            .where(trial.c.experiment_id == experiment_id, segment.c.started_at.is_not(None))
+        )
+        with self._database.read() as connection:
+            start = begin(connection, experiment_id)
+            spans = np.array([tuple(row) for row in connection.execute(query)]).reshape(-1, 2)
+        times = np.asarray(seconds, dtype=float) + start
+        found: list[float] = (_before(spans[:, 0], times) - _before(spans[:, 1], times)).tolist()
+        return found
+
     def thin(self, before: float, now: float | None = None) -> int:
         """Delete most points of the experiments that ended before this time. Return the number of these experiments.
 
         At the resolution of a screen, their curves look the same as before. Their logs can no longer be folded.
         """
         return thinning.thin(self._database, before, at(now))
+
+
+def _before(marks: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return for each time the sum of its distances to all marks before it."""
+    marks = np.sort(marks)
+    count = np.searchsorted(marks, times, side="right")
+    before: NDArray[np.float64] = count * times - np.r_[0.0, np.cumsum(marks)][count]
+    return before
 
 
 def names_of(connection: Connection, experiment_ids: Sequence[int]) -> dict[int, list[str]]:

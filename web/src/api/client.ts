@@ -235,10 +235,10 @@ export const api = {
     const params = { path: { experiment_id: id }, query };
     return answered(http.GET("/api/v1/experiments/{experiment_id}/log", { params, ...aborting(signal) }), signal);
   },
-  bestSoFar: (id: string, signal?: AbortSignal) =>
+  bestSoFar: (id: string, query: { metric?: string; x?: "time" | "trial_time" }, signal?: AbortSignal) =>
     answered(
       http.GET("/api/v1/experiments/{experiment_id}/best-so-far", {
-        params: { path: { experiment_id: id } },
+        params: { path: { experiment_id: id }, query },
         ...aborting(signal),
       }),
       signal,
@@ -294,14 +294,18 @@ export const api = {
       }),
       signal,
     ),
+  projects: (signal?: AbortSignal) => answered(http.GET("/api/v1/projects", { ...aborting(signal) }), signal),
   cluster: (signal?: AbortSignal) => answered(http.GET("/api/v1/cluster", { ...aborting(signal) }), signal),
   audit: (signal?: AbortSignal) =>
     answered(http.GET("/api/v1/audit", { params: { query: { page_size: 50 } }, ...aborting(signal) }), signal),
   /** `where`: conditions of the service; only trials that meet them are used. */
-  importance: (id: string, where: readonly string[], signal?: AbortSignal) =>
+  importance: (id: string, metric: string | null, where: readonly string[], signal?: AbortSignal) =>
     answered(
       http.GET("/api/v1/experiments/{experiment_id}/importance", {
-        params: { path: { experiment_id: id }, query: where.length > 0 ? { where: [...where] } : {} },
+        params: {
+          path: { experiment_id: id },
+          query: { ...(metric === null ? {} : { metric }), ...(where.length > 0 ? { where: [...where] } : {}) },
+        },
         ...aborting(signal),
       }),
       signal,

@@ -366,7 +366,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the best value so far as a function of time, with a point for each improvement. */
+        /** Get the best value so far over time or over the training of all trials, with a point for each improvement. */
         get: operations["experiments_best_so_far"];
         put?: never;
         post?: never;
@@ -383,7 +383,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the importance of each parameter for the first objective, by PED-ANOVA over the trials that have ended. */
+        /** Get the importance of each parameter for an objective, by PED-ANOVA over the trials that have ended. */
         get: operations["experiments_importance"];
         put?: never;
         post?: never;
@@ -1035,6 +1035,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/projects": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the projects that have experiments or a quota, with what their experiments have used.
+         * @description Return the projects that the caller may see.
+         */
+        get: operations["projects_projects"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/session": {
         parameters: {
             query?: never;
@@ -1462,6 +1482,38 @@ export interface components {
             checkpoint_id: string | null;
             /** @description the best trial among those that were trained to their end; null if there is none */
             finished: components["schemas"]["Finished"] | null;
+            /**
+             * Objectives
+             * @description the best value of each objective, if there are several; different trials may have reported them
+             * @default []
+             */
+            objectives: components["schemas"]["BestOf"][];
+        };
+        /**
+         * BestOf
+         * @description The best value of one objective.
+         */
+        BestOf: {
+            /**
+             * Metric
+             * @description the name of the metric
+             */
+            metric: string;
+            /**
+             * Value
+             * @description the value of the first objective
+             */
+            value: number | null;
+            /**
+             * Trial Id
+             * @description trl_...
+             */
+            trial_id: string;
+            /**
+             * Trial Number
+             * @description the trial's number within the experiment, from 0
+             */
+            trial_number: number;
         };
         /** BestSoFar */
         BestSoFar: {
@@ -1499,6 +1551,11 @@ export interface components {
              * @enum {string}
              */
             mode: "min" | "max";
+            /**
+             * Until
+             * @description the x of the experiment's end, or of now if it has not ended
+             */
+            until: number;
         };
         /**
          * Bundle
@@ -2925,7 +2982,7 @@ export interface components {
         Importances: {
             /**
              * Metric
-             * @description the name of the metric
+             * @description the objective for which the parameters are important
              */
             metric: string;
             /**
@@ -3646,6 +3703,67 @@ export interface components {
             cpu_s: number | null;
         };
         /**
+         * Project
+         * @description A project that has experiments, or a quota of its own.
+         */
+        Project: {
+            /**
+             * Name
+             * @description the name of the experiment
+             */
+            name: string;
+            /**
+             * Experiments
+             * @description the number of experiments, including archived ones
+             */
+            experiments: number;
+            /**
+             * Archived
+             * @description the number of archived experiments
+             */
+            archived: number;
+            /**
+             * Running
+             * @description the number of experiments that have not ended
+             */
+            running: number;
+            /**
+             * Gpu Hours
+             * @description the GPU hours that all experiments have used
+             */
+            gpu_hours: number;
+            /**
+             * Gpu Hours Saved
+             * @description the GPU hours saved by stopping trials before max_t, estimated from their pace
+             */
+            gpu_hours_saved: number;
+            /**
+             * Cpu Hours
+             * @description the CPU hours that all experiments have used
+             */
+            cpu_hours: number;
+            /**
+             * Latest At
+             * @description when the newest experiment was created; null if there is none
+             */
+            latest_at: string | null;
+            /**
+             * Quota
+             * @description resource -> the largest amount that trials of the project may hold together (TUNER_QUOTAS); resources without a limit are missing
+             */
+            quota: {
+                [key: string]: number;
+            };
+        };
+        /** ProjectList */
+        ProjectList: {
+            /**
+             * Items
+             * @description the projects, ordered by name
+             */
+            items: components["schemas"]["Project"][];
+        };
+        /**
          * Replay
          * @description The outcome of a replay, compared with what happened in the experiment.
          *
@@ -4338,10 +4456,10 @@ export interface components {
         TimelineSpan: {
             /**
              * Phase
-             * @description waiting: the trial waits for resources; starting: its processes start and load the code; restarting: its processes start again after a failure or a pause; checkpointing: training waits until a checkpoint has been handed over; paused: the trial has given its resources back; idle: no trial of this experiment holds the device
+             * @description waiting: the trial waits for resources; starting: its processes start and load the code; restarting: its processes start again after a failure or a pause; exploiting: they take over the weights and a changed configuration of another trial; checkpointing: training waits until a checkpoint has been handed over; paused: the trial has given its resources back; idle: no trial of this experiment holds the device
              * @enum {string}
              */
-            phase: "waiting" | "starting" | "restarting" | "running" | "checkpointing" | "paused" | "idle";
+            phase: "waiting" | "starting" | "restarting" | "exploiting" | "running" | "checkpointing" | "paused" | "idle";
             /**
              * Start
              * @description seconds since started_at
@@ -8198,6 +8316,8 @@ export interface operations {
             query?: {
                 /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
+                /** @description time: seconds since the experiment's start; trial_time: seconds that all trials together had trained */
+                x?: "time" | "trial_time";
             };
             header?: never;
             path: {
@@ -8267,6 +8387,8 @@ export interface operations {
             query?: {
                 /** @description use only trials that meet this condition, written as for /trials; if repeated, all must hold */
                 where?: string[] | null;
+                /** @description the objective; default: the first one. Of the others, the newest value of each trial is used */
+                metric?: string | null;
             };
             header?: never;
             path: {
@@ -11917,6 +12039,60 @@ export interface operations {
             };
             /** @description no driver answers at the moment */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    projects_projects: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectList"];
+                };
+            };
+            /** @description the client already has this answer: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is required, and this request has no valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };

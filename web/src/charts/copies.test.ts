@@ -2,10 +2,12 @@ import { describe, expect, it } from "vitest";
 import {
   asCurl,
   asPython,
+  bestCall,
   createCall,
   curvesCall,
   decisionsCall,
   experimentsCall,
+  importanceCall,
   replayCall,
   settingsCall,
   trialCall,
@@ -33,6 +35,16 @@ describe("a chart's call", () => {
     expect(asPython(trialsCall("exp_1", ["state=failed", 'params.opt?=["adam"]']), AT)).toContain(
       'trials = list(client.experiment("exp_1").trials(where=["state=failed","params.opt?=[\\"adam\\"]"]))',
     );
+  });
+
+  it("names the objective, and what the best values are over", () => {
+    expect(asPython(importanceCall("exp_1", [], "latency"), AT)).toContain('.importance(metric="latency")');
+    expect(asPython(importanceCall("exp_1", ["state=failed"]), AT)).toContain('.importance(where=["state=failed"])');
+    const call = bestCall(["exp_1", "exp_2"], "loss", "trial_time");
+    expect(asPython(call, AT)).toContain(
+      '[client.experiment(one).best_so_far(metric="loss", x="trial_time") for one in ["exp_1","exp_2"]]',
+    );
+    expect(asCurl(call, AT).trim().split("\n")).toHaveLength(2);
   });
 
   it("is one curl command, whatever is in its values", () => {

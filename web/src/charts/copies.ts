@@ -63,8 +63,16 @@ export function trialCurvesCall(trials: readonly string[], across: Across): Call
   return { name: "curves", python, reads: trials.map((trial) => ({ path: `trials/${trial}/curves`, query })) };
 }
 
-export function importanceCall(experiment: string, where: readonly string[]): Call {
-  const query = { where: orNull(where) };
+/** The best values so far of some experiments. `x`: "time", or "trial_time" for the training of all trials. */
+export function bestCall(experiments: readonly string[], metric: string, x: "time" | "trial_time"): Call {
+  const query = { metric, x: x === "time" ? null : x };
+  const python = `[client.experiment(one).best_so_far(${args(query)}) for one in ${JSON.stringify(experiments)}]`;
+  return { name: "best", python, reads: experiments.map((id) => ({ path: `experiments/${id}/best-so-far`, query })) };
+}
+
+/** `metric`: the objective; null for the first one. */
+export function importanceCall(experiment: string, where: readonly string[], metric: string | null = null): Call {
+  const query = { metric, where: orNull(where) };
   const python = `${experimentOf(experiment)}.importance(${args(query)})`;
   return { name: "importance", python, reads: [{ path: `experiments/${experiment}/importance`, query }] };
 }

@@ -9,6 +9,8 @@ export interface Dimension {
   id: string;
   label: string;
   objective: boolean;
+  /** The metric whose newest value counts; absent for parameters and for the first objective, of which the best value counts. */
+  last?: string;
   /** Null for categories. */
   range: { min: number; max: number; log: boolean } | null;
   categories: readonly string[];
@@ -25,12 +27,17 @@ export function objectiveId(metric: string): string {
 
 /** The value of a trial on an axis: a number, the name of a category, or ABSENT. */
 export function valueOf(trial: Trial, dimension: Dimension): number | string {
-  if (dimension.objective)
-    return trial.best_value !== null && Number.isFinite(trial.best_value) ? trial.best_value : ABSENT;
+  if (dimension.objective) return reached(trial, dimension.last) ?? ABSENT;
   const value = trial.params[dimension.id];
   if (value === undefined) return ABSENT;
   if (dimension.range) return typeof value === "number" ? value : ABSENT;
   return param(value);
+}
+
+/** The newest value of a metric, or without one the best value of the first objective; undefined if it is missing or not finite. */
+function reached(trial: Trial, last?: string): number | undefined {
+  const value = last === undefined ? trial.best_value : trial.last[last];
+  return typeof value === "number" && Number.isFinite(value) ? value : undefined;
 }
 
 /** The position of a value on its axis, from 0 at the bottom to 1 at the top; null for what is not present. */
@@ -90,7 +97,7 @@ export function conditionsOf(
   return dimensions.flatMap((dimension) => {
     const chosen = brushes[dimension.id];
     if (!chosen) return [];
-    const column = dimension.objective ? "best_value" : `params.${dimension.id}`;
+    const column = columnOf(dimension);
     if ("from" in chosen) return [`${column}>=${chosen.from}`, `${column}<=${chosen.to}`];
     const values = new Map<string, unknown>();
     if (chosen.of.includes(ABSENT)) values.set("null", null);
@@ -104,6 +111,12 @@ export function conditionsOf(
   });
 }
 
+/** The column of the service with the values of an axis. */
+function columnOf({ id, objective, last }: Dimension): string {
+  if (!objective) return `params.${id}`;
+  return last === undefined ? "best_value" : `last.${last}`;
+}
+
 export function chosenWords(dimension: Dimension, chosen: Chosen): string {
   if ("of" in chosen) return chosen.of.join(" or ");
   const say = dimension.objective ? written : param;
@@ -113,7 +126,7 @@ export function chosenWords(dimension: Dimension, chosen: Chosen): string {
 /** `order`: parameters in the wanted order. The others follow, in the order of the space. */
 export function dimensionsOf(
   trials: readonly Trial[],
-  experiment: Pick<Experiment, "metric" | "space">,
+  experiment: Pick<Experiment, "metric" | "space"> & Partial<Pick<Experiment, "objectives">>,
   order: readonly string[] = [],
 ): Dimension[] {
   const names = new Set<string>(order);
@@ -133,24 +146,47 @@ export function dimensionsOf(
     const dimension = dimensionOf(name, values, domainOf(experiment.space, name), values.length < trials.length);
     if (dimension) found.push(dimension);
   }
-  const objective = objectiveOf(trials, experiment);
-  if (objective) found.push(objective);
+  const others = (experiment.objectives ?? []).map(({ metric }) => metric).filter((name) => name !== experiment.metric);
+  for (const last of [undefined, ...others]) {
+    const objective = objectiveOf(trials, experiment, last);
+    if (objective) found.push(objective);
+  }
   return found;
 }
 
-/** The axis of the objective; undefined if no trial has a value of it. */
-export function objectiveOf(trials: readonly Trial[], { metric }: Pick<Experiment, "metric">): Dimension | undefined {
-  const reached = trials
-    .map((trial) => trial.best_value)
-    .filter((value): value is number => value !== null && Number.isFinite(value));
-  if (reached.length === 0) return undefined;
+/**
+ * The axis of the objective; undefined if no trial has a value of it. `last`: another objective, of which the newest values
+ * count, as for the front.
+ */
+export function objectiveOf(
+  trials: readonly Trial[],
+  { metric }: Pick<Experiment, "metric">,
+  last?: string,
+): Dimension | undefined {
+  const values = trials.flatMap((trial) => reached(trial, last) ?? []);
+  if (values.length === 0) return undefined;
   return {
-    id: objectiveId(metric),
-    label: metric,
+    id: objectiveId(last ?? metric),
+    label: last ?? metric,
     objective: true,
     categories: [],
-    optional: reached.length < trials.length,
-    range: { ...ends(reached), log: false },
+    optional: values.length < trials.length,
+    range: { ...ends(values), log: false },
+    ...(last === undefined ? {} : { last }),
+  };
+}
+
+/** An experiment and its trials, as if one of the other objectives were the first one: its newest values take the place of best ones. */
+export function underObjective(
+  experiment: Experiment,
+  trials: readonly Trial[],
+  metric: string | null,
+): { experiment: Experiment; trials: readonly Trial[] } {
+  const other = experiment.objectives.find((one) => one.metric === metric);
+  if (!other || other.metric === experiment.metric) return { experiment, trials };
+  return {
+    experiment: { ...experiment, ...other },
+    trials: trials.map((trial) => ({ ...trial, best_value: reached(trial, other.metric) ?? null })),
   };
 }
 

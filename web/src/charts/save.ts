@@ -1,6 +1,6 @@
 /** Save what a chart shows: its picture as PNG, its numbers as CSV or as a table. */
 
-import type { Curves, Series, Trial } from "../api/types";
+import type { BestOverTime, Curves, Series, Trial, UsageSeries } from "../api/types";
 import { columnOf, type Across } from "../curves/across";
 
 /** The names of the columns, and then the numbers of a chart. */
@@ -36,6 +36,41 @@ export function comparedCurvesRows(
   series.forEach(({ segments }, i) => {
     for (const one of segments) one.x.forEach((at, k) => rows.push([names[i], one.ordinal, at, one.y[k]]));
   });
+  return rows;
+}
+
+/** The improvements of some experiments, and the end of each. `x`: "time" or "trial_time". */
+export function comparedBestRows(
+  names: readonly string[],
+  bests: readonly (BestOverTime | undefined)[],
+  metric: string,
+  x: string,
+): Rows {
+  const rows: unknown[][] = [["experiment", `${x}_s`, `best ${metric}`]];
+  bests.forEach((best, i) => {
+    best?.x.forEach((at, k) => rows.push([names[i], at, best.y[k]]));
+    if (best && best.y.length > 0) rows.push([names[i], best.until, best.y[best.y.length - 1]]);
+  });
+  return rows;
+}
+
+/** The samples of what the ranks of a trial used, with the times of each segment since its own start. */
+export function usageRows(items: readonly UsageSeries[]): Rows {
+  const rows: unknown[][] = [
+    ["segment", "rank", "seconds", "cpu_percent", "rss_bytes", "gpu_percent", "gpu_reserved_bytes"],
+  ];
+  for (const one of items)
+    one.x.forEach((at, i) =>
+      rows.push([
+        one.segment,
+        one.rank,
+        at,
+        one.cpu_percent[i],
+        one.rss_bytes[i],
+        one.gpu_percent[i],
+        one.gpu_reserved_bytes[i],
+      ]),
+    );
   return rows;
 }
 

@@ -207,11 +207,11 @@ export function CurvesChart(props: CurvesChartProps) {
             </button>
           ) : outside > 0 ? (
             <button type="button" onClick={() => onTrim(false)}>
-              {outside === 1 ? "1 outlier is" : `${outside} outliers are`} hidden: show
+              {outside === 1 ? "1 point lies" : `${outside} points lie`} outside the chart: show all
             </button>
           ) : !trim ? (
             <button type="button" onClick={() => onTrim(true)}>
-              Hide outliers
+              Leave out far-off points
             </button>
           ) : (
             "drag to zoom, click a curve to open its trial"

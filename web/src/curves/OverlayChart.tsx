@@ -14,6 +14,8 @@ interface OverlayChartProps {
   names: readonly string[];
   metric: string;
   across: Across;
+  /** What the horizontal axis is called, if not by `across`. */
+  xLabel?: string;
   log: boolean;
   height: number;
 }
@@ -22,13 +24,13 @@ const NO_RANKS: ReadonlyMap<number, number> = new Map();
 const NO_RUNGS: readonly number[] = [];
 
 /** A few curves over each other, each in a colour of its own. */
-export function OverlayChart({ series, names, metric, across, log, height }: OverlayChartProps) {
+export function OverlayChart({ series, names, metric, across, log, height, ...rest }: OverlayChartProps) {
   const root = useRef<HTMLDivElement>(null);
   const plot = useRef<CurvesPlot | null>(null);
   const theme = useComputedColorScheme("light");
   const [hover, setHover] = useState<Hover | null>(null);
   const { x } = across;
-  const xLabel = labelOf(across);
+  const xLabel = rest.xLabel ?? labelOf(across);
   const look = {
     mode: "max" as const,
     objective: false,

@@ -272,6 +272,26 @@ describe("extent", () => {
     expect(view.outside).toEqual({ below: 0, above: 0 });
   });
 
+  it("leaves out the start of a population whose members end close to each other", () => {
+    const bred = Array.from({ length: 8 }, (_, i) =>
+      series(
+        i,
+        [
+          [1, 2, 3, 4],
+          [0.1, 0.4, 0.7, 0.9 + 0.001 * i],
+        ],
+        [[5, 6, 7, 8], [0.95, 0.955, 0.955, 0.96 + 0.001 * i], i < 4 ? "exploit" : "resume"],
+      ),
+    );
+    const view = extent(bred, { log: false, logX: false, trim: "max" })!;
+    expect(view.y.min).toBeGreaterThan(0.88);
+    expect(view.y.min).toBeLessThan(0.95);
+    expect(view.y.max).toBeGreaterThan(0.967);
+    expect(view.outside).toEqual({ below: 24, above: 0 });
+    expect(extent(bred, { log: false, logX: false, trim: null })!.y.min).toBeLessThan(0.1);
+    expect(extent(bred.slice(4), { log: false, logX: false, trim: "max" })!.y.min).toBeLessThan(0.1);
+  });
+
   it("leaves diverged values outside where small is good, and says how many", () => {
     const view = extent(diverged, { log: false, logX: false, trim: "min" })!;
     expect(view.y.max).toBeLessThan(1);

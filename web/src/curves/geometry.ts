@@ -222,10 +222,39 @@ export interface View {
 /** Far-off values are left out only if all others would otherwise get less than this share of the height. */
 const PRESSED = 0.05;
 
+/** How far below the values of the second half the range of a population reaches, in multiples of their own range. */
+const BRED_REACH = 2;
+/** From at most this many values the range of the second half is taken. */
+const LOOKED_AT = 4000;
+
+/** Return true if trials have taken over each other's weights. */
+function isBred(series: readonly Series[]): boolean {
+  return series.some(({ segments }) => segments.some(({ cause }) => cause === "exploit"));
+}
+
+/**
+ * The range of all but the lowest and the highest hundredth of the values right of the middle. The members of a population start
+ * far from where they end, and all of them end close to each other: there they are to be told apart.
+ */
+function laterRange(series: readonly Series[], view: View, middle: number): Range | null {
+  const found: number[] = [];
+  const every = Math.ceil(series.reduce((n, one) => n + boundsOf(one, view).count, 0) / LOOKED_AT);
+  for (const one of series) {
+    let at = 0;
+    each(one, view, (value, x) => {
+      if (x >= middle && at++ % every === 0) found.push(value);
+    });
+  }
+  if (found.length === 0) return null;
+  const sorted = Float64Array.from(found).sort();
+  return { min: quantile(sorted, 0.01), max: quantile(sorted, 0.99) };
+}
+
 /**
  * The view that shows all curves; null while there is no point. With `trim`, far-off values on the worse side of that mode are
  * left out if they would press all others into a line, as a few diverged trials do. What is far off follows from what whole
- * trials cover: three quarters of them are always shown from their first report to their last.
+ * trials cover: three quarters of them are always shown from their first report to their last. Of a population, the start is left
+ * out if it would press the second half into a line.
  */
 export function extent(series: readonly Series[], view: View): Extent | null {
   const { log, logX, trim } = view;
@@ -268,6 +297,18 @@ export function extent(series: readonly Series[], view: View): Extent | null {
           else take(value);
         });
       });
+    } else if (isBred(series)) {
+      const later = laterRange(series, view, (minX + maxX) / 2);
+      const size = later ? later.max - later.min : 0;
+      if (later && size > 0 && 2 * BRED_REACH * size < maxY - minY) {
+        if (trim !== "min") low = Math.max(minY, later.min - BRED_REACH * size);
+        if (trim !== "max") high = Math.min(maxY, later.max + BRED_REACH * size);
+        for (const one of series)
+          each(one, view, (value) => {
+            if (value < low) outside.below++;
+            else if (value > high) outside.above++;
+          });
+      }
     }
   }
   const points = { x: { min: minX, max: maxX }, y: { min: low, max: high } };

@@ -11,7 +11,8 @@ export const keys = {
     ["experiment", id, "curves", metric, formatAcross(across)] as const,
   allCurves: (id: string) => ["experiment", id, "curves"] as const,
   segments: (id: string) => ["experiment", id, "segments"] as const,
-  importance: (id: string, where: readonly string[] = []) => ["experiment", id, "importance", ...where] as const,
+  importance: (id: string, metric: string | null = null, where: readonly string[] = []) =>
+    ["experiment", id, "importance", metric, ...where] as const,
   decisions: (id: string) => ["experiment", id, "decisions"] as const,
   trial: (id: string) => ["trial", id] as const,
   trialDecisions: (id: string) => ["trial", id, "decisions"] as const,

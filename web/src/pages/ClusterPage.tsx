@@ -6,11 +6,11 @@ import type { Cluster } from "../api/types";
 import { ago, duration, elapsed, moment, number } from "../format";
 import { CLUSTER } from "../charts/copies";
 import { keys } from "../live/keys";
-import { Panel } from "../parts/Panel";
-import { ProblemBox } from "../parts/Problem";
-import { CopyMenu } from "../parts/CopyMenu";
-import { useNow } from "../parts/useNow";
-import { useTitle } from "../parts/useTitle";
+import { Panel } from "../parts/common/Panel";
+import { ProblemBox } from "../parts/common/Problem";
+import { CopyMenu } from "../parts/common/CopyMenu";
+import { useNow } from "../parts/common/useNow";
+import { useTitle } from "../parts/common/useTitle";
 import { askedWords } from "./room";
 import classes from "./SettingsPage.module.css";
 

@@ -1,4 +1,4 @@
-import { Anchor, SegmentedControl, Select, Skeleton, Switch, useComputedColorScheme } from "@mantine/core";
+import { SegmentedControl, Select, Skeleton } from "@mantine/core";
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { Link } from "react-router";
@@ -6,29 +6,48 @@ import { api } from "../api/client";
 import type { Experiment, Series, TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
 import { choices, formatAcross, missingWords, parseAcross, STEP } from "../curves/across";
-import { identityColour } from "../curves/colours";
 import { OverlayChart } from "../curves/OverlayChart";
 import { duration, metric as written, param, readable } from "../format";
 import { keys } from "../live/keys";
 import { hasEnded } from "../live/states";
 import { trialCurvesCall } from "../charts/copies";
 import { comparedCurvesRows } from "../charts/save";
-import { Panel } from "../parts/Panel";
-import { SaveMenu } from "../parts/SaveMenu";
-import { ProblemBox } from "../parts/Problem";
-import { StateBadge } from "../parts/StateBadge";
-import { useKeys } from "../parts/useKeys";
-import { useTitle } from "../parts/useTitle";
-import { bestIn, parseTrials, rowsOf, widestGap, type ComparedRow } from "./compare";
+import { Panel } from "../parts/common/Panel";
+import { SaveMenu } from "../parts/common/SaveMenu";
+import { ProblemBox } from "../parts/common/Problem";
+import { useKeys } from "../parts/common/useKeys";
+import { useTitle } from "../parts/common/useTitle";
+import { bestIn, parseExperiments, parseTrials, rowsOf, widestGap, type ComparedRow } from "./compare";
+import { ComparedTable } from "./ComparedTable";
+import { CompareExperiments } from "./CompareExperiments";
 import classes from "./ComparePage.module.css";
-import { useAddress } from "./useAddress";
+import { useAddress, type Address } from "./useAddress";
 
 const REFRESH_MS = 5000;
 
-/** Two to ten trials, of any experiments: their curves over each other, and what they differ in. */
+/** Two to ten trials, of any experiments: their curves over each other, and what they differ in. Or two to ten whole experiments. */
 export default function ComparePage() {
-  useTitle("Compare trials");
   const address = useAddress();
+  const wholes = parseExperiments(address.get("experiments"));
+  if (wholes.length === 0) return <CompareTrials address={address} />;
+  return <Experiments ids={wholes} address={address} />;
+}
+
+function Experiments({ ids, address }: { ids: readonly string[]; address: Address }) {
+  useTitle("Compare experiments");
+  return (
+    <div className={classes.page}>
+      <div>
+        <Crumbs items={[{ label: "Experiments", to: "/experiments" }, { label: "compare" }]} />
+        <h1 className={classes.title}>Compare experiments</h1>
+      </div>
+      <CompareExperiments ids={ids} address={address} />
+    </div>
+  );
+}
+
+function CompareTrials({ address }: { address: Address }) {
+  useTitle("Compare trials");
   const text = address.get("trials");
   const ids = useMemo(() => parseTrials(text), [text]);
   const found = useQueries({
@@ -78,9 +97,7 @@ export default function ComparePage() {
 
 function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; onRemove: (id: string) => void }) {
   const address = useAddress();
-  const theme = useComputedColorScheme("light");
   const log = address.get("y") === "log";
-  const all = address.get("all") === "1";
   const experimentIds = [...new Set(trials.map((trial) => trial.experiment_id))];
   const experiments = useQueries({
     queries: experimentIds.map((id) => ({
@@ -137,8 +154,13 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
     const of = experiments.get(trials[0]!.experiment_id);
     return new Map(rows.map((row) => [row, bestIn(row, of)]));
   }, [rows, experiments, trials]);
-  const shown = all ? rows : rows.filter((row) => !row.same);
-  const groups = [...new Set(shown.map((row) => row.group))];
+  const columns = trials.map((trial, i) => ({
+    id: trial.id,
+    name: names[i]!,
+    to: `/trials/${trial.id}`,
+    state: trial.state,
+    onRemove: () => onRemove(trial.id),
+  }));
   return (
     <>
       <Panel
@@ -204,70 +226,7 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
           </p>
         )}
       </Panel>
-      <Panel
-        flush
-        title={all ? "Everything" : "Differences"}
-        aside={
-          <Switch
-            size="xs"
-            label="show equal values too"
-            checked={all}
-            onChange={(event) => address.set({ all: event.currentTarget.checked ? "1" : null })}
-          />
-        }
-      >
-        <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Comparison">
-          <table className={classes.table}>
-            <thead>
-              <tr>
-                <th scope="col">
-                  <span className={classes.hidden}>Property</span>
-                </th>
-                {trials.map((trial, i) => (
-                  <th scope="col" key={trial.id}>
-                    <i style={{ background: identityColour(i, theme) }} aria-hidden />{" "}
-                    <Anchor component={Link} to={`/trials/${trial.id}`} size="sm">
-                      {names[i]}
-                    </Anchor>{" "}
-                    <button type="button" aria-label={`Leave ${names[i]} out`} onClick={() => onRemove(trial.id)}>
-                      ×
-                    </button>
-                    <div>
-                      <StateBadge state={trial.state} />
-                    </div>
-                  </th>
-                ))}
-              </tr>
-            </thead>
-            {groups.map((group) => (
-              <tbody key={group}>
-                <tr>
-                  <th scope="colgroup" colSpan={trials.length + 1} data-group>
-                    {group}
-                  </th>
-                </tr>
-                {shown
-                  .filter((row) => row.group === group)
-                  .map((row) => (
-                    <tr key={row.name}>
-                      <th scope="row">{row.name}</th>
-                      {row.values.map((value, i) => (
-                        <td key={trials[i]!.id}>
-                          {i === best.get(row) ? (
-                            <b title="the best of them">{cellWords(row, value)}</b>
-                          ) : (
-                            cellWords(row, value)
-                          )}
-                        </td>
-                      ))}
-                    </tr>
-                  ))}
-              </tbody>
-            ))}
-          </table>
-        </div>
-        {shown.length === 0 && <p className={classes.none}>They have the same parameters, results and settings.</p>}
-      </Panel>
+      <ComparedTable columns={columns} rows={rows} best={best} address={address} words={cellWords} />
     </>
   );
 }

@@ -22,39 +22,39 @@ import {
   useTrialNumbered,
   type LiveExperiment,
 } from "../live/useExperiment";
-import { Actions } from "../parts/Actions";
-import { BestPanel } from "../parts/BestPanel";
-import { axesOf, CurvesPanel } from "../parts/CurvesPanel";
-import { DecisionLog } from "../parts/DecisionLog";
-import { FailureNotice } from "../parts/FailureNotice";
-import { LiveMark } from "../parts/LiveMark";
-import { Panel } from "../parts/Panel";
-import { MissingPage, ProblemBox } from "../parts/Problem";
-import { Progress } from "../parts/Progress";
-import { savedOfMany, savedShare, savedTraining } from "../parts/saved";
-import { CopyMenu } from "../parts/CopyMenu";
-import { Setup } from "../parts/Setup";
-import { StateBadge } from "../parts/StateBadge";
-import { columnsOf, serverColumn, sortTrials } from "../parts/trialColumns";
-import { TrialTable } from "../parts/TrialTable";
-import { useLater } from "../parts/useLater";
-import { useNow } from "../parts/useNow";
-import { useTitle } from "../parts/useTitle";
+import { Actions } from "../parts/actions/Actions";
+import { BestPanel } from "../parts/curves/BestPanel";
+import { axesOf, CurvesPanel } from "../parts/curves/CurvesPanel";
+import { DecisionLog } from "../parts/decisions/DecisionLog";
+import { FailureNotice } from "../parts/trial/FailureNotice";
+import { LiveMark } from "../parts/common/LiveMark";
+import { Panel } from "../parts/common/Panel";
+import { MissingPage, ProblemBox } from "../parts/common/Problem";
+import { Progress } from "../parts/experiments/Progress";
+import { savedOfMany, savedShare, savedTraining } from "../parts/common/saved";
+import { CopyMenu } from "../parts/common/CopyMenu";
+import { Setup } from "../parts/setup/Setup";
+import { StateBadge } from "../parts/common/StateBadge";
+import { columnsOf, serverColumn, sortTrials } from "../parts/table/trialColumns";
+import { TrialTable } from "../parts/table/TrialTable";
+import { useLater } from "../parts/common/useLater";
+import { useNow } from "../parts/common/useNow";
+import { useTitle } from "../parts/common/useTitle";
 import { formatBrushes, formatList, formatSort, parseBrushes, parseList, parseNumbers, parseSort } from "./address";
 import classes from "./ExperimentPage.module.css";
 import { useAddress, type Address } from "./useAddress";
 
-const HistoryPanel = lazy(() => import("../parts/HistoryPanel"));
-const SlicesPanel = lazy(() => import("../parts/SlicesPanel"));
-const Importance = lazy(() => import("../parts/Importance"));
-const ParametersTab = lazy(() => import("../parts/ParametersTab"));
-const ParetoTab = lazy(() => import("../parts/ParetoTab"));
-const DecisionsTab = lazy(() => import("../parts/DecisionsTab"));
-const EventsTab = lazy(() => import("../parts/EventsTab"));
-const DriverLog = lazy(() => import("../parts/DriverLog"));
-const TrialDrawer = lazy(() => import("../parts/TrialDrawer"));
-const LineageTab = lazy(() => import("../parts/LineageTab"));
-const TimelineTab = lazy(() => import("../parts/TimelineTab"));
+const HistoryPanel = lazy(() => import("../parts/curves/HistoryPanel"));
+const SlicesPanel = lazy(() => import("../parts/parameters/SlicesPanel"));
+const Importance = lazy(() => import("../parts/parameters/Importance"));
+const ParametersTab = lazy(() => import("../parts/parameters/ParametersTab"));
+const ParetoTab = lazy(() => import("../parts/parameters/ParetoTab"));
+const DecisionsTab = lazy(() => import("../parts/decisions/DecisionsTab"));
+const EventsTab = lazy(() => import("../parts/decisions/EventsTab"));
+const DriverLog = lazy(() => import("../parts/decisions/DriverLog"));
+const TrialDrawer = lazy(() => import("../parts/trial/TrialDrawer"));
+const LineageTab = lazy(() => import("../parts/runs/LineageTab"));
+const TimelineTab = lazy(() => import("../parts/runs/TimelineTab"));
 
 const NO_DIMENSIONS: readonly Dimension[] = [];
 const NO_TRIALS: readonly Trial[] = [];
@@ -130,10 +130,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const brushText = address.get("brush");
   // Compute the dimensions only if somebody looks at them, since they change with every report.
   const wanted = tab === "parameters" || brushText !== null || (history && tab === "curves");
-  const { metric: objective, space } = experiment;
+  const { metric: objective, objectives, space } = experiment;
   const dimensions = useMemo(
-    () => (wanted ? dimensionsOf(trials, { metric: objective, space }) : NO_DIMENSIONS),
-    [wanted, trials, objective, space],
+    () => (wanted ? dimensionsOf(trials, { metric: objective, objectives, space }) : NO_DIMENSIONS),
+    [wanted, trials, objective, objectives, space],
   );
   const brushes = useMemo(() => parseBrushes(brushText), [brushText]);
   const state = STATES.find((one) => one === address.get("state")) ?? null;

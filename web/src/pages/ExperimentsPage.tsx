@@ -9,16 +9,16 @@ import { experimentsCall } from "../charts/copies";
 import { ago, config, duration, elapsed, metric, moment, number, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
-import { BulkActions } from "../parts/Actions";
-import { FirstExperiment } from "../parts/FirstExperiment";
-import { Panel } from "../parts/Panel";
-import { ProblemBox } from "../parts/Problem";
-import { Progress } from "../parts/Progress";
-import { CopyMenu } from "../parts/CopyMenu";
-import { Spark } from "../parts/Spark";
-import { StateBadge } from "../parts/StateBadge";
-import { useNow } from "../parts/useNow";
-import { useTitle } from "../parts/useTitle";
+import { BulkActions } from "../parts/actions/Actions";
+import { FirstExperiment } from "../parts/experiments/FirstExperiment";
+import { Panel } from "../parts/common/Panel";
+import { ProblemBox } from "../parts/common/Problem";
+import { Progress } from "../parts/experiments/Progress";
+import { CopyMenu } from "../parts/common/CopyMenu";
+import { Spark } from "../parts/experiments/Spark";
+import { StateBadge } from "../parts/common/StateBadge";
+import { useNow } from "../parts/common/useNow";
+import { useTitle } from "../parts/common/useTitle";
 import classes from "./pages.module.css";
 import { bundleOf } from "./room";
 
@@ -150,6 +150,22 @@ export default function ExperimentsPage() {
           <Button
             size="compact-sm"
             variant="default"
+            disabled={chosen.length < 2}
+            title="the best values so far over their cost, and what they differ in"
+            onClick={() =>
+              void navigate(
+                `/compare?experiments=${chosen
+                  .map((one) => one.id)
+                  .slice(0, 10)
+                  .join(",")}`,
+              )
+            }
+          >
+            Compare
+          </Button>
+          <Button
+            size="compact-sm"
+            variant="default"
             disabled={best.length < 2}
             title="the best trial of each"
             onClick={() => void navigate(`/compare?trials=${best.slice(0, 10).join(",")}`)}
@@ -241,6 +257,12 @@ export function inUse({ counts, scaling }: Pick<Experiment, "counts" | "scaling"
   return `${least}${number(amount)} ${unit}${amount === 1 ? "" : "s"}`;
 }
 
+/** The best value of an objective. Different trials may have reported those of several objectives. */
+export function bestOf({ best, metric: first }: Pick<Experiment, "best" | "metric">, name: string): number | null {
+  const found = best?.objectives.find((one) => one.metric === name)?.value;
+  return found ?? (name === first ? (best?.value ?? null) : null);
+}
+
 function Chosen({ what, onClear }: { what: string; onClear: () => void }) {
   return (
     <button type="button" className={classes.chosen} aria-label={`Remove the filter ${what}`} onClick={onClear}>
@@ -314,8 +336,14 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
         {held && <span className={classes.use}>{held} in use</span>}
       </td>
       <td>
-        <b>{metric(best?.value)}</b>
-        <span className={classes.use}>{objectives.map((one) => `${one.mode} ${one.metric}`).join(", ")}</span>
+        {objectives.map((one) => (
+          <span key={one.metric} className={classes.objective}>
+            <b>{metric(bestOf(experiment, one.metric))}</b>{" "}
+            <span className={classes.use}>
+              {one.mode} {one.metric}
+            </span>
+          </span>
+        ))}
       </td>
       <td className={classes.wide}>
         <Spark id={experiment.id} metric={experiment.metric} value={best?.value ?? null} />

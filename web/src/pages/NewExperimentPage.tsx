@@ -10,16 +10,16 @@ import { Crumbs } from "../App";
 import { createCall } from "../charts/copies";
 import { config, param } from "../format";
 import { keys } from "../live/keys";
-import { readMapping } from "../parts/mapping";
-import { Mistakes } from "../parts/Mistakes";
-import { Facts, Panel } from "../parts/Panel";
-import { MissingPage } from "../parts/Problem";
-import { domainWords } from "../parts/Setup";
-import { CopyMenu } from "../parts/CopyMenu";
-import { useTitle } from "../parts/useTitle";
+import { readMapping } from "../parts/common/mapping";
+import { Mistakes } from "../parts/common/Mistakes";
+import { Facts, Panel } from "../parts/common/Panel";
+import { MissingPage } from "../parts/common/Problem";
+import { CopyMenu } from "../parts/common/CopyMenu";
+import { useTitle } from "../parts/common/useTitle";
 import classes from "./NewExperimentPage.module.css";
 import { askedWords, bundleOf, costWords, roomWords, workersOf } from "./room";
-import { EXAMPLE, numberOf, specOf, textOf, withField, type Spec } from "./spec";
+import { SpaceFields } from "./SpaceFields";
+import { EXAMPLE, numberOf, specOf, textOf, withField, withName, type Spec } from "./spec";
 
 const SAMPLES = 8;
 
@@ -88,11 +88,12 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
       <div className={classes.columns}>
         <Panel title="Form">
           <fieldset className={classes.form} disabled={spec === null}>
-            <legend className={classes.legend}>
-              {spec === null
-                ? "Mend the YAML first: it cannot be read at the moment."
-                : "Other fields can be set in the YAML."}
-            </legend>
+            <legend className={classes.hidden}>The spec as a form</legend>
+            {spec === null && (
+              <p className={classes.legend} role="status">
+                Mend the YAML first: it cannot be read at the moment.
+              </p>
+            )}
             <TextInput
               label="Name"
               value={textOf(spec, "name")}
@@ -147,6 +148,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
               value={numberOf((spec?.["scaling"] ?? null) as Spec | null, "num_workers") || 1}
               onChange={(value) => set(["scaling", "num_workers"], value === "" ? undefined : value)}
             />
+            <p className={classes.legend}>Other options can be set in the YAML.</p>
           </fieldset>
         </Panel>
         <Panel title="The same as YAML" aside={spec && <CopyMenu call={createCall(spec)} link={false} />}>
@@ -207,18 +209,25 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
           </div>
         </Panel>
       </div>
-      <Panel title="The space, with the first configurations">
-        <Facts
-          items={Object.entries((spec?.["space"] ?? {}) as Record<string, unknown>).map(([name, domain]) => [
-            name,
-            <code>{domainWords(domain)}</code>,
-          ])}
-        />
-        <ol className={classes.samples}>
-          {check.data?.configurations.map(({ params }, i) => (
-            <li key={i}>{config(params)}</li>
-          ))}
-        </ol>
+      <Panel title="Search space">
+        <div className={classes.spaceColumns}>
+          <fieldset className={classes.form} disabled={spec === null}>
+            <legend className={classes.hidden}>The parameters and their domains</legend>
+            <SpaceFields
+              spec={spec}
+              onChange={(name, domain) => set(["space", name], domain)}
+              onRename={(from, to) => setText(withName(text, from, to))}
+            />
+          </fieldset>
+          <div>
+            <h3 className={classes.samplesTitle}>The first configurations</h3>
+            <ol className={classes.samples}>
+              {check.data?.configurations.map(({ params }, i) => (
+                <li key={i}>{config(params)}</li>
+              ))}
+            </ol>
+          </div>
+        </div>
       </Panel>
     </div>
   );

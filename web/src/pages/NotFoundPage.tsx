@@ -1,7 +1,7 @@
 import { Anchor } from "@mantine/core";
 import { Component, type ReactNode } from "react";
 import { Link, useLocation } from "react-router";
-import { useTitle } from "../parts/useTitle";
+import { useTitle } from "../parts/common/useTitle";
 
 /** An address that leads nowhere, or a page that broke. */
 export function NotFoundPage({ error }: { error?: unknown }) {

@@ -4,15 +4,16 @@ import { useState } from "react";
 import { Link } from "react-router";
 import { api, ApiError, type NewToken } from "../api/client";
 import { moment } from "../format";
-import { Mistakes } from "../parts/Mistakes";
+import { Mistakes } from "../parts/common/Mistakes";
 import { settingsCall } from "../charts/copies";
-import { CopyMenu } from "../parts/CopyMenu";
-import { Panel } from "../parts/Panel";
-import { ProblemBox } from "../parts/Problem";
-import { Snippet } from "../parts/FirstExperiment";
-import { useTitle } from "../parts/useTitle";
+import { CopyMenu } from "../parts/common/CopyMenu";
+import { Panel } from "../parts/common/Panel";
+import { ProblemBox } from "../parts/common/Problem";
+import { Snippet } from "../parts/experiments/FirstExperiment";
+import { useTitle } from "../parts/common/useTitle";
 import { outcome, pageOf, said } from "./audit";
 import classes from "./SettingsPage.module.css";
+import { Projects } from "./Projects";
 import { Webhooks } from "./Webhooks";
 
 const ROLES = [
@@ -22,7 +23,7 @@ const ROLES = [
   { value: "admin", label: "admin: also manages tokens" },
 ];
 
-/** The settings: who may use this service, who is told of what, and who changed what. */
+/** The settings: who may use this service, what its projects use, who is told of what, and who changed what. */
 export default function SettingsPage() {
   useTitle("Settings");
   const tokens = useQuery({ queryKey: ["tokens"], queryFn: ({ signal }) => api.tokens(signal) });
@@ -98,6 +99,7 @@ export default function SettingsPage() {
           </Panel>
         </>
       )}
+      {!tokens.isLoading && <Projects />}
       {!tokens.isLoading && <Webhooks />}
       {tokens.data && <Audit />}
     </div>

@@ -11,7 +11,7 @@ const LIVE = {
   trials: { data: { items: [], places: new Map() } },
 };
 vi.mock("../live/useExperiment", async (original) => ({ ...(await original<object>()), useExperiment: () => LIVE }));
-vi.mock("../parts/TrialDetails", async () => {
+vi.mock("../parts/trial/TrialDetails", async () => {
   const { useState } = await import("react");
   return {
     TrialTitle: () => null,

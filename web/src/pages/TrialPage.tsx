@@ -7,10 +7,10 @@ import type { TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
 import { rankedOf, ranks } from "../curves/colours";
 import { keys, useExperiment } from "../live/useExperiment";
-import { Panel } from "../parts/Panel";
-import { MissingPage } from "../parts/Problem";
-import { TrialDetails, TrialTitle } from "../parts/TrialDetails";
-import { useTitle } from "../parts/useTitle";
+import { Panel } from "../parts/common/Panel";
+import { MissingPage } from "../parts/common/Problem";
+import { TrialDetails, TrialTitle } from "../parts/trial/TrialDetails";
+import { useTitle } from "../parts/common/useTitle";
 import { useAddress } from "./useAddress";
 
 /** One trial on a page of its own, to share or to keep open. */

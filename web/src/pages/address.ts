@@ -2,7 +2,7 @@
 
 import type { Range } from "../curves/geometry";
 import type { Zoom } from "../curves/plot";
-import type { Sort } from "../parts/trialColumns";
+import type { Sort } from "../parts/table/trialColumns";
 
 /** "0.5,27,0.1,0.97": from and to of the horizontal axis, then of the vertical one. Null if the text is anything else. */
 export function parseZoom(text: string | null): Zoom | null {

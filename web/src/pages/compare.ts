@@ -62,5 +62,14 @@ export function widestGap(curves: readonly (readonly CurveSegment[])[]): Gap | n
 
 /** "trl_1,trl_2": at most ten, each once. */
 export function parseTrials(text: string | null): string[] {
-  return [...new Set((text ?? "").split(",").filter((one) => /^trl_\w+$/.test(one)))].slice(0, 10);
+  return parseIds(text, /^trl_\w+$/);
+}
+
+/** "exp_1,exp_2": at most ten, each once. */
+export function parseExperiments(text: string | null): string[] {
+  return parseIds(text, /^exp_\w+$/);
+}
+
+function parseIds(text: string | null, form: RegExp): string[] {
+  return [...new Set((text ?? "").split(",").filter((one) => form.test(one)))].slice(0, 10);
 }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { parse, stringify } from "yaml";
-import { EXAMPLE, numberOf, textOf, withField, type Spec } from "./spec";
+import { EXAMPLE, numberOf, textOf, withField, withName, type Spec } from "./spec";
 
 describe("the spec of a new experiment", () => {
   const text = stringify(EXAMPLE);
@@ -23,6 +23,13 @@ describe("the spec of a new experiment", () => {
     expect(withField(written, ["max_t"], 9)).toBe(
       "name: a # the first try\nspace: { lr: { type: uniform, lower: 0, upper: 1 } }\n# enough\nmax_t: 9\n",
     );
+  });
+
+  it("renames a parameter of the space in its place", () => {
+    expect(
+      withName("name: a\nspace:\n  lr: {type: uniform, lower: 0, upper: 1} # the rate\n  b: 1\n", "lr", "rate"),
+    ).toBe("name: a\nspace:\n  rate: { type: uniform, lower: 0, upper: 1 } # the rate\n  b: 1\n");
+    expect(withName("name: a\n", "lr", "rate")).toBe("name: a\n");
   });
 
   it("leaves a field out that is emptied", () => {

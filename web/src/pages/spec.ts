@@ -1,6 +1,6 @@
 /** The spec of a new experiment: what the form shows of it, and what it takes over from another one. */
 
-import { isMap, parseDocument } from "yaml";
+import { isMap, isScalar, parseDocument } from "yaml";
 import type { Experiment } from "../api/types";
 
 export type Spec = Readonly<Record<string, unknown>>;
@@ -60,6 +60,17 @@ export function withField(text: string, path: readonly string[], value: unknown)
     for (let i = 1; i < path.length; i++)
       if (!isMap(document.getIn(path.slice(0, i)))) document.setIn(path.slice(0, i), document.createNode({}));
     document.setIn(path, document.createNode(value));
+  }
+  return document.toString();
+}
+
+/** The text with a parameter of the space renamed, in its place. */
+export function withName(text: string, from: string, to: string): string {
+  const document = parseDocument(text);
+  const space = document.get("space");
+  if (isMap(space)) {
+    const pair = space.items.find(({ key }) => (isScalar(key) ? key.value : key) === from);
+    if (pair) pair.key = document.createNode(to);
   }
   return document.toString();
 }

@@ -11,6 +11,7 @@ import pytest
 import tuner
 from tests.driver.bench import Bench
 from tuner.domain import events as e
+from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, SegmentState
 from tuner.domain.trial import Trial
 from tuner.driver.virtual import Simulation
@@ -58,6 +59,46 @@ def test_the_best_configuration_is_the_one_that_reached_the_best_value(seed: int
     held = held_at_its_best(found, found.best_trial)
     assert held != found.best_trial.params, "a later exploit has changed it"
     assert found.best_config == held
+
+
+@pytest.mark.parametrize("scope", ["all", "last"])
+def test_each_objective_has_its_own_best_trial(scope: str) -> None:
+    objectives = (Objective("loss", "min"), Objective("speed", "max"))
+    bench = Bench(
+        scope=scope,
+        objectives=objectives,
+        limits={"max_concurrent_trials": 3},
+        search={"type": "tpe", "constraints": {"size": {"max": 2}}},
+    )
+    for number in (0, 1, 2):
+        bench.started(number)
+    reports: list[tuple[int, dict[str, float]]] = [
+        (0, {"loss": 0.1, "speed": 3.0, "size": 1}),
+        (1, {"loss": 0.2, "speed": 9.0, "size": 1}),
+        (2, {"loss": 0.01, "speed": 99.0, "size": 3}),
+        (1, {"loss": 0.3, "speed": 5.0, "size": 1}),
+        (0, {"loss": 0.4, "speed": math.nan, "size": 1}),
+    ]
+    for number, metrics in reports:
+        bench.reported(number, metrics["loss"], **{k: v for k, v in metrics.items() if k != "loss"})
+    best: Any = bench.core.summary()["best"]
+    assert (
+        best["objectives"]
+        == {
+            "all": [
+                {"metric": "loss", "value": 0.1, "trial_number": 0},
+                {"metric": "speed", "value": 9.0, "trial_number": 1},
+            ],
+            "last": [
+                {"metric": "loss", "value": 0.3, "trial_number": 1},
+                {"metric": "speed", "value": 5.0, "trial_number": 1},
+            ],
+        }[scope]
+    ), "trial 2 does not satisfy the constraint"
+    alone = Bench()
+    alone.started(0)
+    alone.reported(0, 0.1)
+    assert "objectives" not in alone.core.summary()["best"]  # type: ignore[operator]
 
 
 def last_params(bench: Bench) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -15,14 +16,16 @@ import psutil
 import pytest
 
 from tests.services import until
-from tuner.driver.hosts.ray import fork_client
-from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer, receive, send
+from tuner.driver.hosts.ray import fork_client, ray_start
+from tuner.driver.hosts.ray.fork_server import FORKS, USED, ForkServer, receive, send
+from tuner.trials.messages.forks import PATH, ask_for_torch
 
 pytestmark = pytest.mark.skipif(not FORKS, reason="this system has no pidfd")
 
 WORKER = """
 import json, os, sys
-facts = {"pid": os.getpid(), "parent": os.getppid(), "group": os.getpgid(0), "ray": "ray" in sys.modules, "argv": sys.argv,
+facts = {"pid": os.getpid(), "parent": os.getppid(), "group": os.getpgid(0), "argv": sys.argv,
+         "ray": "ray" in sys.modules, "torch": "torch" in sys.modules,
          "environment": dict(os.environ), "directory": os.getcwd(), "nice": os.nice(0), "name": __name__, "path": sys.path}
 print(json.dumps(facts))
 """
@@ -164,6 +167,44 @@ def test_in_a_deleted_directory_workers_are_started_as_ray_does_it(
     script = script.replace("../forks", str(tmp_path / "forks"))
     command = ["sh", "-c", f"{script} {tmp_path}/worker.py --runtime-env-hash=0"]
     assert subprocess.run(command, capture_output=True, text=True).stdout == "started\n"
+
+
+def test_after_the_loss_of_a_head_the_next_server_has_what_the_ranks_used(
+    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank needs PyTorch, and its raylet dies. The server of the next raylet has imported it before a rank asks."""
+    monkeypatch.setenv(USED, str(tmp_path / "torch_is_used"))
+    started: list[bool] = []
+    monkeypatch.setattr(ray_start, "ForkServer", lambda later: started.append(later))
+    monkeypatch.setattr(ray_start, "without_helpers", contextlib.nullcontext)
+    monkeypatch.setattr("ray.scripts.scripts.main", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["ray", "start", "--head"])
+    ray_start.main()
+    server = ForkServer(ignored=["PYTEST_CURRENT_TEST"])
+    server.listen(str(tmp_path / "forks"))
+    server.attend(raylet.pid, os.environ)
+    monkeypatch.setenv(PATH, str(tmp_path / "forks"))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    try:
+        ask_for_torch()
+        until("the mark", (tmp_path / "torch_is_used").exists)
+    finally:
+        server.end()
+    ray_start.main()
+    assert started == [False, True]
+
+
+def test_a_server_imports_pytorch_after_the_first_worker(raylet: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    """The driver host, which needs no PyTorch, does not wait for it; the ranks find it imported."""
+    server = ForkServer(ignored=["PYTEST_CURRENT_TEST"], later=True)
+    try:
+        server.listen(str(tmp_path / "forks"))
+        server.attend(raylet.pid, os.environ)
+        first = ask(tmp_path, "--runtime-env-hash=0")
+        assert (first["parent"], first["torch"]) == (server.pid, False)
+        until("the import", lambda: ask(tmp_path, "--runtime-env-hash=0")["torch"])
+    finally:
+        server.end()
 
 
 def test_a_message_arrives_with_its_files_and_half_a_message_is_an_error() -> None:

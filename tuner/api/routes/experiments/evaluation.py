@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Depends, Query, Request
@@ -152,7 +152,7 @@ def curves(
     "/experiments/{experiment_id}/best-so-far",
     response_model=schemas.BestSoFarOf,
     responses={**NOT_FOUND, **BAD},
-    summary="Get the best value so far as a function of time, with a point for each improvement.",
+    summary="Get the best value so far over time or over the training of all trials, with a point for each improvement.",
 )
 def best_so_far(
     here: Here,
@@ -160,19 +160,30 @@ def best_so_far(
     metric: Annotated[
         str | None, Query(max_length=1000, description="the name of a metric; default: the first objective")
     ] = None,
+    x: Annotated[
+        Literal["time", "trial_time"],
+        Query(
+            description="time: seconds since the experiment's start; trial_time: seconds that all trials together had trained"
+        ),
+    ] = "time",
 ) -> Response:
     record = found_experiment(here.store, experiment_id)
     metric = optional_text(metric) or record.spec.objective.metric
     mode = schemas.mode_of(record, metric)
-    x, y = here.store.metrics.best_so_far(record.id, metric, mode)
-    return answer(schemas.BestSoFarOf(metric=metric, mode=mode, x=x, y=y))
+    seconds, values = here.store.metrics.best_so_far(record.id, metric, mode)
+    now = time.time()
+    end = (record.ended_at if record.state.ended else None) or now
+    seconds.append(max([end - (record.started_at or record.created_at), *seconds[-1:]]))
+    if x == "trial_time":
+        seconds = here.store.metrics.trained(record.id, seconds, now)
+    return answer(schemas.BestSoFarOf(metric=metric, mode=mode, x=seconds[:-1], y=values, until=seconds[-1]))
 
 
 @router.get(
     "/experiments/{experiment_id}/importance",
     response_model=schemas.Importances,
     responses={**NOT_FOUND, **BAD},
-    summary="Get the importance of each parameter for the first objective, by PED-ANOVA over the trials that have ended.",
+    summary="Get the importance of each parameter for an objective, by PED-ANOVA over the trials that have ended.",
 )
 def importance(
     here: Here,
@@ -184,9 +195,16 @@ def importance(
             description="use only trials that meet this condition, written as for /trials; if repeated, all must hold",
         ),
     ] = None,
+    metric: Annotated[
+        str | None,
+        Query(
+            max_length=1000,
+            description="the objective; default: the first one. Of the others, the newest value of each trial is used",
+        ),
+    ] = None,
 ) -> Response:
     record = found_experiment(here.store, experiment_id)
-    return answer(schemas.Importances.of(here.importances.of(record, where or ())))
+    return answer(schemas.Importances.of(here.importances.of(record, where or (), optional_text(metric))))
 
 
 @router.get(

@@ -78,6 +78,7 @@ class BestSoFar(Model):
 class BestSoFarOf(BestSoFar):
     metric: str
     mode: Literal["min", "max"]
+    until: Annotated[float, Field(description="the x of the experiment's end, or of now if it has not ended")]
 
 
 class Curves(Model):

@@ -1,1 +1,1 @@
-"""The state of one experiment: `state` applies log entries to it, and the other modules hold its parts."""
+"""The state of one experiment: `state` applies log entries, with `commands` and `ending`; the other modules hold its parts."""

@@ -29,6 +29,10 @@ class Standing:
         self._not_finite: dict[int, int] = {}  # trial -> iteration of its first NaN or infinity
         # (excess, trial, metric, value) of the report nearest to the constraints
         self._nearest: tuple[float, int, str, float] | None = None
+        self._several = spec.objectives if len(spec.objectives) > 1 else ()
+        self._best_of: dict[
+            str, tuple[float, int]
+        ] = {}  # objective -> (value, trial) of the best report, if there are several
 
     def reported(self, trial: Trial, metrics: Mapping[str, float]) -> None:
         """Add the trial's newest report, which has these metrics and has been applied to the trial."""
@@ -42,10 +46,19 @@ class Standing:
         self.finite = True
         if self.constraints:
             self._judge(trial, mark)
+        if self._several and trial.feasible_now is not False:
+            self._compare_each(trial, metrics)
         if (trial.feasible_best == mark or not self.constraints) and self._is_better(mark):
             self.best = (self._objective.score(mark.value), trial.number)
         if trial.state is TrialState.COMPLETED:
             self.completed(trial)
+
+    def _compare_each(self, trial: Trial, metrics: Mapping[str, float]) -> None:
+        for objective in self._several:
+            value = metrics.get(objective.metric, math.nan)
+            best = self._best_of.get(objective.metric)
+            if math.isfinite(value) and (best is None or objective.score(value) > objective.score(best[0])):
+                self._best_of[objective.metric] = (value, trial.number)
 
     def _judge(self, trial: Trial, mark: ScoredReport) -> None:
         broken = [(c.excess(trial.last), c.metric) for c in self.constraints if c.excess(trial.last) > 0]
@@ -87,7 +100,8 @@ class Standing:
     def summary(self, trials: Population) -> dict[str, Any] | None:
         """Return the best trial and the best completed trial as JSON, for the experiment's row.
 
-        If there is no best trial, return {"why": reason}, or None before the first report.
+        If there are several objectives, the best value of each is included. If there is no best trial, return {"why": reason},
+        or None before the first report.
         """
         trial = self.best_trial(trials)
         if trial is None:
@@ -97,11 +111,28 @@ class Standing:
         assert mark is not None
         checkpoint = trial.checkpoint if self._by_last else trial.best_checkpoint(self._objective)
         found = _shown(trial, mark, checkpoint.id if checkpoint else None)
+        if self._several:
+            found["objectives"] = self._each(trials)
         finished = self.best_finished(trials)
         if finished is None or finished.last_mark is None:
             return {**found, "finished": None}
         newest = finished.checkpoint.id if finished.checkpoint else None
         return {**found, "finished": _shown(finished, finished.last_mark, newest)}
+
+    def _each(self, trials: Population) -> list[dict[str, Any]]:
+        """Return the best value of each objective, with its trial. Different trials may have them."""
+        best = dict(self._best_of)
+        if self._by_last:
+            best = {}
+            for objective in self._several:
+                last = [(trial.last.get(objective.metric, math.nan), trial) for trial in trials]
+                values = [(value, t.number) for value, t in last if math.isfinite(value) and t.feasible is not False]
+                if values:
+                    best[objective.metric] = max(values, key=lambda pair: objective.score(pair[0]))
+        return [
+            {"metric": metric, "value": value, "trial_number": number}
+            for metric, (value, number) in ((o.metric, best[o.metric]) for o in self._several if o.metric in best)
+        ]
 
     def why_none(self) -> str | None:
         """Return why there is no best trial although trials have reported.

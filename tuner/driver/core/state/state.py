@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, assert_never
+from collections.abc import Sequence
+from typing import assert_never
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
-from tuner.domain.batch import Entry
 from tuner.domain.decisions import Decision
 from tuner.domain.events import Event
 from tuner.domain.experiment import Spec
@@ -22,7 +20,9 @@ from tuner.domain.segments import CheckpointInfo, SegmentRef
 from tuner.domain.states import ExperimentState, SegmentState, TrialState, change_experiment
 from tuner.domain.trial import Population, Segment, Trial
 from tuner.driver.core.actions import Action, DeleteCheckpoint, Interrupt
+from tuner.driver.core.state import commands, ending
 from tuner.driver.core.state.checkpoints import CheckpointLedger
+from tuner.driver.core.state.effects import Effects
 from tuner.driver.core.state.outlook import Outlook
 from tuner.driver.core.state.progress import Progress
 from tuner.driver.core.state.saving import SaveInterval
@@ -30,6 +30,7 @@ from tuner.driver.core.state.segments import Segments
 from tuner.driver.core.state.sizes import Sizes
 from tuner.driver.core.state.standing import Standing
 from tuner.driver.core.state.usage import Usage
+from tuner.driver.core.state.wishes import Wish
 from tuner.schedulers.base import (
     Fact,
     Fitted,
@@ -45,38 +46,6 @@ from tuner.search.base import Searcher
 from tuner.space.revisions import Revisions
 
 _S, _X = TrialState, ExperimentState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """A trial that a user has enqueued.
-
-    `params` are the parameters that the user has set; the others are drawn at random. `checkpoint` is the id of the
-    checkpoint to start from, which trial `parent` saved, or "".
-    """
-
-    params: Mapping[str, Any]
-    checkpoint: str = ""
-    parent: int | None = None
-    reason: str = ""
-    key: str = ""  # identifies the request; stored as a tag of the trial, so that the request can find it
-    # The revision of the space of `params`; None: that of the space at the time of the request.
-    space_revision: int | None = None
-
-
-@dataclass(slots=True)
-class Effects:
-    """The effects of events: log entries to commit, trials whose rows change (`touched`), and actions after the commit."""
-
-    log: list[Entry] = field(default_factory=list)
-    touched: dict[int, None] = field(default_factory=dict)
-    actions: list[Action] = field(default_factory=list)
-
-    def absorb(self, other: Effects) -> None:
-        """Add the effects of a later event to these."""
-        self.log += other.log
-        self.touched |= other.touched
-        self.actions += other.actions
 
 
 class State:
@@ -208,10 +177,10 @@ class State:
         if self.segments.ready:
             self._open_ready()
         if not self.segments.open:
-            self._settle()
+            ending.settle(self)
         for number, info in self.checkpoints.take_decided():
-            self._touch(number)
-            self._act(DeleteCheckpoint(number, info))
+            self.touch(number)
+            self.act(DeleteCheckpoint(number, info))
         return facts
 
     def _record(self, facts: Sequence[Fact]) -> None:
@@ -258,34 +227,34 @@ class State:
             case e.DriverStarted():
                 self._apply_takeover(event)
             case e.Waiting():
-                self._touch(event.trial).waiting = event.reason
+                self.touch(event.trial).waiting = event.reason
             case e.StopJudged():
                 functions = self.stopper.functions() if self.stopper is not None else []
                 for stopper, answer in zip(functions, event.answers, strict=False):
                     stopper.answered(event.trial, event.segment, event.iteration, answer)
             case e.CheckpointSaved():
-                trial = self._touch(event.trial)
+                trial = self.touch(event.trial)
                 self._keep(trial, event.segment, event.checkpoint)
                 self._forget_values(trial)
             case e.CheckpointDeleted():
-                self.checkpoints.deleted(self._touch(event.trial), event.checkpoint)
+                self.checkpoints.deleted(self.touch(event.trial), event.checkpoint)
             case e.UploadFailed():
-                trial = self._touch(event.trial)
+                trial = self.touch(event.trial)
                 self.checkpoints.upload_failed(event.checkpoint.id)
                 self._forget_values(trial)
             case e.Commanded():
-                self._apply_command(event)
+                commands.apply(self, event)
             case e.Amended():
-                self._amend(event.changes)
+                commands.amend(self, event.changes)
             case e.Enqueued():
-                self._enqueue([Wish(**point, reason=event.reason) for point in event.points])
+                commands.enqueue(self, [Wish(**point, reason=event.reason) for point in event.points])
             case e.Pinned():
                 self.checkpoints.pin(event.checkpoint, event.pinned)
             case e.GpuHoursSpent():
                 self.finishing = f"the limit of {event.gpu_hours:g} GPU hours is used up"
                 self.capped = True
             case e.RoomWanted():
-                self._want_room(event)
+                commands.make_room(self, event)
             case e.SlotsChanged():
                 self.room = event.slots
             case e.WorkersChanged():
@@ -296,18 +265,18 @@ class State:
             case e.Suggested():
                 self.exhausted = self.exhausted or event.params is None
             case e.Drawn():
-                trial = self._touch(event.trial)
+                trial = self.touch(event.trial)
                 trial.params = trial.segments[-1].params = {**trial.params, event.name: event.value}
                 trial.searcher_state = {**trial.searcher_state, **event.state}
             case e.Noted():
-                trial = self._touch(event.trial)
+                trial = self.touch(event.trial)
                 trial.tags = {**trial.tags, "notes": {**trial.tags.get("notes", {}), **event.notes}}
             case _:
                 assert_never(event)
         return []
 
     def _apply_report(self, event: e.Reported) -> list[Fact]:
-        trial = self._touch(event.trial)
+        trial = self.touch(event.trial)
         segment = trial.segments[-1]
         facts: list[Fact] = [] if segment.started else self._enter(trial, segment, event.time)
         if self.unseen:
@@ -332,7 +301,7 @@ class State:
         return facts
 
     def _apply_start(self, event: e.SegmentStarted) -> list[Fact]:
-        trial = self._touch(event.trial)
+        trial = self.touch(event.trial)
         segment = trial.segments[-1]
         segment.placement, segment.startup_s, segment.warm = event.placement, event.startup_s, event.warm
         segment.held_s = event.held_s or None  # 0 in the logs of older versions
@@ -350,7 +319,7 @@ class State:
         return [TrialRestarted(trial=trial.number, cause=segment.cause, iteration=segment.start_iteration, t=trial.t)]
 
     def _apply_end(self, event: e.SegmentEnded) -> list[Fact]:
-        trial = self._touch(event.trial)
+        trial = self.touch(event.trial)
         segment = trial.segments[-1]
         trial.failure = event.failure or trial.failure
         facts: list[Fact] = []
@@ -384,119 +353,10 @@ class State:
             self.state = change_experiment(self.state, _X.RUNNING)
         for trial in self.trials:
             if trial.holds_resources:
-                self.segments.close(self._touch(trial.number), SegmentState.LOST, event.time)
+                self.segments.close(self.touch(trial.number), SegmentState.LOST, event.time)
                 self.usage.end(trial.number, self.before)  # the trial's ranks died with their driver
         self.lost_uploads = self.checkpoints.lose_uploads()
         self.checkpoints.decide_again()
-
-    def _apply_command(self, event: e.Commanded) -> None:
-        """Record a user's command in the state. The decisions that it leads to are made afterwards, by `after_command`."""
-        if event.trial is not None:
-            if event.trial in self.trials:
-                self._apply_trial_command(event.command, self.trials[event.trial], event.reason)
-            return
-        match event.command:
-            case "pause":
-                self._pause_all()
-            case "resume":
-                if self.state in (_X.PAUSED, _X.PAUSING):
-                    self.state = change_experiment(self.state, _X.RUNNING)
-                    for trial in self.trials:
-                        if trial.segments:
-                            trial.segments[-1].commanded = None
-            case "cancel":
-                if self.state is not _X.CANCELLING and not self.state.ended:
-                    pending = self.state is _X.PENDING
-                    self.state = change_experiment(self.state, _X.CANCELLED if pending else _X.CANCELLING)
-                    self.finishing = f"cancelled {event.reason or 'by a user'}"
-            case "kill":
-                self._apply_kill(event)
-            case "continue":
-                self._apply_continue()
-            case "stop" | "retry":
-                pass  # only single trials are stopped
-            case _:
-                assert_never(event.command)
-
-    def _apply_trial_command(self, command: e.Command, trial: Trial, reason: str) -> None:
-        if command == "pause" and trial.holds_resources:
-            self._want_pause(trial)
-        elif command == "kill" and trial.holds_resources:
-            self._act(Interrupt(trial.ref, "kill"))
-        elif command == "retry" and trial.state is _S.FAILED:
-            start = trial.checkpoint
-            name, where = (start.id, f"iteration {start.step}") if start is not None else ("", "the beginning")
-            why = f"retry of trial {trial.number} from {where}, {reason or 'by a user'}"
-            same = Wish(
-                params=dict(trial.params),
-                checkpoint=name,
-                parent=trial.number,
-                reason=why,
-                space_revision=trial.space_revision,
-            )
-            self._enqueue([same])
-
-    def _enqueue(self, wishes: Sequence[Wish]) -> None:
-        """Add trials of a user to the queue of trials to start next."""
-        present = self.revisions.newest
-        self.queue.extend(
-            replace(wish, space_revision=present) if wish.space_revision is None else wish for wish in wishes
-        )
-        self.asked += len(wishes)
-        for wish in wishes:
-            self.checkpoints.want(wish.checkpoint, 1)
-        self._tell_scheduler()
-
-    def _apply_kill(self, event: e.Commanded) -> None:
-        """Begin to cancel the experiment, and kill its worker groups at once."""
-        if self.state.ended:
-            return
-        if self.state is not _X.CANCELLING:
-            pending = self.state is _X.PENDING
-            self.state = change_experiment(self.state, _X.CANCELLED if pending else _X.CANCELLING)
-        self.finishing = f"killed {event.reason or 'by a user'}"
-        for trial in self.trials:
-            if trial.holds_resources:
-                self._act(Interrupt(trial.ref, "kill"))
-        for number, segment in dict.fromkeys(
-            (number, segment) for number, segment, _ in self.checkpoints.late.values()
-        ):
-            self._act(Interrupt(SegmentRef(number, segment), "kill"))
-
-    def _apply_continue(self) -> None:
-        """Let new trials start again, after whatever had ended the search. If the experiment has ended, it runs again."""
-        if self.state is _X.CANCELLING:
-            return
-        if self.state.ended:
-            self.state = change_experiment(self.state, _X.RUNNING)
-        self.finishing, self.failing, self.error, self.exhausted = None, False, None, False
-        self.capped = False
-
-    def _amend(self, changes: Mapping[str, Any]) -> None:
-        """Change the spec, and pass the changes on to the scheduler and the searcher."""
-        self.spec = self.spec.amended(changes)
-        context = replace(self.searcher.context, num_samples=self.spec.num_samples)
-        if "space" in changes:
-            self.revisions = Revisions.of(self.spec)
-            context = replace(context, space=self.revisions.present, revisions=self.revisions)
-        self.searcher.amend(context)
-        self.exhausted = False
-        self._tell_scheduler()
-
-    def _tell_scheduler(self) -> None:
-        """Pass the limits and the number of trials on to the scheduler."""
-        limits = self.spec.limits
-        samples = self.spec.num_samples if self.scheduler.PROPOSES else self.searcher.total()
-        context = replace(
-            self.scheduler.context,
-            space=self.searcher.context.space,
-            revisions=self.searcher.context.revisions,
-            num_samples=None if samples is None else samples + self.asked,
-            slots=limits.max_concurrent_trials,
-            time_budget_s=limits.time_budget_s,
-            budget=limits.budget,
-        )
-        self.scheduler.amend(context)
 
     def may_yield(self, trial: Trial) -> bool:
         """Return whether the trial can be paused for another experiment, or because its node is about to be taken away.
@@ -509,27 +369,6 @@ class State:
         free = segment.state is SegmentState.RUNNING and segment.commanded is None and trial.next is None
         saves = segment.offers and segment.offer == segment.report_no + 1
         return free and segment.report_no > 0 and (trial.checkpoint is not None or saves)
-
-    def _want_room(self, event: e.RoomWanted) -> None:
-        trial = self._touch(event.trial)
-        if self.may_yield(trial):
-            trial.segments[-1].commanded, trial.segments[-1].room_for = "yield", event.reason
-            self._act(Interrupt(trial.ref, "pause"))
-
-    def _pause_all(self) -> None:
-        begins = self.state is _X.RUNNING
-        if begins:
-            self.state = change_experiment(self.state, _X.PAUSING)
-        for trial in self.trials:
-            if trial.holds_resources and (begins or trial.segments[-1].commanded):
-                self._want_pause(trial)
-
-    def _want_pause(self, trial: Trial) -> None:
-        """Record that a user wants to pause the trial, and make the ranks wait soon, since it can be paused only then."""
-        segment = trial.segments[-1]
-        if not segment.leaving:
-            segment.commanded = "pause"
-            self._act(Interrupt(trial.ref, "pause"))
 
     def _apply_decision(self, seq: int, decision: Decision) -> list[Fact]:
         """Apply a decision. Return the facts about which the scheduler may have to decide."""
@@ -585,7 +424,7 @@ class State:
         trial.space_revision = self._revision(decision)
         trial.reason = decision.reason
         self.trials.add(trial)
-        self._touch(trial.number)
+        self.touch(trial.number)
         kept = self.checkpoints.find(decision.checkpoint)
         if kept is not None:
             self.checkpoints.inherit(trial, 1, kept.info)
@@ -601,12 +440,12 @@ class State:
         return self.revisions.newest if decision.space_revision is None else decision.space_revision
 
     def _go_on(self, number: int, reason: str) -> Trial:
-        trial = self._touch(number)
+        trial = self.touch(number)
         trial.held, trial.reason = False, reason
         return trial
 
     def _pause(self, decision: d.Pause) -> None:
-        trial = self._touch(decision.trial)
+        trial = self.touch(decision.trial)
         if decision.then is not None:
             self.exploits[trial.number] = d.Exploit(**decision.then)
         trial.held, trial.reason = decision.held, decision.reason
@@ -617,7 +456,7 @@ class State:
             self.trials.move(trial.number, _S.PAUSED)
 
     def _end(self, number: int, state: TrialState, reason: str) -> list[Fact]:
-        trial = self._touch(number)
+        trial = self.touch(number)
         trial.reason, trial.ended_at = reason, self.now
         trial.held, trial.waiting = False, ""
         self.segments.drop_plan(trial)
@@ -647,8 +486,8 @@ class State:
         if self.state is _X.RUNNING:
             elastic = self.workers if self.spec.scaling.elastic else None
             for action in self.segments.open_next(self.slots, self.now, elastic):
-                self._touch(action.segment.trial)
-                self._act(action)
+                self.touch(action.segment.trial)
+                self.act(action)
             for number in self.segments.awaiting:
                 self._say_what_it_awaits(self.trials[number])
 
@@ -656,37 +495,7 @@ class State:
         if (info := self.checkpoints.awaits(trial)) is not None:
             waiting = f"waits until its checkpoint of iteration {info.step} is uploaded"
             if trial.waiting != waiting:
-                self._touch(trial.number).waiting = waiting
-
-    def _settle(self) -> None:
-        """Pause or end the experiment if its state and its trials require it. Call this only while no segment is open.
-
-        The experiment then needs no driver any more, so this waits for late uploads, which end with their driver.
-        """
-        if self.checkpoints.late:
-            return
-        if self.state is _X.PAUSING and (self.finishing is None or not self.all_ended):
-            self.state = change_experiment(self.state, _X.PAUSED)
-        elif self.state is _X.CANCELLING and self.all_ended:
-            self.state = change_experiment(self.state, _X.CANCELLED)
-        elif self.state in (_X.RUNNING, _X.PAUSING) and self.finishing is not None and self.all_ended:
-            lost = self.trials.count(_S.FAILED)
-            failed = self.failing or (lost > 0 and (not self.standing.finite or lost == len(self.trials)))
-            self.error = self._why_no_result(lost)
-            self.state = change_experiment(self.state, _X.FAILED if failed else _X.COMPLETED)
-
-    def _why_no_result(self, lost: int) -> str | None:
-        """Return the experiment's error: which trials failed, and why there is no best trial."""
-        said = [self._failures(lost)] if lost else [self.finishing] if self.failing else []
-        return "; ".join(filter(None, [*said, self.standing.why_none()])) or None
-
-    def _failures(self, count: int) -> str:
-        last = [trial for trial in self.trials if trial.state is _S.FAILED][-1].reason
-        if count == 1:
-            return last
-        if self.failing and self.finishing and last in self.finishing:  # `finishing` already names the failure
-            return self.finishing
-        return f"{count} of {len(self.trials)} trials failed; the last one: {last}"
+                self.touch(trial.number).waiting = waiting
 
     def _keep(self, trial: Trial, segment: int, info: CheckpointInfo) -> None:
         """Add a checkpoint of a segment, with the objective of its report unless a later segment repeated that iteration."""
@@ -707,13 +516,15 @@ class State:
         if source is not None:
             self.checkpoints.lose([source.id, *(self.checkpoints.on_node(source.node) if disk else ())])
 
-    def _touch(self, number: int) -> Trial:
+    def touch(self, number: int) -> Trial:
+        """Return a trial whose row has to be written again. Only the modules of the state call this."""
         self._effects.touched[number] = None
         return self.trials[number]
 
     def _interrupt(self, action: Interrupt | None) -> None:
         if action is not None:
-            self._act(action)
+            self.act(action)
 
-    def _act(self, action: Action) -> None:
+    def act(self, action: Action) -> None:
+        """Add an action to carry out after the commit. Only the modules of the state call this."""
         self._effects.actions.append(action)

@@ -33,6 +33,8 @@ from tuner.trials.messages.forks import PATH, receive, send
 
 FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """True if a fork server works on this system."""
+IDLE_S = 0.1
+"""Seconds without a request after which a server imports PyTorch that is not needed before the first workers run."""
 LOOK_S = 1.0
 """Seconds between two checks whether the starter is alive, and seconds that a client may take to send its request."""
 HOST = ("tuner.driver.hosts.host",)
@@ -40,6 +42,9 @@ HOST = ("tuner.driver.hosts.host",)
 RAY = ("ray", "tuner.driver.hosts.ray_executor", "tuner.driver.hosts.actor", "tuner.trials.runtime.ray_rank")
 """The modules of driver hosts and ranks on Ray. Ray reads its settings from the environment when it is imported, and one of
 them is the raylet's process id. So the server imports these modules once the raylet has been started."""
+USED = "_TUNER_TORCH_IS_USED"
+"""The environment variable with the path of a file that the server writes when workers need PyTorch. If the head is lost,
+the server of the next head finds the file, and has imported PyTorch before the ranks are started again."""
 _OF_A_WORKER = frozenset({"SPT_NOENV", "OMP_NUM_THREADS"})
 """Variables in which a worker's environment may differ from the server's, besides those whose names begin with RAY_."""
 _NO_JOB = "ffffffff"
@@ -55,14 +60,15 @@ class ForkServer:
     The server ends when the raylet ends, or when this process ends before it has started a raylet.
 
     Args:
-        torch: True to import PyTorch, if it is installed.
+        torch: True to import PyTorch, if it is installed, before any worker is forked.
+        later: True to import it once the first workers have been forked, which are a driver host and its like.
         ignored: names of environment variables that may change before Ray is started.
     """
 
-    def __init__(self, torch: bool = False, ignored: Iterable[str] = ()) -> None:
+    def __init__(self, torch: bool = False, ignored: Iterable[str] = (), *, later: bool = False) -> None:
         self._control, theirs = socket.socketpair()
         path = os.environ.get("PYTHONPATH")
-        options = {"torch": torch, "ignored": sorted(ignored), "path": path}
+        options = {"torch": torch, "later": later, "ignored": sorted(ignored), "path": path}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), json.dumps(options)],
@@ -108,8 +114,10 @@ class ForkServer:
 class _Server:
     """The server's process."""
 
-    def __init__(self, control: socket.socket, ignored: Iterable[str]) -> None:
+    def __init__(self, control: socket.socket, ignored: Iterable[str], later: bool) -> None:
         self._control = control
+        self._later = later  # True until PyTorch is imported, if ranks will need it
+        self._has_forked = False
         self._ignored = _OF_A_WORKER.union(ignored)
         self._environment = dict(os.environ)
         self._starter_ended = False
@@ -123,7 +131,11 @@ class _Server:
             sources: list[Any] = [] if self._starter_ended else [self._control]
             if self._raylet is not None:
                 sources += [self._raylet, self._listener]
-            readable, _, _ = select.select(sources, [], [], LOOK_S)
+            now = self._later and self._has_forked
+            readable, _, _ = select.select(sources, [], [], IDLE_S if now else LOOK_S)
+            if now and not readable:  # clients wait meanwhile: this is their import, too
+                import_torch()
+                self._later = False
             if self._raylet in readable:
                 return None
             if self._control in readable:  # also if the starter has ended, after its last message
@@ -174,6 +186,8 @@ class _Server:
                     return None
                 command: list[str] = request["command"]
                 forks = self._can_fork(command, request["environment"])
+                if forks:
+                    self._has_forked = True
                 if forks and _waits(client) and os.fork() == 0:
                     try:
                         become(files, request, {"RAY_JOB_ID": _NO_JOB, PATH: listener.getsockname()})
@@ -200,6 +214,9 @@ class _Server:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
             import_torch()
 
+        if (mark := os.environ.get(USED)) is not None:
+            with contextlib.suppress(OSError):
+                Path(mark).touch()
         if self._importing is None:
             self._importing = threading.Thread(target=run, name="tuner-import", daemon=True)
             self._importing.start()
@@ -270,7 +287,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that workers that have ended leave nothing behind
     options = json.loads(sys.argv[2])
     _set("PYTHONPATH", options["path"])
-    server = _Server(socket.socket(fileno=int(sys.argv[1])), options["ignored"])
+    server = _Server(socket.socket(fileno=int(sys.argv[1])), options["ignored"], options["later"])
     preload(HOST)
     if options["torch"]:
         import_torch()

@@ -23,6 +23,7 @@ import psutil
 
 from tuner.domain.keys import keyed_seed
 from tuner.driver.hosts.ray import tokens
+from tuner.driver.hosts.ray.fork_server import USED
 from tuner.errors import ClusterUnreachable
 
 log = logging.getLogger(__name__)
@@ -124,6 +125,7 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
 def stop_head(home: Path) -> bool:
     """End the head that `start_head` started for this home, and all that runs on it. Return whether a head was running."""
     _marker(home).unlink(missing_ok=True)
+    _used_torch(home).unlink(missing_ok=True)
     return _end(home, patience_s=10.0)
 
 
@@ -230,6 +232,11 @@ def _scratch(home: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"tuner-ray-{os.getuid()}-{keyed_seed(0, str(home)):016x}"
 
 
+def _used_torch(home: Path) -> Path:
+    """Return the file that exists while ranks of this home's head use PyTorch, and after the head was lost."""
+    return _scratch(home) / "torch_is_used"
+
+
 @contextlib.contextmanager
 def _locked(home: Path) -> Iterator[None]:
     """Lock the home for a `with` block, so that only one process at a time finds or starts a head."""
@@ -240,7 +247,15 @@ def _locked(home: Path) -> Iterator[None]:
 
 def _ray_command(home: Path, run: RunRay, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a `ray` command, and mark the processes that it starts, so that `_processes` finds them even if it fails."""
-    return run(arguments, {"RAY_USAGE_STATS_ENABLED": "0", MARK: str(_scratch(home)), **tokens.of_home(home)})
+    return run(
+        arguments,
+        {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            MARK: str(_scratch(home)),
+            USED: str(_used_torch(home)),
+            **tokens.of_home(home),
+        },
+    )
 
 
 def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer
+from tuner.driver.hosts.ray.fork_server import FORKS, USED, ForkServer
 
 NODE = "ray._private.node"
 SERVICES = "ray._private.services"
@@ -124,8 +124,13 @@ def main() -> None:
     """Run Ray's command-line interface, with the arguments of this process and without the needless helper processes."""
     from ray.scripts.scripts import main as ray
 
-    with without_helpers(ForkServer() if "start" in sys.argv and FORKS else None):
+    with without_helpers(ForkServer(later=_used_torch()) if "start" in sys.argv and FORKS else None):
         ray()
+
+
+def _used_torch() -> bool:
+    """Return whether the ranks of an earlier head, which is lost, used PyTorch."""
+    return os.path.exists(os.environ.get(USED, ""))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 import { Button, Modal } from "@mantine/core";
 import type { ReactNode } from "react";
 import type { Experiment } from "../../api/types";
-import { Mistakes } from "../Mistakes";
+import { Mistakes } from "../common/Mistakes";
 import classes from "./actions.module.css";
 
 export interface DialogProps {

@@ -3,7 +3,7 @@
 import type { ExperimentPatch } from "../../api/client";
 import { stringify } from "yaml";
 import type { Experiment } from "../../api/types";
-import { readMapping } from "../mapping";
+import { readMapping } from "../common/mapping";
 import { tagsOf, tagsText } from "./tags";
 
 export const LIMITS = [

@@ -2,7 +2,7 @@
 
 import type { Experiment } from "../../api/types";
 import { param } from "../../format";
-import { domainWords } from "../Setup";
+import { domainWords } from "../setup/Setup";
 
 export interface Field {
   name: string;

@@ -1,0 +1,53 @@
+"""Projects: their experiments, what these have used, and their quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from tuner.api.schemas.forms import Model, Timestamp, rfc3339_or_none
+from tuner.store.experiments import ProjectTotals
+
+
+class Project(Model):
+    """A project that has experiments, or a quota of its own."""
+
+    name: str
+    experiments: Annotated[int, Field(description="the number of experiments, including archived ones")]
+    archived: Annotated[int, Field(description="the number of archived experiments")]
+    running: Annotated[int, Field(description="the number of experiments that have not ended")]
+    gpu_hours: Annotated[float, Field(description="the GPU hours that all experiments have used")]
+    gpu_hours_saved: Annotated[
+        float, Field(description="the GPU hours saved by stopping trials before max_t, estimated from their pace")
+    ]
+    cpu_hours: Annotated[float, Field(description="the CPU hours that all experiments have used")]
+    latest_at: Annotated[
+        Timestamp | None, Field(description="when the newest experiment was created; null if there is none")
+    ]
+    quota: Annotated[
+        dict[str, float],
+        Field(
+            description="resource -> the largest amount that trials of the project may hold together (TUNER_QUOTAS); "
+            "resources without a limit are missing"
+        ),
+    ]
+
+    @classmethod
+    def of(cls, totals: ProjectTotals, quota: Mapping[str, float]) -> Project:
+        return cls(
+            name=totals.project,
+            experiments=totals.experiments,
+            archived=totals.archived,
+            running=totals.running,
+            gpu_hours=totals.gpu_hours,
+            gpu_hours_saved=totals.gpu_hours_saved,
+            cpu_hours=totals.cpu_hours,
+            latest_at=rfc3339_or_none(totals.latest_at or None),
+            quota=dict(quota),
+        )
+
+
+class ProjectList(Model):
+    items: Annotated[list[Project], Field(description="the projects, ordered by name")]

@@ -1,0 +1,159 @@
+"""Apply what users ask for: commands, changes of the spec, enqueued trials; and requests to make room for others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, assert_never
+
+from tuner.domain import events as e
+from tuner.domain.segments import SegmentRef
+from tuner.domain.states import ExperimentState, TrialState, change_experiment
+from tuner.domain.trial import Trial
+from tuner.driver.core.actions import Interrupt
+from tuner.driver.core.state.wishes import Wish
+from tuner.space.revisions import Revisions
+
+if TYPE_CHECKING:
+    from tuner.driver.core.state.state import State
+
+_S, _X = TrialState, ExperimentState
+
+
+def apply(state: State, event: e.Commanded) -> None:
+    """Record a user's command in the state. The decisions that it leads to are made afterwards, by `after_command`."""
+    if event.trial is not None:
+        if event.trial in state.trials:
+            _apply_to_trial(state, event.command, state.trials[event.trial], event.reason)
+        return
+    match event.command:
+        case "pause":
+            _pause_all(state)
+        case "resume":
+            if state.state in (_X.PAUSED, _X.PAUSING):
+                state.state = change_experiment(state.state, _X.RUNNING)
+                for trial in state.trials:
+                    if trial.segments:
+                        trial.segments[-1].commanded = None
+        case "cancel":
+            if state.state is not _X.CANCELLING and not state.state.ended:
+                pending = state.state is _X.PENDING
+                state.state = change_experiment(state.state, _X.CANCELLED if pending else _X.CANCELLING)
+                state.finishing = f"cancelled {event.reason or 'by a user'}"
+        case "kill":
+            _kill(state, event)
+        case "continue":
+            _continue(state)
+        case "stop" | "retry":
+            pass  # only single trials are stopped
+        case _:
+            assert_never(event.command)
+
+
+def _apply_to_trial(state: State, command: e.Command, trial: Trial, reason: str) -> None:
+    if command == "pause" and trial.holds_resources:
+        _want_pause(state, trial)
+    elif command == "kill" and trial.holds_resources:
+        state.act(Interrupt(trial.ref, "kill"))
+    elif command == "retry" and trial.state is _S.FAILED:
+        start = trial.checkpoint
+        name, where = (start.id, f"iteration {start.step}") if start is not None else ("", "the beginning")
+        why = f"retry of trial {trial.number} from {where}, {reason or 'by a user'}"
+        same = Wish(
+            params=dict(trial.params),
+            checkpoint=name,
+            parent=trial.number,
+            reason=why,
+            space_revision=trial.space_revision,
+        )
+        enqueue(state, [same])
+
+
+def enqueue(state: State, wishes: Sequence[Wish]) -> None:
+    """Add trials of a user to the queue of trials to start next."""
+    present = state.revisions.newest
+    state.queue.extend(
+        replace(wish, space_revision=present) if wish.space_revision is None else wish for wish in wishes
+    )
+    state.asked += len(wishes)
+    for wish in wishes:
+        state.checkpoints.want(wish.checkpoint, 1)
+    _tell_scheduler(state)
+
+
+def _kill(state: State, event: e.Commanded) -> None:
+    """Begin to cancel the experiment, and kill its worker groups at once."""
+    if state.state.ended:
+        return
+    if state.state is not _X.CANCELLING:
+        pending = state.state is _X.PENDING
+        state.state = change_experiment(state.state, _X.CANCELLED if pending else _X.CANCELLING)
+    state.finishing = f"killed {event.reason or 'by a user'}"
+    for trial in state.trials:
+        if trial.holds_resources:
+            state.act(Interrupt(trial.ref, "kill"))
+    for number, segment in dict.fromkeys((number, segment) for number, segment, _ in state.checkpoints.late.values()):
+        state.act(Interrupt(SegmentRef(number, segment), "kill"))
+
+
+def _continue(state: State) -> None:
+    """Let new trials start again, after whatever had ended the search. If the experiment has ended, it runs again."""
+    if state.state is _X.CANCELLING:
+        return
+    if state.state.ended:
+        state.state = change_experiment(state.state, _X.RUNNING)
+    state.finishing, state.failing, state.error, state.exhausted = None, False, None, False
+    state.capped = False
+
+
+def amend(state: State, changes: Mapping[str, Any]) -> None:
+    """Change the spec, and pass the changes on to the scheduler and the searcher."""
+    state.spec = state.spec.amended(changes)
+    context = replace(state.searcher.context, num_samples=state.spec.num_samples)
+    if "space" in changes:
+        state.revisions = Revisions.of(state.spec)
+        context = replace(context, space=state.revisions.present, revisions=state.revisions)
+    state.searcher.amend(context)
+    state.exhausted = False
+    _tell_scheduler(state)
+
+
+def _tell_scheduler(state: State) -> None:
+    """Pass the limits and the number of trials on to the scheduler."""
+    limits = state.spec.limits
+    samples = state.spec.num_samples if state.scheduler.PROPOSES else state.searcher.total()
+    context = replace(
+        state.scheduler.context,
+        space=state.searcher.context.space,
+        revisions=state.searcher.context.revisions,
+        num_samples=None if samples is None else samples + state.asked,
+        slots=limits.max_concurrent_trials,
+        time_budget_s=limits.time_budget_s,
+        budget=limits.budget,
+    )
+    state.scheduler.amend(context)
+
+
+def make_room(state: State, event: e.RoomWanted) -> None:
+    """Begin to pause a trial for another experiment, if the trial can be paused."""
+    trial = state.touch(event.trial)
+    if state.may_yield(trial):
+        trial.segments[-1].commanded, trial.segments[-1].room_for = "yield", event.reason
+        state.act(Interrupt(trial.ref, "pause"))
+
+
+def _pause_all(state: State) -> None:
+    begins = state.state is _X.RUNNING
+    if begins:
+        state.state = change_experiment(state.state, _X.PAUSING)
+    for trial in state.trials:
+        if trial.holds_resources and (begins or trial.segments[-1].commanded):
+            _want_pause(state, trial)
+
+
+def _want_pause(state: State, trial: Trial) -> None:
+    """Record that a user wants to pause the trial, and make the ranks wait soon, since it can be paused only then."""
+    segment = trial.segments[-1]
+    if not segment.leaving:
+        segment.commanded = "pause"
+        state.act(Interrupt(trial.ref, "pause"))

@@ -1,0 +1,23 @@
+"""The effects of events, which a driver commits and then carries out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tuner.domain.batch import Entry
+from tuner.driver.core.actions import Action
+
+
+@dataclass(slots=True)
+class Effects:
+    """The effects of events: log entries to commit, trials whose rows change (`touched`), and actions after the commit."""
+
+    log: list[Entry] = field(default_factory=list)
+    touched: dict[int, None] = field(default_factory=dict)
+    actions: list[Action] = field(default_factory=list)
+
+    def absorb(self, other: Effects) -> None:
+        """Add the effects of a later event to these."""
+        self.log += other.log
+        self.touched |= other.touched
+        self.actions += other.actions

@@ -1,0 +1,45 @@
+"""Pause or end an experiment once its trials have ended, and say why it has no result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tuner.domain.states import ExperimentState, TrialState, change_experiment
+
+if TYPE_CHECKING:
+    from tuner.driver.core.state.state import State
+
+_S, _X = TrialState, ExperimentState
+
+
+def settle(state: State) -> None:
+    """Pause or end the experiment if its state and its trials require it. Call this only while no segment is open.
+
+    The experiment then needs no driver any more, so this waits for late uploads, which end with their driver.
+    """
+    if state.checkpoints.late:
+        return
+    if state.state is _X.PAUSING and (state.finishing is None or not state.all_ended):
+        state.state = change_experiment(state.state, _X.PAUSED)
+    elif state.state is _X.CANCELLING and state.all_ended:
+        state.state = change_experiment(state.state, _X.CANCELLED)
+    elif state.state in (_X.RUNNING, _X.PAUSING) and state.finishing is not None and state.all_ended:
+        lost = state.trials.count(_S.FAILED)
+        failed = state.failing or (lost > 0 and (not state.standing.finite or lost == len(state.trials)))
+        state.error = _why_no_result(state, lost)
+        state.state = change_experiment(state.state, _X.FAILED if failed else _X.COMPLETED)
+
+
+def _why_no_result(state: State, lost: int) -> str | None:
+    """Return the experiment's error: which trials failed, and why there is no best trial."""
+    said = [_failures(state, lost)] if lost else [state.finishing] if state.failing else []
+    return "; ".join(filter(None, [*said, state.standing.why_none()])) or None
+
+
+def _failures(state: State, count: int) -> str:
+    last = [trial for trial in state.trials if trial.state is _S.FAILED][-1].reason
+    if count == 1:
+        return last
+    if state.failing and state.finishing and last in state.finishing:  # `finishing` already names the failure
+        return state.finishing
+    return f"{count} of {len(state.trials)} trials failed; the last one: {last}"

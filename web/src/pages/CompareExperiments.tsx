@@ -1,0 +1,274 @@
+import { SegmentedControl, Select, Skeleton } from "@mantine/core";
+import { useQueries } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { api } from "../api/client";
+import type { BestOverTime, Experiment, Series } from "../api/types";
+import { bestCall } from "../charts/copies";
+import { comparedBestRows } from "../charts/save";
+import type { Across } from "../curves/across";
+import { OverlayChart } from "../curves/OverlayChart";
+import { duration, elapsed, metric as written, param } from "../format";
+import { keys } from "../live/keys";
+import { experimentEnded } from "../live/states";
+import { Panel } from "../parts/common/Panel";
+import { ProblemBox } from "../parts/common/Problem";
+import { SaveMenu } from "../parts/common/SaveMenu";
+import { domainWords } from "../parts/setup/Setup";
+import { useKeys } from "../parts/common/useKeys";
+import { rowsOf, type ComparedRow } from "./compare";
+import { ComparedTable } from "./ComparedTable";
+import classes from "./ComparePage.module.css";
+import type { Address } from "./useAddress";
+
+const REFRESH_MS = 5000;
+const COSTS = [
+  { value: "trial_time", label: "training of all trials" },
+  { value: "time", label: "running time" },
+];
+
+/** Two to ten whole experiments: the best value so far over what it cost, and what they differ in. */
+export function CompareExperiments({ ids, address }: { ids: readonly string[]; address: Address }) {
+  const found = useQueries({
+    queries: ids.map((id) => ({
+      queryKey: keys.experiment(id),
+      queryFn: ({ signal }: { signal: AbortSignal }) => api.experiment(id, signal),
+      refetchInterval: REFRESH_MS,
+    })),
+  });
+  const broken = found.find((query) => query.isError && !query.data);
+  if (broken)
+    return (
+      <ProblemBox error={broken.error} what="experiment" retry={() => found.forEach((query) => void query.refetch())} />
+    );
+  const experiments = found.flatMap((query) => query.data ?? []);
+  if (experiments.length < ids.length) return <Skeleton height={420} />;
+  return <Compared experiments={experiments} address={address} />;
+}
+
+function Compared({ experiments, address }: { experiments: readonly Experiment[]; address: Address }) {
+  const log = address.get("y") === "log";
+  const cost = address.get("x") === "time" ? "time" : "trial_time";
+  const across: Across = { x: cost, x_metric: null };
+  const known = [...new Set(experiments.flatMap((one) => one.objectives.map(({ metric }) => metric)))];
+  const asked = address.get("metric");
+  const metric = asked !== null && known.includes(asked) ? asked : experiments[0]!.metric;
+  const bests = useQueries({
+    queries: experiments.map((one) => ({
+      queryKey: [...keys.experiment(one.id), "best-so-far", metric, cost],
+      queryFn: ({ signal }: { signal: AbortSignal }) => api.bestSoFar(one.id, { metric, x: cost }, signal),
+      refetchInterval: experimentEnded(one.state) ? (false as const) : REFRESH_MS,
+    })),
+    combine: (queries) => queries.map(({ data }) => data),
+  });
+  useKeys({ l: () => address.set({ y: log ? null : "log" }) });
+  const names = useMemo(() => namesOf(experiments), [experiments]);
+  const series = useMemo(() => experiments.map((one, i): Series => stepsOf(bests[i], i, one)), [experiments, bests]);
+  const rows = useMemo(() => experimentRows(experiments), [experiments]);
+  const best = useMemo(() => new Map(rows.map((row) => [row, bestColumn(row, experiments)])), [rows, experiments]);
+  const without = (id: string) =>
+    address.set({
+      experiments: experiments
+        .map((one) => one.id)
+        .filter((one) => one !== id)
+        .join(","),
+    });
+  return (
+    <>
+      <Panel
+        title={
+          known.length > 1 ? (
+            <Select
+              size="xs"
+              w={180}
+              aria-label="Metric"
+              allowDeselect={false}
+              data={known}
+              value={metric}
+              onChange={(value) => address.set({ metric: value })}
+            />
+          ) : (
+            `Best ${metric} so far`
+          )
+        }
+        aside={
+          <div className={classes.controls}>
+            <span aria-hidden>x</span>
+            <Select
+              size="xs"
+              w={172}
+              aria-label="Horizontal axis"
+              allowDeselect={false}
+              data={COSTS}
+              value={cost}
+              onChange={(value) => address.set({ x: value === "time" ? value : null })}
+            />
+            <span aria-hidden>y</span>
+            <SegmentedControl
+              size="xs"
+              aria-label="Vertical axis"
+              value={log ? "log" : "linear"}
+              onChange={(value) => address.set({ y: value === "log" ? value : null })}
+              data={["linear", "log"]}
+            />
+            <SaveMenu
+              name={`compared best ${metric}`}
+              rows={() => comparedBestRows(names, bests, metric, cost)}
+              call={bestCall(
+                experiments.map((one) => one.id),
+                metric,
+                cost,
+              )}
+            />
+          </div>
+        }
+      >
+        {series.some((one) => one.segments.length > 0) ? (
+          <OverlayChart
+            series={series}
+            names={names}
+            metric={metric}
+            across={across}
+            xLabel={cost === "time" ? "time since the start" : "training time of all trials together"}
+            log={log}
+            height={340}
+          />
+        ) : (
+          <div className={classes.empty}>None of these experiments has a value of {metric} yet.</div>
+        )}
+        <p className={classes.words}>
+          Each line is the best value that an experiment had reached by then.{" "}
+          {cost === "trial_time"
+            ? "The axis adds up the running time of all trials, so experiments with many trials at once are not favoured."
+            : "Experiments with more trials at the same time get further in the same time."}
+        </p>
+      </Panel>
+      <ComparedTable
+        columns={experiments.map((one, i) => ({
+          id: one.id,
+          name: names[i]!,
+          to: `/experiments/${one.id}`,
+          state: one.state,
+          onRemove: () => without(one.id),
+        }))}
+        rows={rows}
+        best={best}
+        address={address}
+        words={(row, value) => cellWords(row, value)}
+      />
+    </>
+  );
+}
+
+/** The names of experiments; those that several have get the end of their id. */
+export function namesOf(experiments: readonly Pick<Experiment, "id" | "name">[]): string[] {
+  return experiments.map(({ id, name }) =>
+    experiments.filter((other) => other.name === name).length > 1 ? `${name} (${id.slice(-4)})` : name,
+  );
+}
+
+/** The best value so far as steps, which hold until the next improvement and at last until the end. */
+export function stepsOf(
+  best: BestOverTime | undefined,
+  number: number,
+  { id, state }: Pick<Experiment, "id" | "state">,
+): Series {
+  const [x, y]: [number[], number[]] = [[], []];
+  best?.x.forEach((at, i) => {
+    const value = best.y[i];
+    if (value === null || value === undefined) return;
+    if (y.length > 0) {
+      x.push(at);
+      y.push(y[y.length - 1]!);
+    }
+    x.push(at);
+    y.push(value);
+  });
+  if (best && y.length > 0) {
+    x.push(Math.max(best.until, x[x.length - 1]!));
+    y.push(y[y.length - 1]!);
+  }
+  return {
+    trial_id: id,
+    number,
+    state: state === "running" ? "running" : "completed",
+    best_value: y[y.length - 1] ?? null,
+    segments: y.length > 0 ? [{ ordinal: 1, cause: "start", last_iteration: 0, x, y }] : [],
+  };
+}
+
+function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
+  return [
+    ...rowsOf(
+      "Results",
+      experiments.map((one) => ({
+        state: one.state,
+        ...Object.fromEntries(
+          one.objectives.map(({ metric }, i) => [
+            `best ${metric}`,
+            one.best?.objectives.find((other) => other.metric === metric)?.value ??
+              (i === 0 ? (one.best?.value ?? null) : null),
+          ]),
+        ),
+        trials: one.trials,
+        completed: one.counts.completed,
+        stopped: one.counts.stopped,
+        failed: one.counts.failed,
+        "running time": elapsed(one.started_at, one.ended_at, Date.now()),
+        "GPU hours": one.gpu_hours,
+        "GPU hours saved": one.gpu_hours_saved,
+        why: one.reason || null,
+      })),
+    ),
+    ...rowsOf(
+      "Best configuration",
+      experiments.map((one) => one.best?.params ?? {}),
+    ),
+    ...rowsOf(
+      "Space",
+      experiments.map((one) =>
+        Object.fromEntries(Object.entries(one.space).map(([name, domain]) => [name, domainWords(domain)])),
+      ),
+    ),
+    ...rowsOf(
+      "Set-up",
+      experiments.map((one) => ({
+        method: one.method,
+        objectives: one.objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", "),
+        samples: one.num_samples,
+        "longest trial": one.max_t,
+        seed: one.seed,
+        workers: one.scaling.num_workers,
+        entrypoint: one.entrypoint,
+        project: one.project,
+        ...section("scheduler", one.resolved?.scheduler ?? one.scheduler),
+        ...section("search", one.resolved?.search ?? one.search),
+      })),
+    ),
+  ];
+}
+
+/** The options of a section of the spec, each with the section's name before its own. */
+function section(name: string, options: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(options).map(([key, value]) => [`${name}: ${key}`, value]));
+}
+
+function bestColumn(row: ComparedRow, experiments: readonly Experiment[]): number | null {
+  const objective = experiments
+    .flatMap((one) => one.objectives)
+    .find(({ metric }) => row.group === "Results" && row.name === `best ${metric}`);
+  if (!objective) return null;
+  const sign = objective.mode === "max" ? 1 : -1;
+  let best: number | null = null;
+  row.values.forEach((value, i) => {
+    if (typeof value === "number" && (best === null || sign * value > sign * (row.values[best] as number))) best = i;
+  });
+  return best;
+}
+
+function cellWords(row: ComparedRow, value: unknown): string {
+  if (value === undefined || value === null) return row.group === "Best configuration" ? "not present" : "–";
+  if (row.name === "running time") return duration(value as number);
+  if (row.name.startsWith("GPU hours")) return (value as number).toFixed(2);
+  if (row.group === "Results" && typeof value === "number") return written(value);
+  return param(value);
+}

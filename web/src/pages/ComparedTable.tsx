@@ -1,0 +1,95 @@
+import { Anchor, Switch, useComputedColorScheme } from "@mantine/core";
+import { Link } from "react-router";
+import type { Experiment, Trial } from "../api/types";
+import { identityColour } from "../curves/colours";
+import { Panel } from "../parts/common/Panel";
+import { StateBadge } from "../parts/common/StateBadge";
+import type { ComparedRow } from "./compare";
+import classes from "./ComparePage.module.css";
+import type { Address } from "./useAddress";
+
+interface ComparedTableProps {
+  /** What is compared, in the order of the colours. */
+  columns: readonly {
+    id: string;
+    name: string;
+    to: string;
+    state: Trial["state"] | Experiment["state"];
+    onRemove: () => void;
+  }[];
+  rows: readonly ComparedRow[];
+  /** The column of the best value, for rows that have one. */
+  best: ReadonlyMap<ComparedRow, number | null>;
+  words: (row: ComparedRow, value: unknown) => string;
+  address: Address;
+}
+
+/** A column for each of what is compared, and a row for each property in which they differ. */
+export function ComparedTable({ columns, rows, best, words, address }: ComparedTableProps) {
+  const theme = useComputedColorScheme("light");
+  const all = address.get("all") === "1";
+  const shown = all ? rows : rows.filter((row) => !row.same);
+  const groups = [...new Set(shown.map((row) => row.group))];
+  return (
+    <Panel
+      flush
+      title={all ? "Everything" : "Differences"}
+      aside={
+        <Switch
+          size="xs"
+          label="show equal values too"
+          checked={all}
+          onChange={(event) => address.set({ all: event.currentTarget.checked ? "1" : null })}
+        />
+      }
+    >
+      <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Comparison">
+        <table className={classes.table}>
+          <thead>
+            <tr>
+              <th scope="col">
+                <span className={classes.hidden}>Property</span>
+              </th>
+              {columns.map((column, i) => (
+                <th scope="col" key={column.id}>
+                  <i style={{ background: identityColour(i, theme) }} aria-hidden />{" "}
+                  <Anchor component={Link} to={column.to} size="sm">
+                    {column.name}
+                  </Anchor>{" "}
+                  <button type="button" aria-label={`Leave ${column.name} out`} onClick={column.onRemove}>
+                    ×
+                  </button>
+                  <div>
+                    <StateBadge state={column.state} />
+                  </div>
+                </th>
+              ))}
+            </tr>
+          </thead>
+          {groups.map((group) => (
+            <tbody key={group}>
+              <tr>
+                <th scope="colgroup" colSpan={columns.length + 1} data-group>
+                  {group}
+                </th>
+              </tr>
+              {shown
+                .filter((row) => row.group === group)
+                .map((row) => (
+                  <tr key={row.name}>
+                    <th scope="row">{row.name}</th>
+                    {row.values.map((value, i) => (
+                      <td key={columns[i]!.id}>
+                        {i === best.get(row) ? <b title="the best of them">{words(row, value)}</b> : words(row, value)}
+                      </td>
+                    ))}
+                  </tr>
+                ))}
+            </tbody>
+          ))}
+        </table>
+      </div>
+      {shown.length === 0 && <p className={classes.none}>They have the same parameters, results and settings.</p>}
+    </Panel>
+  );
+}

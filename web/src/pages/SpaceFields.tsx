@@ -1,0 +1,132 @@
+import { Button, CloseButton, Select, TextInput } from "@mantine/core";
+import { useState } from "react";
+import { domainWords } from "../parts/setup/Setup";
+import classes from "./NewExperimentPage.module.css";
+import { asKind, fieldText, freshName, KINDS, rowsOfSpace, withText, type SpaceRow } from "./space";
+import type { Spec } from "./spec";
+
+interface SpaceFieldsProps {
+  spec: Spec | null;
+  /** Change one parameter of the space; undefined takes it out. */
+  onChange: (name: string, domain: unknown) => void;
+  onRename: (from: string, to: string) => void;
+}
+
+const TITLES: Readonly<Record<string, string>> = {
+  lower: "from",
+  upper: "to",
+  q: "step",
+  categories: "values",
+  values: "values",
+  value: "value",
+};
+
+/** The parameters of the search space, each with its domain. Those that a form cannot show are named, to be edited in the YAML. */
+export function SpaceFields({ spec, onChange, onRename }: SpaceFieldsProps) {
+  const rows = rowsOfSpace(spec);
+  return (
+    <div className={classes.space} role="group" aria-label="Search space">
+      {rows.map((row, i) => (
+        <Row
+          key={i}
+          row={row}
+          taken={rows.map(({ name }) => name)}
+          onChange={(domain) => onChange(row.name, domain)}
+          onRename={(to) => onRename(row.name, to)}
+        />
+      ))}
+      <Button
+        size="compact-sm"
+        variant="default"
+        onClick={() => onChange(freshName(rows), { type: "uniform", lower: 0, upper: 1 })}
+      >
+        Add a parameter
+      </Button>
+    </div>
+  );
+}
+
+interface RowProps {
+  row: SpaceRow;
+  taken: readonly string[];
+  onChange: (domain: unknown) => void;
+  onRename: (to: string) => void;
+}
+
+function Row({ row: { name, domain, kind }, taken, onChange, onRename }: RowProps) {
+  const names = (text: string) => {
+    const to = text.trim();
+    if (to !== "" && to !== name && !taken.includes(to)) onRename(to);
+  };
+  return (
+    <div className={classes.parameter} role="group" aria-label={`Parameter ${name}`}>
+      <Typed label={`Name of ${name}`} title="name" text={name} onDone={names} wide />
+      {kind === null ? (
+        <span className={classes.domain}>
+          <code>{domainWords(domain)}</code> (edit it in the YAML)
+        </span>
+      ) : (
+        <>
+          <Select
+            size="xs"
+            className={classes.kind}
+            label="domain"
+            aria-label={`Domain of ${name}`}
+            allowDeselect={false}
+            data={Object.entries(KINDS).map(([value, { label }]) => ({ value, label }))}
+            renderOption={({ option }) => option.label}
+            value={kind}
+            comboboxProps={{ width: 300, position: "bottom-start" }}
+            onChange={(next) => next && onChange(asKind(domain, next))}
+          />
+          {KINDS[kind]!.fields.map((field) => (
+            <Typed
+              key={field}
+              label={`${TITLES[field]} of ${name}`}
+              title={TITLES[field]!}
+              text={fieldText(domain, field)}
+              onDone={(text) => onChange(withText(domain, field, text))}
+              wide={!["lower", "upper", "q"].includes(field)}
+            />
+          ))}
+        </>
+      )}
+      <CloseButton
+        size="sm"
+        className={classes.remove}
+        aria-label={`Take ${name} out of the space`}
+        onClick={() => onChange(undefined)}
+      />
+    </div>
+  );
+}
+
+interface TypedProps {
+  label: string;
+  title: string;
+  text: string;
+  onDone: (text: string) => void;
+  wide: boolean;
+}
+
+/** A text that counts when it has been typed: with the Enter key, or when another field is chosen. */
+function Typed({ label, title, text, onDone, wide }: TypedProps) {
+  const [draft, setDraft] = useState<string | null>(null);
+  const done = () => {
+    if (draft !== null && draft !== text) onDone(draft);
+    setDraft(null);
+  };
+  return (
+    <TextInput
+      size="xs"
+      label={title}
+      aria-label={label}
+      data-wide={wide}
+      spellCheck={false}
+      value={draft ?? text}
+      onChange={(event) => setDraft(event.currentTarget.value)}
+      onBlur={done}
+      onKeyDown={(event) => event.key === "Enter" && done()}
+    />
+  );
+}

@@ -1,0 +1,187 @@
+import { MantineProvider } from "@mantine/core";
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { act, fireEvent, render, screen } from "@testing-library/react";
+import type { ReactNode } from "react";
+import { MemoryRouter } from "react-router";
+import { afterEach, describe, expect, it, vi } from "vitest";
+import { api, ApiError } from "../../api/client";
+import type { Experiment, Trial } from "../../api/types";
+import { Actions } from "./Actions";
+import { TrialActions } from "./TrialActions";
+
+const EXPERIMENT = {
+  id: "exp_1",
+  name: "digits",
+  state: "completed",
+  notes: "",
+  tags: {},
+  priority: 0,
+  weight: 1,
+  num_samples: 3,
+  trials: 3,
+  max_t: 27,
+  time_attr: "training_iteration",
+  limits: { max_concurrent_trials: 4 },
+  space: { lr: { type: "loguniform", lower: 1e-4, upper: 0.1 } },
+  labels: {},
+  best: { params: { lr: 0.01 } },
+  actions: ["continue", "edit", "archive", "delete"],
+} as unknown as Experiment;
+
+const show = (node: ReactNode) =>
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={new QueryClient()}>
+        <MemoryRouter>{node}</MemoryRouter>
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+
+const menu = () => {
+  fireEvent.click(screen.getByRole("button", { name: "More actions" }));
+  return screen.getAllByRole("menuitem").map((item) => item.querySelector("b")!.textContent);
+};
+
+afterEach(() => void vi.restoreAllMocks());
+
+describe("the actions of an experiment", () => {
+  it("are those that its state allows", () => {
+    show(<Actions experiment={EXPERIMENT} />);
+    expect(screen.getByRole("button", { name: "Continue" })).toBeTruthy();
+    expect(screen.queryByRole("button", { name: "Pause" })).toBeNull();
+    expect(menu()).toEqual(["Try a configuration", "Edit", "Fork", "Clone", "Archive", "Delete"]);
+  });
+
+  it("tell cancelling from killing", () => {
+    const running = { ...EXPERIMENT, state: "running", actions: ["pause", "cancel", "kill", "edit"] } as Experiment;
+    show(<Actions experiment={running} />);
+    expect(menu()).toEqual(["Add trials", "Try a configuration", "Edit", "Fork", "Clone", "Kill"]);
+    expect(screen.getByText("End its processes now, without a last report or checkpoint")).toBeTruthy();
+    fireEvent.click(screen.getByRole("button", { name: "Cancel" }));
+    expect(screen.getByText(/end at their next report/)).toBeTruthy();
+  });
+
+  it("offer nothing new while it is being cancelled", () => {
+    show(<Actions experiment={{ ...EXPERIMENT, state: "cancelling", actions: ["kill", "edit"] }} />);
+    expect(menu()).toEqual(["Edit", "Fork", "Clone", "Kill"]);
+  });
+
+  it("delete it only after its name was typed", async () => {
+    const remove = vi.spyOn(api, "delete").mockResolvedValue(null);
+    show(<Actions experiment={EXPERIMENT} />);
+    menu();
+    fireEvent.click(screen.getByText("Delete"));
+    const button = await screen.findByRole<HTMLButtonElement>("button", { name: "Delete permanently" });
+    expect(button.disabled).toBe(true);
+    fireEvent.change(screen.getByLabelText("Type its name to confirm"), { target: { value: "digits" } });
+    await act(() => Promise.resolve(fireEvent.click(button)));
+    expect(remove).toHaveBeenCalledWith("exp_1");
+  });
+
+  it("try a configuration that begins with the best one, and show every mistake in it", async () => {
+    const errors = [
+      { pointer: "/configurations/0/lr", message: "7 is above 0.1" },
+      { pointer: "/configurations/0/x", message: "not in the search space" },
+    ];
+    const problem = { type: "about:blank", title: "Bad", status: 422, detail: "2 mistakes", request_id: null, errors };
+    const enqueue = vi.spyOn(api, "enqueue").mockRejectedValue(new ApiError(422, "2 mistakes", problem));
+    show(<Actions experiment={EXPERIMENT} />);
+    menu();
+    fireEvent.click(screen.getByText("Try a configuration"));
+    const field = await screen.findByLabelText<HTMLInputElement>("lr");
+    expect(field.value).toBe("0.01");
+    fireEvent.change(field, { target: { value: "7" } });
+    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
+    expect(enqueue).toHaveBeenCalledWith("exp_1", [{ lr: 7 }]);
+    const alert = await screen.findByRole("alert");
+    expect(alert.textContent).toContain("configurations.0.lr: 7 is above 0.1");
+    expect(alert.textContent).toContain("configurations.0.x: not in the search space");
+  });
+
+  it("change its search space, with the mistakes at the field", async () => {
+    const errors = [{ pointer: "/space/lr/lower", message: "must be below upper" }];
+    const problem = { type: "about:blank", title: "Bad", status: 422, detail: "a mistake", request_id: null, errors };
+    // A textarea that grows with its text waits for fonts, which happy-dom lacks.
+    vi.stubGlobal("document", Object.assign(document, { fonts: new EventTarget() }));
+    const change = vi.spyOn(api, "change").mockRejectedValueOnce(new ApiError(422, "a mistake", problem));
+    show(<Actions experiment={EXPERIMENT} />);
+    menu();
+    fireEvent.click(screen.getByText("Edit"));
+    const field = await screen.findByLabelText<HTMLTextAreaElement>("Search space");
+    const save = screen.getByRole<HTMLButtonElement>("button", { name: "Save" });
+    expect([field.value, save.disabled]).toEqual(["lr:\n  type: loguniform\n  lower: 0.0001\n  upper: 0.1\n", true]);
+    expect(screen.queryByLabelText("Values of new parameters in the trials so far")).toBeNull();
+    fireEvent.change(field, { target: { value: "lr: [" } });
+    expect([field.getAttribute("aria-invalid"), save.disabled]).toEqual(["true", true]);
+    fireEvent.change(field, { target: { value: "lr: {type: loguniform, lower: 1, upper: 0.1}" } });
+    await act(() => Promise.resolve(fireEvent.click(save)));
+    expect(change).toHaveBeenLastCalledWith("exp_1", { space: { lr: { type: "loguniform", lower: 1, upper: 0.1 } } });
+    expect(await screen.findByText("lr.lower: must be below upper")).toBeTruthy();
+    expect(screen.queryByRole("alert")).toBeNull();
+    fireEvent.change(field, { target: { value: "width: {type: randint, lower: 1, upper: 9}" } });
+    expect(screen.queryByText("lr.lower: must be below upper")).toBeNull();
+    fireEvent.change(screen.getByLabelText("Values of new parameters in the trials so far"), {
+      target: { value: "width: 3" },
+    });
+    change.mockResolvedValueOnce(EXPERIMENT);
+    await act(() => Promise.resolve(fireEvent.click(save)));
+    const width = { type: "randint", lower: 1, upper: 9 };
+    expect(change).toHaveBeenLastCalledWith("exp_1", { space: { lr: null, width }, assume: { width: 3 } });
+  });
+
+  it("continue it with more trials", async () => {
+    const go = vi.spyOn(api, "continue").mockResolvedValue(EXPERIMENT);
+    show(<Actions experiment={EXPERIMENT} />);
+    fireEvent.click(screen.getByRole("button", { name: "Continue" }));
+    fireEvent.change(await screen.findByLabelText("Trials to add"), { target: { value: "7" } });
+    const [, send] = screen.getAllByRole("button", { name: "Continue" });
+    await act(() => Promise.resolve(fireEvent.click(send ?? screen.getByRole("button", { name: "Continue" }))));
+    expect(go).toHaveBeenCalledWith("exp_1", 7);
+  });
+});
+
+describe("the actions of a trial", () => {
+  const trial = {
+    id: "trl_1",
+    number: 4,
+    state: "failed",
+    params: { lr: 0.02 },
+    actions: ["retry"],
+  } as unknown as Trial;
+  const names = () => screen.queryAllByRole("button").map((button) => button.textContent);
+
+  it("are those that the service allows", () => {
+    show(<TrialActions trial={trial} experiment={EXPERIMENT} />);
+    expect(names()).toEqual(["Retry"]);
+    show(<TrialActions trial={{ ...trial, state: "running", actions: ["stop"] }} experiment={EXPERIMENT} />);
+    expect(names()).toEqual(["Retry", "Stop"]);
+  });
+
+  it("kill it after a question that says what is lost", async () => {
+    const kill = vi.spyOn(api, "actOnTrial").mockResolvedValue({} as never);
+    show(<TrialActions trial={{ ...trial, state: "running", actions: ["stop", "kill"] }} experiment={EXPERIMENT} />);
+    fireEvent.click(screen.getByRole("button", { name: "Kill" }));
+    expect(await screen.findByText(/without a last report or checkpoint/)).toBeTruthy();
+    expect(kill).not.toHaveBeenCalled();
+    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Kill the trial" }))));
+    expect(kill).toHaveBeenCalledWith("trl_1", "kill");
+  });
+
+  it("fork it from a checkpoint with the parameters that were changed", async () => {
+    const saved = { id: "ckpt_2", step: 9, bytes: 2000, state: "ready", pinned: false };
+    vi.spyOn(api, "checkpoints").mockResolvedValue([saved] as never);
+    const fork = vi.spyOn(api, "forkTrial").mockResolvedValue({} as never);
+    const source = {
+      ...trial,
+      state: "completed",
+      params: { lr: 0.02, seed: 1 },
+      checkpoint: saved,
+      actions: ["fork"],
+    } as unknown as Trial;
+    show(<TrialActions trial={source} experiment={EXPERIMENT} />);
+    fireEvent.click(screen.getByRole("button", { name: "Fork" }));
+    fireEvent.change(await screen.findByLabelText("lr"), { target: { value: "0.5" } });
+    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Start the new trial" }))));
+    expect(fork).toHaveBeenCalledWith("trl_1", { checkpoint_id: null, params: { lr: 0.5 } });
+  });
+});

@@ -1,0 +1,223 @@
+import { Button, Group, Menu } from "@mantine/core";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { lazy, Suspense, useState } from "react";
+import { useNavigate } from "react-router";
+import { api, type Action } from "../../api/client";
+import type { Experiment } from "../../api/types";
+import { keys } from "../../live/useExperiment";
+import classes from "./actions.module.css";
+import { Confirm } from "./Confirm";
+import { WORDS } from "./words";
+
+const ContinueDialog = lazy(() => import("./ContinueDialog"));
+const DeleteDialog = lazy(() => import("./DeleteDialog"));
+const EditDialog = lazy(() => import("./EditDialog"));
+const EnqueueDialog = lazy(() => import("./EnqueueDialog"));
+const ForkDialog = lazy(() => import("./ForkDialog"));
+
+type Form = "continue" | "edit" | "enqueue" | "fork" | "delete";
+
+/** The verbs that have a button of their own; the others are in the menu, each with what it does. */
+const BUTTONS: readonly Action[] = ["pause", "resume", "cancel"];
+const MENU: readonly Action[] = ["kill", "archive", "unarchive"];
+
+/** Everything that can be done with an experiment, each after a question or in a form. */
+export function Actions({ experiment }: { experiment: Experiment }) {
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const [asked, setAsked] = useState<Action | null>(null);
+  const [form, setForm] = useState<Form | null>(null);
+  const [said, setSaid] = useState<string | null>(null);
+  const act = useMutation({
+    mutationFn: (action: Action) => api.act(experiment.id, action),
+    onSuccess: (answer) => {
+      client.setQueryData<Experiment>(keys.experiment(experiment.id), answer);
+      setAsked(null);
+    },
+  });
+  const close = () => {
+    setAsked(null);
+    act.reset();
+  };
+  const allowed = new Set<string>(experiment.actions);
+  const ending = experiment.state === "cancelling";
+  const onClose = () => setForm(null);
+  const dialog = { experiment, onClose, onDone: (words: string) => (setSaid(words), onClose()) };
+  return (
+    <Group gap={6}>
+      {BUTTONS.filter((action) => allowed.has(action)).map((action) => (
+        <Button
+          key={action}
+          size="compact-sm"
+          variant="default"
+          {...(WORDS[action].final ? { className: classes.final } : {})}
+          onClick={() => setAsked(action)}
+        >
+          {WORDS[action].verb}
+        </Button>
+      ))}
+      {allowed.has("continue") && (
+        <Button
+          size="compact-sm"
+          variant="default"
+          title="Add trials to this search; it uses what has been learned so far"
+          onClick={() => setForm("continue")}
+        >
+          Continue
+        </Button>
+      )}
+      <Menu position="bottom-end" width={320} shadow="md">
+        <Menu.Target>
+          <Button size="compact-sm" variant="default" aria-label="More actions">
+            More
+          </Button>
+        </Menu.Target>
+        <Menu.Dropdown className={classes.menu}>
+          {!ending && !allowed.has("continue") && (
+            <Item name="Add trials" about="Start more trials than num_samples" onClick={() => setForm("continue")} />
+          )}
+          {!ending && (
+            <Item
+              name="Try a configuration"
+              about="Start a trial with parameters that you choose"
+              onClick={() => setForm("enqueue")}
+            />
+          )}
+          {allowed.has("edit") && (
+            <Item
+              name="Edit"
+              about="Name, notes, labels, priority, number of trials and limits"
+              onClick={() => setForm("edit")}
+            />
+          )}
+          <Item
+            name="Fork"
+            about="Start a new experiment with this spec and changes; it can learn from these results"
+            onClick={() => setForm("fork")}
+          />
+          <Item
+            name="Clone"
+            about="Open this spec in the form for a new experiment"
+            onClick={() => void navigate(`/new?clone=${experiment.id}`)}
+          />
+          {MENU.filter((action) => allowed.has(action)).map((action) => (
+            <Item
+              key={action}
+              name={WORDS[action].verb}
+              about={ABOUT[action]!}
+              final={WORDS[action].final}
+              onClick={() => setAsked(action)}
+            />
+          ))}
+          {allowed.has("delete") && (
+            <Item
+              name="Delete"
+              about="Delete it permanently, with its trials, checkpoints and logs"
+              final
+              onClick={() => setForm("delete")}
+            />
+          )}
+        </Menu.Dropdown>
+      </Menu>
+      {said && (
+        <span className={classes.said} role="status">
+          {said}
+        </span>
+      )}
+      <Confirm
+        asked={asked && { ...WORDS[asked], subject: experiment.name }}
+        pending={act.isPending}
+        error={act.error}
+        onConfirm={() => asked && act.mutate(asked)}
+        onClose={close}
+      />
+      <Suspense>
+        {form === "continue" && <ContinueDialog {...dialog} />}
+        {form === "edit" && <EditDialog {...dialog} />}
+        {form === "enqueue" && <EnqueueDialog {...dialog} />}
+        {form === "fork" && <ForkDialog experiment={experiment} onClose={onClose} />}
+        {form === "delete" && <DeleteDialog experiment={experiment} onClose={onClose} />}
+      </Suspense>
+    </Group>
+  );
+}
+
+const ABOUT: Partial<Record<Action, string>> = {
+  kill: "End its processes now, without a last report or checkpoint",
+  archive: "Hide it from the list; no data are deleted",
+  unarchive: "Show it in the list again",
+};
+
+interface ItemProps {
+  name: string;
+  about: string;
+  final?: boolean;
+  onClick: () => void;
+}
+
+function Item({ name, about, final, onClick }: ItemProps) {
+  return (
+    <Menu.Item onClick={onClick} className={classes.item} data-final={final}>
+      <b>{name}</b>
+      <span>{about}</span>
+    </Menu.Item>
+  );
+}
+
+const BULK: readonly Action[] = ["pause", "resume", "cancel", "archive", "unarchive"];
+
+/** Change several experiments at once, each that its state allows, after a question. What fails is said in words. */
+export function BulkActions({ experiments }: { experiments: readonly Pick<Experiment, "id" | "name" | "actions">[] }) {
+  const client = useQueryClient();
+  const [asked, setAsked] = useState<Action | null>(null);
+  const able = (action: Action) => experiments.filter((one) => one.actions.includes(action));
+  const act = useMutation({
+    mutationFn: async (action: Action) => {
+      const chosen = able(action);
+      const ended = await Promise.allSettled(chosen.map((one) => api.act(one.id, action)));
+      await client.invalidateQueries({ queryKey: keys.experiments });
+      const failed = ended.flatMap((one, i) =>
+        one.status === "rejected"
+          ? [`${chosen[i]!.name}: ${one.reason instanceof Error ? one.reason.message : ""}`]
+          : [],
+      );
+      if (failed.length > 0) throw new Error(failed.join("; "));
+    },
+    onSuccess: () => setAsked(null),
+  });
+  const count = asked ? able(asked).length : 0;
+  return (
+    <>
+      {BULK.filter((action) => action !== "unarchive" || able(action).length > 0).map((action) => (
+        <Button
+          key={action}
+          size="compact-sm"
+          variant="default"
+          {...(WORDS[action].final && able(action).length > 0 ? { c: "red" } : {})}
+          disabled={able(action).length === 0}
+          onClick={() => setAsked(action)}
+        >
+          {WORDS[action].verb} {able(action).length}
+        </Button>
+      ))}
+      <Confirm
+        asked={
+          asked && {
+            ...WORDS[asked],
+            question: `${WORDS[asked].verb} ${count} ${count === 1 ? "experiment" : "experiments"}?`,
+            subject: able(asked)
+              .map((one) => one.name)
+              .join(", "),
+          }
+        }
+        pending={act.isPending}
+        error={act.error}
+        onConfirm={() => asked && act.mutate(asked)}
+        onClose={() => {
+          setAsked(null);
+          act.reset();
+        }}
+      />
+    </>
+  );
+}

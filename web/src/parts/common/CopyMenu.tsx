@@ -1,0 +1,63 @@
+import { Popover } from "@mantine/core";
+import { useState } from "react";
+import { ROOT } from "../../api/root";
+import { asCurl, asPython, copyText, type Call } from "../../charts/copies";
+import classes from "./parts.module.css";
+
+/** A button that copies what leads to a view, where there is nothing to be saved. */
+export function CopyMenu({ call, link = true }: { call: Call; link?: boolean }) {
+  return (
+    <span className={classes.saves} role="group" aria-label="Copy what leads here">
+      <CopyButton call={call} link={link} />
+    </span>
+  );
+}
+
+/** `link`: false if the address does not lead to what is shown. */
+export function CopyButton({ call, link = true }: { call: Call; link?: boolean }) {
+  const [opened, setOpened] = useState(false);
+  const [copied, setCopied] = useState<string | null>(null);
+  const [error, setError] = useState<string | null>(null);
+  const service = `${window.location.origin}${ROOT}`.replace(/\/$/, "");
+  const forms: [string, () => string][] = [
+    ...(link ? [["link", () => window.location.href] as [string, () => string]] : []),
+    ["Python", () => asPython(call, service)],
+    ["curl", () => asCurl(call, service)],
+  ];
+  const copy = async (label: string, text: string) => {
+    try {
+      await copyText(text);
+      setCopied(label);
+      setError(null);
+    } catch (problem) {
+      setError(problem instanceof Error ? problem.message : String(problem));
+    }
+  };
+  return (
+    <Popover opened={opened} onChange={setOpened} position="bottom-end" trapFocus>
+      <Popover.Target>
+        <button
+          type="button"
+          aria-haspopup="dialog"
+          title={`Copy ${link ? "a link to this view, or " : ""}the API call for what it shows (Python, curl)`}
+          onClick={() => {
+            setCopied(null);
+            setOpened(!opened);
+          }}
+        >
+          copy
+        </button>
+      </Popover.Target>
+      <Popover.Dropdown p={4}>
+        <div className={classes.copies} role="group" aria-label="Copy this view">
+          {forms.map(([label, text]) => (
+            <button key={label} type="button" onClick={() => void copy(label, text())}>
+              {copied === label ? "copied" : `as ${label}`}
+            </button>
+          ))}
+          {error && <span role="alert">{error}</span>}
+        </div>
+      </Popover.Dropdown>
+    </Popover>
+  );
+}

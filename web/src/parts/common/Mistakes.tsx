@@ -1,0 +1,22 @@
+import { Alert } from "@mantine/core";
+import { ApiError } from "../../api/client";
+import classes from "./Mistakes.module.css";
+
+/** Everything that is wrong with what was sent, each mistake with the field that it is about. */
+export function Mistakes({ error, title }: { error: unknown; title: string }) {
+  const found = error instanceof ApiError ? (error.problem?.errors ?? []) : [];
+  return (
+    <Alert color="red" variant="light" title={title} role="alert">
+      {found.length === 0 && <p className={classes.text}>{error instanceof Error ? error.message : String(error)}</p>}
+      {found.length > 0 && (
+        <ul className={classes.list}>
+          {found.map(({ pointer, message }) => (
+            <li key={pointer + message}>
+              <code>{pointer.slice(1).replaceAll("/", ".") || "the whole"}</code>: {message}
+            </li>
+          ))}
+        </ul>
+      )}
+    </Alert>
+  );
+}

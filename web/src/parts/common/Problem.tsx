@@ -1,0 +1,42 @@
+import { Alert, Anchor, Button } from "@mantine/core";
+import { Link } from "react-router";
+import { ApiError } from "../../api/client";
+
+/** A page whose subject could not be read: what is wrong, and a link back. */
+export function MissingPage({ error, what, retry }: { error: unknown; what: string; retry: () => void }) {
+  const missing = error instanceof ApiError && error.status === 404;
+  return (
+    <section style={{ maxWidth: 640, margin: "32px auto" }}>
+      <h1 style={{ fontSize: 20, margin: "0 0 12px" }}>
+        {missing ? `There is no such ${what}` : `The ${what} could not be read`}
+      </h1>
+      {missing ? <p>{error.message}</p> : <ProblemBox error={error} what={what} retry={retry} />}
+      <p>
+        <Anchor component={Link} to="/experiments">
+          All experiments
+        </Anchor>
+      </p>
+    </section>
+  );
+}
+
+/** Say why something could not be shown, and offer a way on. */
+export function ProblemBox({ error, what, retry }: { error: unknown; what: string; retry?: () => void }) {
+  const api = error instanceof ApiError ? error : null;
+  const title = api?.status === 404 ? `There is no such ${what}` : `The ${what} could not be read`;
+  return (
+    <Alert color="red" variant="light" title={title} role="alert">
+      <p style={{ margin: "0 0 8px" }}>{error instanceof Error ? error.message : String(error)}</p>
+      {api?.problem?.errors?.map(({ pointer, message }) => (
+        <div key={pointer}>
+          <code>{pointer}</code>: {message}
+        </div>
+      ))}
+      {retry && api?.status !== 404 && (
+        <Button size="compact-sm" variant="default" onClick={retry}>
+          Try again
+        </Button>
+      )}
+    </Alert>
+  );
+}

@@ -1,0 +1,92 @@
+import { Popover } from "@mantine/core";
+import { lazy, Suspense, useRef, useState } from "react";
+import type { Call } from "../../charts/copies";
+import { csv, download, png, type Rows } from "../../charts/save";
+import { CopyButton } from "./CopyMenu";
+import classes from "./parts.module.css";
+
+const RowsDialog = lazy(() => import("./RowsDialog"));
+
+interface SaveMenuProps {
+  /** What the files are called. */
+  name: string;
+  rows: () => Rows;
+  /** The call of the service that gives the same numbers. */
+  call: Call;
+  /** False for what is a table already: it has no picture. */
+  picture?: boolean;
+}
+
+/** Saves the chart of the panel or figure that it stands in, shows its numbers as a table, and copies what leads to it. */
+export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
+  const root = useRef<HTMLSpanElement>(null);
+  const [error, setError] = useState<string | null>(null);
+  const [opened, setOpened] = useState(false);
+  const [shown, setShown] = useState<Rows | null>(null);
+  const file = (ending: string) => `${name.replace(/[^\w.-]+/g, "_")}.${ending}`;
+  const savePicture = async () => {
+    setOpened(false);
+    try {
+      const panel = root.current!.closest("section, figure")!;
+      download(file("png"), await png(panel.querySelector<HTMLElement>(":scope > :last-child")!));
+      setError(null);
+    } catch (problem) {
+      setError(problem instanceof Error ? problem.message : String(problem));
+    }
+  };
+  const saveRows = () => {
+    setOpened(false);
+    download(file("csv"), new Blob([csv(rows())], { type: "text/csv" }));
+  };
+  const show = () => {
+    setOpened(false);
+    setShown(rows());
+  };
+  return (
+    <span
+      ref={root}
+      className={classes.saves}
+      role="group"
+      aria-label={picture ? "Save this chart" : "Save this table"}
+    >
+      {picture ? (
+        <Popover opened={opened} onChange={setOpened} position="bottom-end" trapFocus>
+          <Popover.Target>
+            <button
+              type="button"
+              aria-haspopup="dialog"
+              title="Save this chart as PNG or its numbers as CSV, or show them as a table"
+              onClick={() => setOpened(!opened)}
+            >
+              save
+            </button>
+          </Popover.Target>
+          <Popover.Dropdown p={4}>
+            <div className={classes.copies} role="group" aria-label="Ways to save">
+              <button type="button" onClick={() => void savePicture()}>
+                as PNG
+              </button>
+              <button type="button" onClick={saveRows}>
+                as CSV
+              </button>
+              <button type="button" aria-haspopup="dialog" onClick={show}>
+                show as table
+              </button>
+            </div>
+          </Popover.Dropdown>
+        </Popover>
+      ) : (
+        <button type="button" title="Save the rows of this table as CSV" onClick={saveRows}>
+          CSV
+        </button>
+      )}
+      <CopyButton call={call} />
+      {error && <span role="alert">{error}</span>}
+      {shown && (
+        <Suspense>
+          <RowsDialog title={name} rows={shown} onClose={() => setShown(null)} />
+        </Suspense>
+      )}
+    </span>
+  );
+}

@@ -1,0 +1,42 @@
+import type { Experiment, Trial } from "../../api/types";
+
+export interface Saved {
+  /** Iterations that were trained. */
+  done: number;
+  /** Iterations that training every trial to the end would have taken. */
+  full: number;
+}
+
+/** Return the same for very many trials, whose iterations the service has counted. */
+export function savedOfMany(
+  trained: number | null,
+  experiment: Pick<Experiment, "max_t" | "scheduler" | "resolved" | "time_attr" | "counts">,
+): Saved | null {
+  const longest = (experiment.resolved?.scheduler ?? experiment.scheduler)["max_t"] ?? experiment.max_t;
+  const { completed, stopped } = experiment.counts;
+  if (typeof longest !== "number" || trained === null || stopped === 0) return null;
+  const full = longest * (completed + stopped);
+  return trained < full ? { done: trained, full } : null;
+}
+
+/**
+ * Return how much training early stopping has saved so far, over the trials that have completed or were stopped; null if
+ * that cannot be said: nothing was stopped, or there is no longest trial counted in reports.
+ */
+export function savedTraining(
+  trials: readonly Trial[],
+  experiment: Pick<Experiment, "max_t" | "scheduler" | "resolved" | "time_attr">,
+): Saved | null {
+  const longest = (experiment.resolved?.scheduler ?? experiment.scheduler)["max_t"] ?? experiment.max_t;
+  if (typeof longest !== "number" || experiment.time_attr !== "training_iteration") return null;
+  const ended = trials.filter((trial) => trial.state === "completed" || trial.state === "stopped");
+  if (!ended.some((trial) => trial.state === "stopped" && trial.iteration < longest)) return null;
+  return {
+    done: ended.reduce((sum, trial) => sum + Math.min(trial.iteration, longest), 0),
+    full: longest * ended.length,
+  };
+}
+
+export function savedShare({ done, full }: Saved): string {
+  return `${Math.round(100 * (1 - done / full))} %`;
+}

@@ -1,0 +1,95 @@
+import type { Experiment } from "../../api/types";
+import { curvesCall } from "../../charts/copies";
+import type { Across } from "../../curves/across";
+import { BestChart } from "../../curves/BestChart";
+import { elapsed, metric, param, readable } from "../../format";
+import { experimentEnded } from "../../live/states";
+import { useCurves, type LiveExperiment } from "../../live/useExperiment";
+import { Facts, Panel } from "../common/Panel";
+import { SaveMenu } from "../common/SaveMenu";
+import classes from "../common/parts.module.css";
+import { useLater } from "../common/useLater";
+import { useNow } from "../common/useNow";
+
+interface BestPanelProps {
+  experiment: Experiment;
+  live: LiveExperiment;
+  /** The axis of the curves beside it: the same answer has the best value over time, so it is read once. */
+  across: Across;
+  onSelect: (number: number) => void;
+}
+
+/** The best value over time, and the configuration that reached it. */
+export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps) {
+  const curves = useCurves(live, experiment.metric, across);
+  const ended = experimentEnded(experiment.state);
+  const now = useNow(!ended);
+  const { best } = experiment;
+  const until = elapsed(experiment.started_at, experiment.ended_at, now);
+  const soFar = curves.data?.best_so_far;
+  // The answer is asked for together with the curves beside it, but those are drawn first.
+  const later = useLater();
+  if (!later) return null;
+  return (
+    <Panel
+      title={`Best ${experiment.metric} so far`}
+      aside={
+        <div className={classes.controls}>
+          {best && (
+            <button type="button" className={classes.link} onClick={() => onSelect(best.trial_number)}>
+              trial {best.trial_number}, iteration {best.iteration}
+            </button>
+          )}
+          {soFar && (
+            <SaveMenu
+              name={`${experiment.name} best ${experiment.metric}`}
+              rows={() => [["seconds", experiment.metric], ...soFar.x.map((at, i) => [at, soFar.y[i]])]}
+              call={curvesCall(experiment.id, experiment.metric, across)}
+            />
+          )}
+        </div>
+      }
+    >
+      {soFar && soFar.x.length > 0 ? (
+        <BestChart best={soFar} metric={experiment.metric} until={until} height={92} />
+      ) : (
+        <div className={classes.empty} style={{ height: 92 }}>
+          {!curves.data ? "Reading…" : ended ? "No trial reported a value." : "Nothing reported yet."}
+        </div>
+      )}
+      {best ? (
+        <Facts
+          scroll
+          items={Object.entries(readable(best.params, experiment.labels)).map(([name, value]) => [
+            name,
+            <span title={JSON.stringify(value)}>{param(value)}</span>,
+          ])}
+        />
+      ) : (
+        <span className={classes.dimmed}>
+          {experiment.no_best ??
+            (ended ? "There is none, because no trial reported a value." : "Shown after the first report.")}
+        </span>
+      )}
+      {best && <Finished experiment={experiment} onSelect={onSelect} />}
+    </Panel>
+  );
+}
+
+/** The best value may be a peak that was lost again: say what the best trial that was trained to its end has come to. */
+function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | "onSelect">) {
+  const finished = experiment.best?.finished;
+  if (finished) {
+    return (
+      <p className={classes.finished}>
+        Best finished: <b>{metric(finished.value)}</b> by{" "}
+        <button type="button" className={classes.link} onClick={() => onSelect(finished.trial_number)}>
+          trial {finished.trial_number}
+        </button>
+        , trained to iteration {finished.iteration}
+      </p>
+    );
+  }
+  if (!experimentEnded(experiment.state) || experiment.counts.completed > 0) return null;
+  return <p className={classes.finished}>No trial was trained to its end, so the best value may not last.</p>;
+}

@@ -1,0 +1,143 @@
+import { Anchor, Button } from "@mantine/core";
+import { useVirtualizer } from "@tanstack/react-virtual";
+import { memo, useRef, useState, type CSSProperties } from "react";
+import type { Decision } from "../../api/types";
+import { clock, config, moment, param } from "../../format";
+import classes from "./DecisionLog.module.css";
+
+interface DecisionLogProps {
+  /** Undefined while they are being read. */
+  decisions: readonly Decision[] | undefined;
+  onSelect: (number: number) => void;
+  /** The height of the scrolling box; without it, its parent scrolls. */
+  height?: number;
+  /** Make the box as high as the window allows. */
+  tall?: boolean;
+  /** The reason on a line of its own. */
+  narrow?: boolean;
+  /** A decision can be opened to show the numbers behind it. */
+  details?: boolean;
+  /** Reads more; absent if all are shown. */
+  onOlder?: () => Promise<void>;
+}
+
+const NO_DECISIONS: readonly Decision[] = [];
+
+/** The log of decisions, newest first, each with its reason. */
+export const DecisionLog = memo(function DecisionLog({
+  decisions: read,
+  onSelect,
+  height,
+  tall = false,
+  narrow = false,
+  details = false,
+  onOlder,
+}: DecisionLogProps) {
+  const decisions = read ?? NO_DECISIONS;
+  const scroll = useRef<HTMLDivElement>(null);
+  const [open, setOpen] = useState<ReadonlySet<number>>(new Set());
+  const virtual = useVirtualizer({
+    count: decisions.length,
+    getScrollElement: () => scroll.current,
+    estimateSize: () => (narrow ? 48 : 30),
+    overscan: 10,
+    getItemKey: (index) => decisions[index]!.seq,
+  });
+  if (decisions.length === 0)
+    return <p className={classes.none}>{read ? "No decisions yet." : "Reading the decisions…"}</p>;
+  const toggle = (seq: number) =>
+    setOpen((old) => {
+      const next = new Set(old);
+      if (!next.delete(seq)) next.add(seq);
+      return next;
+    });
+  const size: CSSProperties = tall
+    ? { maxHeight: "max(360px, calc(100dvh - 290px))" }
+    : height === undefined
+      ? { height: "100%" }
+      : { maxHeight: height };
+  return (
+    <div
+      ref={scroll}
+      className={classes.scroll}
+      data-narrow={narrow}
+      style={size}
+      tabIndex={0}
+      role="region"
+      aria-label="Decisions, newest first"
+    >
+      <ol style={{ height: virtual.getTotalSize() }}>
+        {virtual.getVirtualItems().map((item) => {
+          const decision = decisions[item.index]!;
+          const facts = details ? factsOf(decision) : [];
+          return (
+            <li
+              key={item.key}
+              ref={virtual.measureElement}
+              data-index={item.index}
+              style={{ transform: `translateY(${item.start}px)` }}
+            >
+              <time dateTime={decision.time} title={moment(decision.time)}>
+                {clock(decision.time)}
+              </time>
+              <span className={classes.kind} data-kind={decision.kind}>
+                {decision.kind}
+              </span>
+              <span className={classes.trial}>
+                {decision.trial_number !== null && (
+                  <Anchor component="button" type="button" size="xs" onClick={() => onSelect(decision.trial_number!)}>
+                    trial {decision.trial_number}
+                  </Anchor>
+                )}
+              </span>
+              <span className={classes.reason}>
+                {decision.reason}
+                {decision.state === "pending" && <em> – not carried out yet</em>}
+                {decision.state === "superseded" && <em> – replaced by a later decision</em>}
+                {facts.length > 0 && (
+                  <button
+                    type="button"
+                    className={classes.more}
+                    aria-expanded={open.has(decision.seq)}
+                    onClick={() => toggle(decision.seq)}
+                  >
+                    {open.has(decision.seq) ? "less" : "details"}
+                  </button>
+                )}
+                {open.has(decision.seq) && (
+                  <dl className={classes.facts}>
+                    {facts.map(([name, value]) => (
+                      <div key={name}>
+                        <dt>{name}</dt>
+                        <dd>{value}</dd>
+                      </div>
+                    ))}
+                  </dl>
+                )}
+              </span>
+            </li>
+          );
+        })}
+      </ol>
+      {onOlder && (
+        <Button m="xs" size="compact-xs" variant="default" onClick={() => void onOlder()}>
+          Older decisions
+        </Button>
+      )}
+    </div>
+  );
+});
+
+/** The numbers behind a decision, without those that its line already shows. */
+export function factsOf(decision: Decision): [string, string][] {
+  const found: [string, string][] = [];
+  for (const [name, value] of Object.entries(decision.payload)) {
+    if (name === "trial" || value === null || value === "" || value === false) continue;
+    if (typeof value === "object" && !Array.isArray(value)) {
+      if (Object.keys(value).length > 0) found.push([name, config(value as Record<string, unknown>)]);
+    } else {
+      found.push([name, param(value)]);
+    }
+  }
+  return found;
+}

@@ -1,0 +1,144 @@
+import { Button, Skeleton, TextInput } from "@mantine/core";
+import { useDebouncedCallback } from "@mantine/hooks";
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { api } from "../../api/client";
+import type { Decision, DecisionKind, Experiment } from "../../api/types";
+import { decisionsCall } from "../../charts/copies";
+import type { Rows } from "../../charts/save";
+import { experimentEnded } from "../../live/states";
+import { keys } from "../../live/useExperiment";
+import type { Address } from "../../pages/useAddress";
+import { DecisionLog } from "./DecisionLog";
+import { chosenTrial, KindChips, TrialFilter } from "../trial/LogFilters";
+import { Panel } from "../common/Panel";
+import classes from "../common/parts.module.css";
+import { ProblemBox } from "../common/Problem";
+import { SaveMenu } from "../common/SaveMenu";
+import { WhatIf } from "./WhatIf";
+
+export const KINDS = [
+  "start",
+  "resume",
+  "pause",
+  "stop",
+  "complete",
+  "exploit",
+  "resize",
+  "retry",
+  "fail",
+  "cancel",
+  "note",
+  "finish",
+] as const satisfies readonly DecisionKind[];
+const REFRESH_MS = 3000;
+
+/** As CSV: those that have been read. */
+function decisionRows(decisions: readonly Decision[]): Rows {
+  return [
+    ["seq", "time", "kind", "trial", "reason", "state"],
+    ...decisions.map((one) => [one.seq, one.time, one.kind, one.trial_number, one.reason, one.state]),
+  ];
+}
+
+export function parseKinds(text: string | null): DecisionKind[] {
+  const asked = new Set((text ?? "").split(","));
+  return KINDS.filter((kind) => asked.has(kind));
+}
+
+/** Every decision with its reason and its numbers, filtered by the service. */
+export default function DecisionsTab({
+  experiment,
+  address,
+  onSelect,
+}: {
+  experiment: Experiment;
+  address: Address;
+  onSelect: (number: number) => void;
+}) {
+  const kinds = parseKinds(address.get("kind"));
+  const text = address.get("q") ?? "";
+  const trial = chosenTrial(address);
+  const [typed, setTyped] = useState(text);
+  const find = useDebouncedCallback((value: string) => address.set({ q: value.trim() }), 250);
+  const query = useInfiniteQuery({
+    queryKey: [...keys.decisions(experiment.id), "found", kinds.join(), text, trial ?? null],
+    queryFn: ({ pageParam, signal }) =>
+      api.decisions(
+        experiment.id,
+        {
+          page_size: 200,
+          kind: kinds,
+          ...(text && { text }),
+          ...(trial !== undefined && { trial }),
+          ...(pageParam && { page_token: pageParam }),
+        },
+        signal,
+      ),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_page_token ?? undefined,
+    refetchInterval: experimentEnded(experiment.state) ? false : REFRESH_MS,
+    placeholderData: (old) => old,
+  });
+  const decisions = query.data?.pages.flatMap((page) => page.items) ?? [];
+  const filtered = kinds.length > 0 || text !== "" || trial !== undefined;
+  const showAll = () => {
+    setTyped("");
+    address.set({ kind: null, q: null, of: null });
+  };
+  return (
+    <>
+      <WhatIf experiment={experiment} onSelect={onSelect} address={address} />
+      <Panel
+        flush
+        title="Decisions"
+        aside={
+          <div className={classes.filterRow}>
+            <KindChips kinds={KINDS} chosen={kinds} onChange={(next) => address.set({ kind: next.join(",") })} />
+            <TrialFilter address={address} />
+            <TextInput
+              size="xs"
+              w={190}
+              placeholder="Search the reasons"
+              aria-label="Search the reasons"
+              data-search
+              value={typed}
+              onChange={(event) => {
+                setTyped(event.currentTarget.value);
+                find(event.currentTarget.value);
+              }}
+            />
+            <SaveMenu
+              name={`${experiment.name} decisions`}
+              picture={false}
+              rows={() => decisionRows(decisions)}
+              call={decisionsCall(experiment.id, { kind: kinds, text, trial })}
+            />
+          </div>
+        }
+      >
+        {query.isError && !query.data && (
+          <ProblemBox error={query.error} what="list of decisions" retry={() => void query.refetch()} />
+        )}
+        {query.isLoading && <Skeleton height={240} />}
+        {query.data && (decisions.length > 0 || !filtered) && (
+          <DecisionLog
+            decisions={decisions}
+            onSelect={onSelect}
+            tall
+            details
+            {...(query.hasNextPage && { onOlder: async () => void (await query.fetchNextPage()) })}
+          />
+        )}
+        {query.data && decisions.length === 0 && filtered && (
+          <p className={classes.none}>
+            No decision matches.{" "}
+            <Button size="compact-xs" variant="default" onClick={showAll}>
+              Show all
+            </Button>
+          </p>
+        )}
+      </Panel>
+    </>
+  );
+}

@@ -1,0 +1,94 @@
+import { MantineProvider } from "@mantine/core";
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { act, render } from "@testing-library/react";
+import { afterEach, describe, expect, it, vi } from "vitest";
+import { api } from "../../api/client";
+import type { Experiment, LogEntry } from "../../api/types";
+import EventsTab from "./EventsTab";
+import { eventWords, GROUPS, kindsOf } from "./eventWords";
+
+describe("an event in words", () => {
+  it.each<[LogEntry["kind"], Record<string, unknown>, string]>([
+    [
+      "driver_started",
+      { epoch: 2, slots: 4, executor: "on Ray" },
+      "A driver took over (epoch 2); there is room for 4 trials at once; on Ray",
+    ],
+    [
+      "segment_started",
+      { segment: 1, startup_s: 1.3, warm: true, placement: { ranks: [{ host: "a" }, { host: "b" }, { host: "a" }] } },
+      "Segment 1 started in 1.3 s in a warm group on a, b",
+    ],
+    [
+      "segment_ended",
+      { segment: 2, outcome: "failed", failure: { message: "boom\nmore", rank: 1, traceback: "" } },
+      "Segment 2 ended: it failed on rank 1: boom",
+    ],
+    ["segment_ended", { segment: 2, outcome: "left", failure: null }, "Segment 2 ended by a decision"],
+    ["reported", { iteration: 9, metrics: { loss: null, acc: 0.123456789 } }, "Iteration 9: loss –, acc 0.123457"],
+    ["commanded", { command: "stop", reason: "" }, "A user asked to stop it"],
+    ["amended", { changes: { num_samples: 40 }, reason: "more" }, "A user changed num_samples: more"],
+    ["enqueued", { points: [{ params: { lr: 1 } }], reason: "" }, "A user enqueued a trial"],
+    ["suggested", { number: 3, params: { lr: 0.5 } }, "The searcher proposed trial 3: lr=0.5"],
+    [
+      "upload_failed",
+      { segment: 1, checkpoint: { id: "ckp_1", step: 6 }, reason: "the disk is full" },
+      "The upload of the checkpoint of iteration 6 failed: the disk is full",
+    ],
+    ["workers_changed", { workers: 6 }, "Elastic trials may now have 6 workers together"],
+    ["workers_changed", { workers: 1 }, "Elastic trials may now have 1 worker together"],
+    ["gpu_hours_spent", { gpu_hours: 8 }, "The budget of 8 GPU hours is used up"],
+  ])("%s", (kind, data, words) => expect(eventWords({ kind, data }).text).toBe(words));
+
+  it("has something to say about every kind, and what is long behind it", () => {
+    const kinds = GROUPS.flatMap((one) => one.kinds);
+    expect(new Set(kinds).size).toBe(23);
+    for (const kind of kinds) expect(eventWords({ kind, data: {} }).text, kind).not.toMatch(/undefined|null|NaN/);
+    const failed = eventWords({ kind: "segment_ended", data: { failure: { message: "boom", traceback: "line 1" } } });
+    expect(failed.more).toBe("line 1");
+  });
+
+  it("leaves out what would hide the rest, unless it is asked for", () => {
+    expect(kindsOf([])).not.toContain("reported");
+    expect(kindsOf([])).toContain("segment_ended");
+    expect(kindsOf(["checkpoints", "driver and limits"])).toEqual(
+      expect.arrayContaining(["upload_failed", "workers_changed"]),
+    );
+    expect(kindsOf(["reports"])).toEqual(["reported"]);
+  });
+});
+
+describe("the list of events", () => {
+  afterEach(() => {
+    vi.restoreAllMocks();
+    vi.useRealTimers();
+  });
+
+  it("is read again only while the experiment runs, and only if its log has grown", async () => {
+    vi.useFakeTimers();
+    const read = vi.spyOn(api, "log").mockResolvedValue({ items: [], next_page_token: null });
+    const client = new QueryClient();
+    const address = { get: () => null, set: () => {} };
+    const tab = (state: Experiment["state"], last_event_seq: number) => (
+      <MantineProvider>
+        <QueryClientProvider client={client}>
+          <EventsTab
+            experiment={{ id: "exp_1", name: "a", state, last_event_seq } as Experiment}
+            address={address}
+            onSelect={() => {}}
+          />
+        </QueryClientProvider>
+      </MantineProvider>
+    );
+    const pass = () => act(() => vi.advanceTimersByTimeAsync(10_000));
+    const { rerender } = render(tab("running", 5));
+    await pass();
+    expect(read).toHaveBeenCalledTimes(1);
+    rerender(tab("running", 6));
+    await pass();
+    expect(read).toHaveBeenCalledTimes(2);
+    rerender(tab("completed", 7));
+    await pass();
+    expect(read).toHaveBeenCalledTimes(2);
+  });
+});

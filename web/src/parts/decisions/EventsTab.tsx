@@ -1,0 +1,155 @@
+import { Anchor, Button, Skeleton } from "@mantine/core";
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { api } from "../../api/client";
+import type { Experiment, LogEntry } from "../../api/types";
+import { logCall } from "../../charts/copies";
+import type { Rows } from "../../charts/save";
+import { clock, moment } from "../../format";
+import { keys } from "../../live/keys";
+import { experimentEnded } from "../../live/states";
+import type { Address } from "../../pages/useAddress";
+import classes from "./EventsTab.module.css";
+import { eventWords, GROUPS, kindsOf } from "./eventWords";
+import { chosenTrial, KindChips, TrialFilter } from "../trial/LogFilters";
+import { Panel } from "../common/Panel";
+import parts from "../common/parts.module.css";
+import { ProblemBox } from "../common/Problem";
+import { SaveMenu } from "../common/SaveMenu";
+
+const REFRESH_MS = 3000;
+
+interface EventsTabProps {
+  experiment: Experiment;
+  address: Address;
+  onSelect: (number: number) => void;
+}
+
+/** Everything that happened, newest first, filtered by the service. */
+export default function EventsTab({ experiment, address, onSelect }: EventsTabProps) {
+  const chosen = (address.get("event") ?? "").split(",").filter((label) => GROUPS.some((one) => one.label === label));
+  const trial = chosenTrial(address);
+  const kind = kindsOf(chosen);
+  // A refetch reads all loaded pages again, so it happens only if the log has grown since the last one began.
+  const upto = experiment.last_event_seq;
+  const query = useInfiniteQuery({
+    queryKey: [...keys.experiment(experiment.id), "log", kind.join(), trial ?? null],
+    queryFn: async ({ pageParam, signal }) => {
+      const page = await api.log(
+        experiment.id,
+        {
+          page_size: 200,
+          kind,
+          ...(trial !== undefined && { trial }),
+          ...(pageParam && { page_token: pageParam }),
+        },
+        signal,
+      );
+      return { ...page, upto };
+    },
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_page_token ?? undefined,
+    refetchInterval: ({ state }) =>
+      !experimentEnded(experiment.state) && state.data?.pages[0]?.upto !== upto ? REFRESH_MS : false,
+    placeholderData: (old) => old,
+  });
+  const entries = query.data?.pages.flatMap((page) => page.items) ?? [];
+  return (
+    <Panel
+      flush
+      title="Events"
+      aside={
+        <div className={parts.filterRow}>
+          <KindChips
+            kinds={GROUPS.map((group) => group.label)}
+            chosen={chosen}
+            onChange={(next) => address.set({ event: next.join(",") })}
+          />
+          <TrialFilter address={address} />
+          <SaveMenu
+            name={`${experiment.name} events`}
+            picture={false}
+            rows={() => entryRows(entries)}
+            call={logCall(experiment.id, { kind, trial })}
+          />
+        </div>
+      }
+    >
+      {query.isError && !query.data && (
+        <ProblemBox error={query.error} what="list of events" retry={() => void query.refetch()} />
+      )}
+      {query.isLoading && <Skeleton height={240} />}
+      {chosen.length === 0 && (
+        <p className={classes.hint}>All but reports and decisions. Choose groups above to see other events.</p>
+      )}
+      {query.data && entries.length === 0 && (
+        <p className={parts.none}>
+          {chosen.length > 0 || trial !== undefined ? "No event matches." : "Nothing has happened yet."}{" "}
+          {(chosen.length > 0 || trial !== undefined) && (
+            <Button size="compact-xs" variant="default" onClick={() => address.set({ event: null, of: null })}>
+              Show all
+            </Button>
+          )}
+        </p>
+      )}
+      {entries.length > 0 && (
+        <ol className={classes.list} aria-label="Events, newest first">
+          {entries.map((entry) => (
+            <Entry key={entry.seq} entry={entry} onSelect={onSelect} />
+          ))}
+        </ol>
+      )}
+      {query.hasNextPage && (
+        <Button
+          m="xs"
+          size="compact-xs"
+          variant="default"
+          loading={query.isFetchingNextPage}
+          onClick={() => void query.fetchNextPage()}
+        >
+          Older events
+        </Button>
+      )}
+    </Panel>
+  );
+}
+
+function Entry({ entry, onSelect }: { entry: LogEntry; onSelect: (number: number) => void }) {
+  const [open, setOpen] = useState(false);
+  const { text, more } = eventWords(entry);
+  const failed = entry.kind === "segment_ended" && entry.data["outcome"] === "failed";
+  return (
+    <li>
+      <time dateTime={entry.time} title={moment(entry.time)}>
+        {clock(entry.time)}
+      </time>
+      <span className={classes.trial}>
+        {entry.trial_number !== null && (
+          <Anchor component="button" type="button" size="xs" onClick={() => onSelect(entry.trial_number!)}>
+            trial {entry.trial_number}
+          </Anchor>
+        )}
+      </span>
+      <span className={classes.words} data-tone={failed ? "bad" : undefined}>
+        {text}
+        {more && (
+          <button type="button" className={classes.more} aria-expanded={open} onClick={() => setOpen(!open)}>
+            {open ? "less" : "details"}
+          </button>
+        )}
+        {open && (
+          <pre className={parts.code} tabIndex={0}>
+            {more}
+          </pre>
+        )}
+      </span>
+    </li>
+  );
+}
+
+function entryRows(entries: readonly LogEntry[]): Rows {
+  return [
+    ["seq", "time", "kind", "trial", "words", "data"],
+    ...entries.map((one) => [one.seq, one.time, one.kind, one.trial_number, eventWords(one).text, one.data]),
+  ];
+}

@@ -1,0 +1,212 @@
+import { Anchor, Button, NumberInput, Select, Switch, TextInput } from "@mantine/core";
+import { useMutation } from "@tanstack/react-query";
+import { useState } from "react";
+import { api } from "../../api/client";
+import type { Experiment, Replay } from "../../api/types";
+import { duration, metric } from "../../format";
+import { replayCall } from "../../charts/copies";
+import type { Address } from "../../pages/useAddress";
+import { CopyMenu } from "../common/CopyMenu";
+import { Mistakes } from "../common/Mistakes";
+import { Panel } from "../common/Panel";
+import classes from "./WhatIf.module.css";
+
+const SCHEDULERS = ["asha", "hyperband", "median", "fifo", "freeze_thaw"];
+
+interface WhatIfProps {
+  experiment: Experiment;
+  onSelect: (number: number) => void;
+  /** Keeps what is asked. */
+  address: Address;
+}
+
+/** What would have happened under another scheduler, beside what did: the recorded trials are replayed, nothing is trained. */
+export function WhatIf({ experiment, onSelect, address }: WhatIfProps) {
+  const scheduler = SCHEDULERS.find((one) => one === address.get("if")) ?? null;
+  const [options, setOptions] = useState(address.get("ifwith") ?? "");
+  const slots = Number(address.get("ifslots"));
+  const concurrent = Number.isInteger(slots) && slots > 0 ? slots : null;
+  const asked = {
+    scheduler: scheduler === null ? null : { type: scheduler, ...optionsOf(options) },
+    search: null,
+    max_concurrent_trials: concurrent,
+  };
+  const replay = useMutation({ mutationFn: () => api.replay(experiment.id, asked) });
+  return (
+    <Panel title="What if?" aside={<CopyMenu call={replayCall(experiment.id, asked)} />}>
+      <p className={classes.words}>
+        Replay the recorded reports of the trials under another scheduler, and compare the outcome. Nothing is trained
+        or changed.
+      </p>
+      <form
+        className={classes.form}
+        onSubmit={(event) => {
+          event.preventDefault();
+          replay.mutate();
+        }}
+      >
+        <Select
+          label="Scheduler"
+          size="xs"
+          placeholder="as it was"
+          clearable
+          data={SCHEDULERS}
+          value={scheduler}
+          onChange={(value) => address.set({ if: value })}
+        />
+        <TextInput
+          label="Its options"
+          size="xs"
+          placeholder="reduction_factor=4, grace_period=2"
+          w={260}
+          disabled={scheduler === null}
+          value={options}
+          onChange={(event) => setOptions(event.currentTarget.value)}
+          onBlur={() => address.set({ ifwith: options })}
+        />
+        <NumberInput
+          label="Trials at the same time"
+          size="xs"
+          placeholder="as it was"
+          w={170}
+          min={1}
+          allowDecimal={false}
+          value={concurrent ?? ""}
+          onChange={(value) => address.set({ ifslots: typeof value === "number" ? String(value) : null })}
+        />
+        <Button type="submit" size="xs" loading={replay.isPending} disabled={scheduler === null && concurrent === null}>
+          Replay
+        </Button>
+      </form>
+      {replay.isError && <Mistakes error={replay.error} title="It could not be replayed" />}
+      {replay.data && <Compared replay={replay.data} experiment={experiment} onSelect={onSelect} />}
+    </Panel>
+  );
+}
+
+/** "reduction_factor=4, brackets=2" as an object. A value that is no JSON is text. */
+export function optionsOf(text: string): Record<string, unknown> {
+  const found: Record<string, unknown> = {};
+  for (const part of text.split(",")) {
+    const [name = "", ...rest] = part.split("=");
+    if (name.trim() === "") continue;
+    const value = rest.join("=").trim();
+    try {
+      found[name.trim()] = JSON.parse(value);
+    } catch {
+      found[name.trim()] = value;
+    }
+  }
+  return found;
+}
+
+interface ComparedProps extends Omit<WhatIfProps, "address"> {
+  replay: Replay;
+}
+
+export function Compared({ replay, experiment, onSelect }: ComparedProps) {
+  const [all, setAll] = useState(false);
+  const { recorded, replayed } = replay;
+  const rows: [string, string, string][] = [
+    ["Trials started", String(recorded.trials), String(replayed.trials)],
+    ["Reports", recorded.reports.toLocaleString("en"), replayed.reports.toLocaleString("en")],
+    ["Training of all trials", duration(recorded.training_s), duration(replayed.training_s)],
+    ["From start to end", duration(recorded.duration_s), duration(replayed.duration_s)],
+    [`Best ${experiment.metric}`, metric(recorded.best_value), metric(replayed.best_value)],
+    ["Best trial", said(recorded.best_trial), said(replayed.best_trial)],
+  ];
+  const others = replay.trials.filter((one) => isDifferent(one));
+  const shown = all ? replay.trials : others;
+  return (
+    <div className={classes.result}>
+      <p className={classes.summary} role="status">
+        {replay.summary}
+      </p>
+      <div className={classes.scroll} tabIndex={0} role="region" aria-label="Recorded and replayed">
+        <table className={classes.table}>
+          <thead>
+            <tr>
+              <th scope="col">
+                <span className={classes.hidden}>What</span>
+              </th>
+              <th scope="col">What happened ({experiment.method})</th>
+              <th scope="col">What would have ({replay.method})</th>
+            </tr>
+          </thead>
+          <tbody>
+            {rows.map(([name, before, after]) => (
+              <tr key={name} data-same={before === after}>
+                <th scope="row">{name}</th>
+                <td>{before}</td>
+                <td>{after}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {replay.notes.length > 0 && (
+        <ul className={classes.notes}>
+          {replay.notes.map((note) => (
+            <li key={note}>{note}</li>
+          ))}
+        </ul>
+      )}
+      <div className={classes.head}>
+        <b>
+          {others.length === 0
+            ? "Every trial would have ended in the same way."
+            : `${others.length} of ${replay.trials.length} trials would have ended differently`}
+        </b>
+        <Switch size="xs" label="Show all trials" checked={all} onChange={(e) => setAll(e.currentTarget.checked)} />
+      </div>
+      {shown.length > 0 && (
+        <div className={classes.scroll} tabIndex={0} role="region" aria-label="Trials side by side">
+          <table className={classes.table}>
+            <thead>
+              <tr>
+                <th scope="col">Trial</th>
+                <th scope="col">Recorded</th>
+                <th scope="col">Replayed</th>
+              </tr>
+            </thead>
+            <tbody>
+              {shown.slice(0, MOST).map((one) => (
+                <tr key={one.number}>
+                  <td>
+                    <Anchor component="button" type="button" size="sm" onClick={() => onSelect(one.number)}>
+                      {one.number}
+                    </Anchor>
+                  </td>
+                  <td>{outcome(one.recorded)}</td>
+                  <td>{one.replayed ? outcome(one.replayed) : "not started"}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+          {shown.length > MOST && <p className={classes.words}>{shown.length - MOST} more are not shown.</p>}
+        </div>
+      )}
+    </div>
+  );
+}
+
+const MOST = 200;
+type Outcome = Replay["trials"][number]["recorded"];
+
+function isDifferent({ recorded, replayed }: Replay["trials"][number]): boolean {
+  return replayed === null || recorded.state !== replayed.state || recorded.iterations !== replayed.iterations;
+}
+
+function outcome({ state, iterations, value, reason }: Outcome) {
+  return (
+    <>
+      {state === "censored" ? "would have continued" : state} after {iterations}{" "}
+      {iterations === 1 ? "report" : "reports"}, {metric(value)}
+      {reason && <span className={classes.reason}>{reason}</span>}
+    </>
+  );
+}
+
+function said(trial: number | null): string {
+  return trial === null ? "–" : `trial ${trial}`;
+}

@@ -1,0 +1,153 @@
+/** What an entry of an experiment's log says, in one sentence. */
+
+import type { LogEntry } from "../../api/types";
+import { bytes, config, duration, metric, number, param } from "../../format";
+
+type Data = Readonly<Record<string, unknown>>;
+
+/** The kinds in groups, so that one need not read through a long list of them. */
+export const GROUPS: readonly { label: string; kinds: readonly LogEntry["kind"][] }[] = [
+  { label: "starts", kinds: ["waiting", "segment_started"] },
+  { label: "ends", kinds: ["segment_ended", "stop_judged"] },
+  { label: "reports", kinds: ["reported"] },
+  { label: "checkpoints", kinds: ["checkpoint_saved", "checkpoint_deleted", "upload_failed", "pinned"] },
+  { label: "users", kinds: ["commanded", "amended", "enqueued"] },
+  { label: "search", kinds: ["suggested", "drawn", "noted", "model_fitted"] },
+  {
+    label: "driver and limits",
+    kinds: ["driver_started", "slots_changed", "workers_changed", "room_wanted", "budget_spent", "gpu_hours_spent"],
+  },
+  { label: "decisions", kinds: ["decision"] },
+];
+
+/**
+ * Return the kinds of the chosen groups. If none is chosen: all but reports and decisions, which other tabs show and which would hide
+ * the rest.
+ */
+export function kindsOf(chosen: readonly string[]): LogEntry["kind"][] {
+  const groups = GROUPS.filter(({ label }) =>
+    chosen.length > 0 ? chosen.includes(label) : label !== "reports" && label !== "decisions",
+  );
+  return groups.flatMap(({ kinds }) => kinds);
+}
+
+interface Failed {
+  message?: string;
+  rank?: number | null;
+  traceback?: string;
+}
+
+/** Return the words and, if there is more to tell, the long text behind them. */
+export function eventWords(entry: Pick<LogEntry, "kind" | "data">): { text: string; more?: string } {
+  const data = entry.data as Data;
+  const segment = data["segment"] === undefined ? "Its segment" : `Segment ${param(data["segment"])}`;
+  switch (entry.kind) {
+    case "driver_started":
+      return {
+        text: [
+          `A driver took over (epoch ${param(data["epoch"])})`,
+          data["slots"] ? `there is room for ${param(data["slots"])} trials at once` : "",
+          param(data["executor"]),
+        ]
+          .filter(Boolean)
+          .join("; "),
+      };
+    case "waiting":
+      return { text: `${segment} waits: ${param(data["reason"])}` };
+    case "segment_started": {
+      const places = hosts(data["placement"]);
+      const took = typeof data["startup_s"] === "number" ? ` in ${duration(data["startup_s"])}` : "";
+      return { text: `${segment} started${took}${data["warm"] ? " in a warm group" : ""}${places}` };
+    }
+    case "segment_ended": {
+      const failure: Failed | null = data["failure"] ?? null;
+      const outcome = { returned: ": its function returned", left: " by a decision", failed: ": it failed" }[
+        param(data["outcome"])
+      ];
+      const why = failure?.message ? `: ${failure.message.split("\n")[0]}` : "";
+      const rank = failure?.rank === null || failure?.rank === undefined ? "" : ` on rank ${failure.rank}`;
+      const text = `${segment} ended${outcome ?? ""}${rank}${why}`;
+      return failure?.traceback ? { text, more: failure.traceback } : { text };
+    }
+    case "reported": {
+      const metrics = Object.entries((data["metrics"] ?? {}) as Record<string, number | null>);
+      const said = metrics.map(([name, value]) => `${name} ${metric(value)}`).join(", ");
+      return { text: `Iteration ${param(data["iteration"])}: ${said || "no metrics"}` };
+    }
+    case "decision":
+      return { text: `${param(data["kind"])}: ${param(data["reason"])}` };
+    case "stop_judged":
+      return {
+        text: `A stop function answered at iteration ${param(data["iteration"])}`,
+        more: pretty(data["answers"]),
+      };
+    case "checkpoint_saved": {
+      const found = data["checkpoint"] as { step?: number; bytes?: number } | null;
+      return {
+        text: `The checkpoint of iteration ${param(found?.step)} is complete${found?.bytes ? ` (${bytes(found.bytes)})` : ""}`,
+      };
+    }
+    case "checkpoint_deleted":
+      return { text: `Checkpoint ${param(data["checkpoint"])} was deleted` };
+    case "upload_failed": {
+      const lost = data["checkpoint"] as { step?: number } | null | undefined;
+      return { text: `The upload of the checkpoint of iteration ${param(lost?.step)} failed${because(data)}` };
+    }
+    case "pinned":
+      return { text: `Checkpoint ${param(data["checkpoint"])} was ${data["pinned"] ? "pinned" : "unpinned"}` };
+    case "suggested":
+      return {
+        text:
+          data["params"] === null
+            ? "The searcher has no more configurations"
+            : `The searcher proposed trial ${param(data["number"])}: ${config((data["params"] ?? {}) as Data)}`,
+      };
+    case "drawn":
+      return { text: `It asked for ${param(data["name"])} and got ${param(data["value"])}` };
+    case "noted":
+      return { text: `Its code noted ${config((data["notes"] ?? {}) as Data)}` };
+    case "model_fitted":
+      return { text: "A model was fitted to the reports" };
+    case "commanded":
+      return { text: `A user asked to ${param(data["command"])} it${because(data)}` };
+    case "amended":
+      return {
+        text: `A user changed ${Object.keys(data["changes"] ?? {}).join(", ")}${because(data)}`,
+        more: pretty(data["changes"]),
+      };
+    case "enqueued": {
+      const points = Array.isArray(data["points"]) ? data["points"] : [];
+      return {
+        text: `A user enqueued ${points.length === 1 ? "a trial" : `${points.length} trials`}${because(data)}`,
+        more: pretty(points),
+      };
+    }
+    case "room_wanted":
+      return { text: `${segment} has to leave ${param(data["reason"])}` };
+    case "budget_spent":
+      return { text: `The time budget of ${duration(data["seconds"] as number)} is used up` };
+    case "gpu_hours_spent":
+      return { text: `The budget of ${number(data["gpu_hours"] as number)} GPU hours is used up` };
+    case "slots_changed":
+      return { text: `The cluster now has room for ${param(data["slots"])} trials at once` };
+    case "workers_changed": {
+      const workers = data["workers"] === 1 ? "1 worker" : `${param(data["workers"])} workers`;
+      return { text: `Elastic trials may now have ${workers} together` };
+    }
+  }
+}
+
+function because(data: Data): string {
+  return data["reason"] ? `: ${param(data["reason"])}` : "";
+}
+
+function pretty(value: unknown): string {
+  return JSON.stringify(value, null, 2);
+}
+
+/** " on node-a, node-b" */
+function hosts(placement: unknown): string {
+  const ranks = (placement as { ranks?: { host?: string; node?: string }[] } | null)?.ranks;
+  if (!Array.isArray(ranks) || ranks.length === 0) return "";
+  return ` on ${[...new Set(ranks.map((rank) => rank.host || rank.node || "?"))].join(", ")}`;
+}

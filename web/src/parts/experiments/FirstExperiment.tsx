@@ -1,0 +1,74 @@
+import { CopyButton, Button, Tabs } from "@mantine/core";
+import { ROOT } from "../../api/root";
+import { Panel } from "../common/Panel";
+import classes from "../common/parts.module.css";
+
+const PYTHON = `import tuner
+
+def train(config):
+    for epoch in range(27):
+        accuracy = ...                      # your training, on every rank
+        tuner.report({"accuracy": accuracy})
+
+tuner.run(
+    train,
+    {"lr": tuner.loguniform(1e-4, 1e-1), "width": tuner.choice([16, 32, 64])},
+    metric="accuracy", mode="max", num_samples=16, max_t=27, num_workers=2,
+)`;
+
+const curl = (root: string) => `curl -X POST ${root}api/v1/experiments -H 'Content-Type: application/json' -d '{
+  "name": "digits", "entrypoint": "tuner.examples.digits:train",
+  "space": {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1},
+            "width": {"type": "choice", "categories": [16, 32, 64]}},
+  "metric": "accuracy", "mode": "max", "num_samples": 16, "seed": 1,
+  "search": {"type": "random"},
+  "scheduler": {"type": "asha", "max_t": 27, "grace_period": 1, "reduction_factor": 3},
+  "scaling": {"num_workers": 2, "resources_per_worker": {"CPU": 0.5}}
+}'`;
+
+/** Nothing there yet: what to do next. */
+export function FirstExperiment() {
+  return (
+    <div style={{ maxWidth: 820, margin: "32px auto" }}>
+      <h1 style={{ fontSize: 20, margin: "0 0 4px" }}>No experiments yet</h1>
+      <p style={{ margin: "0 0 16px" }} className={classes.dimmed}>
+        Start one in any of these ways; it shows up here by itself.
+      </p>
+      <Panel>
+        <Tabs defaultValue="python">
+          <Tabs.List mb="sm">
+            <Tabs.Tab value="python">Python</Tabs.Tab>
+            <Tabs.Tab value="http">HTTP</Tabs.Tab>
+            <Tabs.Tab value="demo">Demo</Tabs.Tab>
+          </Tabs.List>
+          <Tabs.Panel value="python">
+            <Snippet text={PYTHON} />
+          </Tabs.Panel>
+          <Tabs.Panel value="http">
+            <Snippet text={curl(new URL(ROOT, window.location.href).href)} />
+          </Tabs.Panel>
+          <Tabs.Panel value="demo">
+            <Snippet text="tuner demo" />
+          </Tabs.Panel>
+        </Tabs>
+      </Panel>
+    </div>
+  );
+}
+
+export function Snippet({ text }: { text: string }) {
+  return (
+    <div style={{ position: "relative" }}>
+      <pre className={classes.code} tabIndex={0}>
+        {text}
+      </pre>
+      <CopyButton value={text}>
+        {({ copied, copy }) => (
+          <Button size="compact-xs" variant="default" onClick={copy} style={{ position: "absolute", top: 8, right: 8 }}>
+            {copied ? "Copied" : "Copy"}
+          </Button>
+        )}
+      </CopyButton>
+    </div>
+  );
+}

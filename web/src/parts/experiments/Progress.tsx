@@ -1,0 +1,59 @@
+import type { Experiment, TrialState } from "../../api/types";
+import { experimentEnded } from "../../live/states";
+import classes from "../common/parts.module.css";
+
+const ORDER: [TrialState, string][] = [
+  ["completed", "good"],
+  ["stopped", "calm"],
+  ["failed", "bad"],
+  ["cancelled", "quiet"],
+  ["running", "active"],
+  ["paused", "held"],
+  ["pending", "wait"],
+];
+
+/** Trials by state as one bar; the rest of it is what has not been started. */
+export function Progress({
+  experiment,
+  words,
+}: {
+  experiment: Pick<Experiment, "state" | "counts" | "trials" | "num_samples">;
+  words?: boolean;
+}) {
+  const { state, counts, trials, num_samples } = experiment;
+  // Trials that users asked for come on top of num_samples.
+  const expected = Math.max(num_samples ?? trials, trials);
+  const total = Math.max(expected, 1);
+  const parts = ORDER.filter(([state]) => counts[state] > 0);
+  const ended = counts.completed + counts.stopped + counts.failed + counts.cancelled;
+  const said = parts.map(([state]) => `${counts[state]} ${state}`).join(", ") || "no trials yet";
+  return (
+    <div className={classes.progress} title={said}>
+      <div className={classes.bar} role="img" aria-label={`${ended} of ${expected} trials ended: ${said}`}>
+        {parts.map(([state, tone]) => (
+          <i key={state} data-tone={tone} style={{ width: `${(100 * counts[state]) / total}%` }} />
+        ))}
+      </div>
+      {words ? (
+        <span className={classes.progressWords}>
+          {parts.length === 0
+            ? "no trials yet"
+            : parts.map(([state, tone]) => (
+                <span key={state}>
+                  <i data-tone={tone} aria-hidden /> {counts[state]} {state}
+                </span>
+              ))}
+          {expected > trials && (
+            <span className={classes.dimmed}>
+              {expected - trials} {experimentEnded(state) ? "never started" : "to come"}
+            </span>
+          )}
+        </span>
+      ) : (
+        <span className={classes.progressCount}>
+          {ended}/{expected}
+        </span>
+      )}
+    </div>
+  );
+}

@@ -1,0 +1,43 @@
+import { useQuery } from "@tanstack/react-query";
+import { api } from "../../api/client";
+import { metric as written } from "../../format";
+import { keys } from "../../live/keys";
+import classes from "../common/parts.module.css";
+
+const [WIDTH, HEIGHT] = [90, 22];
+
+/** Show the best value over time as a small line. It is read again when there is a new best value. */
+export function Spark({ id, metric, value }: { id: string; metric: string; value: number | null }) {
+  const { data } = useQuery({
+    queryKey: [...keys.experiment(id), "spark", value],
+    queryFn: ({ signal }) => api.bestSoFar(id, {}, signal),
+    enabled: value !== null,
+    staleTime: Infinity,
+    placeholderData: (old) => old,
+  });
+  if (!data || data.x.length === 0) return null;
+  return (
+    <svg
+      className={classes.spark}
+      viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+      preserveAspectRatio="none"
+      role="img"
+      aria-label={`Best ${metric} over time, from ${written(data.y[0])} to ${written(data.y[data.y.length - 1])}`}
+    >
+      <path d={steps(data.x, data.y, WIDTH, HEIGHT)} />
+    </svg>
+  );
+}
+
+/** Steps from the left to the right edge; the last value holds until the end. */
+export function steps(x: readonly number[], y: readonly number[], width: number, height: number): string {
+  const [low, high] = [Math.min(...y), Math.max(...y)];
+  const end = x[x.length - 1]! * 1.08 || 1;
+  const across = (value: number) => ((value / end) * width).toFixed(1);
+  const down = (value: number) =>
+    high > low ? height - 2 - ((value - low) / (high - low)) * (height - 4) : height / 2;
+  const parts = x.map((at, i) =>
+    i === 0 ? `M${across(at)} ${down(y[0]!).toFixed(1)}` : `H${across(at)}V${down(y[i]!).toFixed(1)}`,
+  );
+  return `${parts.join("")}H${width}`;
+}

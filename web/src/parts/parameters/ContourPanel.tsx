@@ -1,0 +1,106 @@
+import { Select } from "@mantine/core";
+import { useMemo, type ReactNode } from "react";
+import type { Experiment, Trial } from "../../api/types";
+import { trialsCall } from "../../charts/copies";
+import type { Dimension } from "../../charts/dimensions";
+import { trialsRows } from "../../charts/save";
+import { dotsOf, heatOf } from "../../charts/scatter";
+import { ScatterChart, type Marking } from "../../charts/ScatterChart";
+import { rankedOf, shareOfRank } from "../../curves/colours";
+import type { Address } from "../../pages/useAddress";
+import { Panel } from "../common/Panel";
+import classes from "../common/parts.module.css";
+import { SaveMenu } from "../common/SaveMenu";
+
+interface ContourPanelProps extends Marking {
+  experiment: Experiment;
+  trials: readonly Trial[];
+  /** The most important parameter first. */
+  dimensions: readonly Dimension[];
+  where: readonly string[];
+  address: Address;
+  /** Chooses the objective, if there are several. */
+  objective?: ReactNode;
+}
+
+/** Two parameters together: where good trials lie. */
+export function ContourPanel(props: ContourPanelProps) {
+  const { experiment, trials, dimensions, where, address, objective, ...marking } = props;
+  const { rank, only } = marking;
+  const [px, py] = [address.get("px"), address.get("py")];
+  const { parameters, across, up } = useMemo(() => pairOf(dimensions, px, py), [dimensions, px, py]);
+  const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
+  const dots = useMemo(
+    () =>
+      across && up
+        ? dotsOf(
+            trials.filter((trial) => rank.has(trial.number)),
+            across,
+            up,
+          )
+        : [],
+    [trials, rank, across, up],
+  );
+  const heat = useMemo(() => {
+    const shown = only ? dots.filter((dot) => only.has(dot.number)) : dots;
+    return heatOf(shown, (number) => shareOfRank(rank.get(number), rankedOf(rank)), {
+      columns: 48,
+      rows: 30,
+      categoriesAcross: across?.range ? null : (across?.categories.length ?? null),
+      categoriesUp: up?.range ? null : (up?.categories.length ?? null),
+    });
+  }, [dots, rank, only, across, up]);
+  if (!across || !up) return null;
+  const choose = (key: string, label: string, value: string) => (
+    <Select
+      size="xs"
+      w={150}
+      aria-label={label}
+      allowDeselect={false}
+      data={parameters.map((one) => ({ value: one.id, label: one.label }))}
+      value={value}
+      onChange={(next) => address.set({ [key]: next })}
+    />
+  );
+  return (
+    <Panel
+      title="Two parameters together"
+      aside={
+        <div className={classes.controls}>
+          {choose("px", "Horizontal parameter", across.id)}
+          {choose("py", "Vertical parameter", up.id)}
+          {objective}
+          <SaveMenu
+            name={`${experiment.name} ${across.id} ${up.id}`}
+            rows={() => trialsRows(trials, only)}
+            call={trialsCall(experiment.id, where)}
+          />
+        </div>
+      }
+    >
+      <ScatterChart
+        dots={dots}
+        across={across}
+        up={up}
+        trials={byNumber}
+        metric={experiment.metric}
+        heat={heat}
+        height={340}
+        label={`${dots.length} trials by ${across.label} and ${up.label}; the table has the numbers`}
+        {...marking}
+      />
+      <p className={classes.noShares}>
+        Colours show the rank in {experiment.metric}, as in the curves. Between trials they are a mean of the nearby
+        ones, in which other parameters differ; places far from any trial stay empty.
+      </p>
+    </Panel>
+  );
+}
+
+/** Return the parameters that can be chosen, and the two that are: those of these names, or else the most important ones. */
+function pairOf(dimensions: readonly Dimension[], px: string | null, py: string | null) {
+  const parameters = dimensions.filter((one) => !one.objective);
+  const across = parameters.find((one) => one.id === px) ?? parameters[0];
+  const up = parameters.find((one) => one.id === py) ?? parameters.find((one) => one !== across);
+  return { parameters, across, up };
+}

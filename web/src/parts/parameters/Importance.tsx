@@ -1,0 +1,135 @@
+import { Skeleton } from "@mantine/core";
+import { useDebouncedValue } from "@mantine/hooks";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import type { ReactNode } from "react";
+import { api } from "../../api/client";
+import type { Experiment, Importances } from "../../api/types";
+import { importanceCall } from "../../charts/copies";
+import { experimentEnded } from "../../live/states";
+import { keys } from "../../live/useExperiment";
+import { Panel } from "../common/Panel";
+import { ProblemBox } from "../common/Problem";
+import { SaveMenu } from "../common/SaveMenu";
+import classes from "../common/parts.module.css";
+
+const TITLE = "Importance of parameters";
+const REFRESH_MS = 20_000;
+/** Milliseconds without a change of the filters before the service is asked again. */
+const SETTLE_MS = 200;
+/** Fewer trials than this for each parameter are few. */
+const PER_PARAMETER = 15;
+
+interface ImportanceProps {
+  experiment: Experiment;
+  /** The filters as conditions of the service; only trials that meet them count. */
+  where: readonly string[];
+  /** The objective; null for the first one. */
+  metric?: string | null;
+  /** Chooses the objective, if there are several. */
+  objective?: ReactNode;
+}
+
+/** Show how much each parameter mattered for an objective, as far as the trials that have ended can tell. */
+export default function Importance({ experiment, where, metric = null, objective }: ImportanceProps) {
+  const [chosen] = useDebouncedValue(where, SETTLE_MS);
+  const query = useQuery({
+    queryKey: keys.importance(experiment.id, metric, chosen),
+    queryFn: ({ signal }) => api.importance(experiment.id, metric, chosen, signal),
+    refetchInterval: experimentEnded(experiment.state) ? false : REFRESH_MS,
+    placeholderData: keepPreviousData,
+  });
+  if (query.isError && !query.data)
+    return <ProblemBox error={query.error} what="importance of parameters" retry={() => void query.refetch()} />;
+  if (!query.data)
+    return (
+      <Panel title={TITLE}>
+        <Skeleton height={60} />
+      </Panel>
+    );
+  const { items } = query.data;
+  return (
+    <Panel
+      title={experiment.objectives.length > 1 ? `${TITLE} for ${query.data.metric}` : TITLE}
+      aside={
+        <div className={classes.controls}>
+          {objective}
+          {items.length > 0 && (
+            <SaveMenu
+              name={`${experiment.name} importance`}
+              rows={() => [["parameter", "share"], ...items.map(({ parameter, share }) => [parameter, share])]}
+              call={importanceCall(experiment.id, where, metric)}
+            />
+          )}
+        </div>
+      }
+    >
+      <Shares found={query.data} caution={cautionOf(query.data, experiment)} chosen={chosen.length > 0} />
+    </Panel>
+  );
+}
+
+/** Return why the shares are only a hint; null if they are reliable. */
+export function cautionOf(
+  { items, trials }: Importances,
+  experiment: Pick<Experiment, "counts" | "scheduler" | "resolved">,
+): string | null {
+  const { completed, stopped } = experiment.counts;
+  if ((experiment.resolved?.scheduler ?? experiment.scheduler)["type"] === "pbt") {
+    return "PBT changed values during training, but only the newest ones are used here: see the lineage of the best trial.";
+  }
+  if (stopped > 4 * completed) {
+    return `${stopped} of ${completed + stopped} trials were stopped early. Their early values say little about the importance for final values.`;
+  }
+  if (trials < PER_PARAMETER * items.length) {
+    return `${trials} trials are few for ${items.length} ${items.length === 1 ? "parameter" : "parameters"}: a small share here does not mean that a parameter does not matter.`;
+  }
+  return null;
+}
+
+export function Shares({
+  found: { items, metric, needed, trials },
+  caution,
+  chosen = false,
+}: {
+  found: Importances;
+  caution: string | null;
+  /** Filters leave out some trials. */
+  chosen?: boolean;
+}) {
+  if (items.length === 0) {
+    return (
+      <p className={classes.noShares}>
+        {trials < needed && chosen
+          ? `${trials} of the chosen trials ${trials === 1 ? "has" : "have"} ended with a result; ${needed} are needed.`
+          : trials < needed
+            ? `Shown once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"} so far.`
+            : "The results do not show any difference between parameters."}
+      </p>
+    );
+  }
+  return (
+    <>
+      <dl className={classes.shares} aria-label={`Importance of parameters for ${metric}`}>
+        {items.map(({ parameter, share }) => (
+          <div key={parameter}>
+            <dt title={parameter}>{parameter}</dt>
+            <dd>
+              <div>
+                <i style={{ width: `${100 * share}%` }} aria-hidden />
+              </div>
+              <span>{share > 0 && share < 0.005 ? "< 1" : Math.round(100 * share)} %</span>
+            </dd>
+          </div>
+        ))}
+      </dl>
+      {caution && (
+        <p className={classes.caution}>
+          <b>This is only a hint.</b> {caution}
+        </p>
+      )}
+      <p className={classes.noShares}>
+        PED-ANOVA over {trials} {chosen && "chosen "}trials that have ended with a result
+      </p>
+    </>
+  );
+}

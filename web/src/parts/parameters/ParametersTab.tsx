@@ -1,0 +1,156 @@
+import { Select } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { api } from "../../api/client";
+import type { Experiment, Trial } from "../../api/types";
+import { trialsCall } from "../../charts/copies";
+import { trialsRows } from "../../charts/save";
+import { ParallelChart } from "../../charts/ParallelChart";
+import { inOrder, underObjective, type Dimension } from "../../charts/dimensions";
+import { ranks } from "../../curves/colours";
+import { keys } from "../../live/useExperiment";
+import { formatBrushes, formatList, parseList, type Brushes, type Chosen } from "../../pages/address";
+import type { Address } from "../../pages/useAddress";
+import { ContourPanel } from "./ContourPanel";
+import Importance from "./Importance";
+import type { Sample } from "../../live/changes";
+import { Panel } from "../common/Panel";
+import { SaveMenu } from "../common/SaveMenu";
+import { SampleNote } from "../common/SampleNote";
+import SlicesPanel from "./SlicesPanel";
+import classes from "../common/parts.module.css";
+
+interface ParametersTabProps {
+  experiment: Experiment;
+  trials: readonly Trial[];
+  dimensions: readonly Dimension[];
+  rank: ReadonlyMap<number, number>;
+  brushes: Brushes;
+  sample: Sample | undefined;
+  /** The colours of the picked trials, by number. */
+  colours: ReadonlyMap<number, string>;
+  only: ReadonlySet<number> | null;
+  selected: number | null;
+  pointed: number | null;
+  onSelect: (number: number) => void;
+  onPoint: (number: number | null) => void;
+  /** The filters as conditions of the service. */
+  where: readonly string[];
+  address: Address;
+}
+
+/** Show how parameters and results are related: all trials on parallel axes, and how much each parameter mattered. */
+export default function ParametersTab({
+  experiment,
+  sample,
+  trials,
+  dimensions,
+  brushes,
+  where,
+  address,
+  rank,
+  ...rest
+}: ParametersTabProps) {
+  const names = experiment.objectives.map(({ metric }) => metric);
+  const asked = address.get("objective");
+  const metric = asked !== null && asked !== experiment.metric && names.includes(asked) ? asked : null;
+  const shown = useMemo(() => underObjective(experiment, trials, metric), [experiment, trials, metric]);
+  const places = useMemo(
+    () => (metric === null ? rank : ranks(shown.trials, shown.experiment.mode)),
+    [metric, rank, shown],
+  );
+  const objective = names.length > 1 && (
+    <Select
+      size="xs"
+      w={150}
+      aria-label="Objective"
+      allowDeselect={false}
+      data={names}
+      value={metric ?? experiment.metric}
+      onChange={(value) => address.set({ objective: value === experiment.metric ? null : value })}
+    />
+  );
+  // The most important parameters come first. The order stays while trials are chosen, so that no axis moves under the mouse.
+  const importance = useQuery({
+    queryKey: keys.importance(experiment.id),
+    queryFn: ({ signal }) => api.importance(experiment.id, null, [], signal),
+  });
+  const items = importance.data?.items;
+  const byImportance = useMemo(() => {
+    const place = new Map(items?.map(({ parameter }, i) => [parameter, i]));
+    const placeOf = ({ id }: Dimension) => place.get(id) ?? Infinity;
+    return [...dimensions].sort((a, b) => Number(a.objective) - Number(b.objective) || placeOf(a) - placeOf(b) || 0);
+  }, [dimensions, items]);
+  const axesText = address.get("axes");
+  const ordered = useMemo(() => inOrder(byImportance, parseList(axesText)), [byImportance, axesText]);
+  const onMove = (id: string, to: number) => {
+    const others = ordered.map((one) => one.id).filter((one) => one !== id);
+    address.set({ axes: formatList([...others.slice(0, to), id, ...others.slice(to)]) });
+  };
+  const onBrush = (id: string, chosen: Chosen | null) => {
+    const { [id]: _, ...others } = brushes;
+    address.set({ brush: formatBrushes(chosen ? { ...others, [id]: chosen } : others) });
+  };
+  return (
+    <>
+      <Panel
+        title="Parallel coordinates"
+        aside={
+          <>
+            <span className={classes.dimmed}>
+              drag along an axis to choose trials, click it to take the choice back; drag a name to move its axis
+            </span>
+            {axesText && (
+              <button type="button" className={classes.link} onClick={() => address.set({ axes: null })}>
+                order by importance
+              </button>
+            )}
+            <SaveMenu
+              name={`${experiment.name} parameters`}
+              rows={() => trialsRows(trials, rest.only)}
+              call={trialsCall(experiment.id, where)}
+            />
+          </>
+        }
+      >
+        <SampleNote sample={sample} />
+        {ordered.length > 1 ? (
+          <ParallelChart
+            trials={trials}
+            dimensions={ordered}
+            brushes={brushes}
+            onBrush={onBrush}
+            onMove={onMove}
+            height={340}
+            rank={places}
+            {...rest}
+          />
+        ) : (
+          <div className={classes.empty} style={{ height: 160 }}>
+            {trials.length ? "There is one parameter with one value." : "No trial has been started yet."}
+          </div>
+        )}
+      </Panel>
+      <Importance experiment={experiment} where={where} metric={metric} objective={objective} />
+      <SlicesPanel
+        experiment={shown.experiment}
+        trials={shown.trials}
+        dimensions={byImportance}
+        where={where}
+        objective={objective}
+        rank={places}
+        {...rest}
+      />
+      <ContourPanel
+        experiment={shown.experiment}
+        trials={shown.trials}
+        dimensions={byImportance}
+        where={where}
+        address={address}
+        objective={objective}
+        rank={places}
+        {...rest}
+      />
+    </>
+  );
+}

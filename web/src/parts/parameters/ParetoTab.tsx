@@ -1,0 +1,136 @@
+import { Select } from "@mantine/core";
+import { useMemo } from "react";
+import type { Experiment, Trial } from "../../api/types";
+import { trialsCall } from "../../charts/copies";
+import { frontOf, hypervolumeOverTime, pointsOf } from "../../charts/pareto";
+import { trialsRows } from "../../charts/save";
+import { BestChart } from "../../curves/BestChart";
+import { ParetoChart } from "../../charts/ParetoChart";
+import { experimentEnded } from "../../live/states";
+import type { Address } from "../../pages/useAddress";
+import type { Sample } from "../../live/changes";
+import { Panel } from "../common/Panel";
+import { SaveMenu } from "../common/SaveMenu";
+import { SampleNote } from "../common/SampleNote";
+import classes from "../common/parts.module.css";
+
+interface ParetoTabProps {
+  experiment: Experiment;
+  trials: readonly Trial[];
+  byNumber: ReadonlyMap<number, Trial>;
+  sample: Sample | undefined;
+  /** The colours of the picked trials, by number. */
+  colours: ReadonlyMap<number, string>;
+  only: ReadonlySet<number> | null;
+  selected: number | null;
+  pointed: number | null;
+  onSelect: (number: number) => void;
+  onPoint: (number: number | null) => void;
+  /** The filters as conditions of the service. */
+  where: readonly string[];
+  address: Address;
+}
+
+/** Several objectives: every trial by two of them, and the front of those that no other one beats. */
+export default function ParetoTab({ experiment, sample, trials, byNumber, where, address, ...rest }: ParetoTabProps) {
+  const { objectives } = experiment;
+  const points = useMemo(() => pointsOf(trials, objectives), [trials, objectives]);
+  const front = useMemo(() => frontOf(points, objectives), [points, objectives]);
+  const names = objectives.map(({ metric }) => metric);
+  const index = (name: string | null, other: number) =>
+    name !== null && names.includes(name) ? names.indexOf(name) : other;
+  const x = index(address.get("fx"), 0);
+  const y = index(address.get("fy"), x === 1 ? 0 : 1);
+  const axes = useMemo(() => [x, y] as const, [x, y]);
+  const growth = useMemo(
+    () => hypervolumeOverTime(points, objectives, byNumber, experiment.started_at),
+    [points, objectives, byNumber, experiment.started_at],
+  );
+  const until = useMemo(() => {
+    const ends = points.map(({ number }) => Date.parse(byNumber.get(number)?.ended_at ?? ""));
+    return Math.max(0, ...ends.filter((end) => !Number.isNaN(end)));
+  }, [points, byNumber]);
+  return (
+    <>
+      <Panel
+        title={`Pareto front · ${front.size} of ${points.length} trials`}
+        aside={
+          <div className={classes.controls}>
+            {names.length > 2 && (
+              <>
+                <Select
+                  size="xs"
+                  w={150}
+                  aria-label="Horizontal objective"
+                  allowDeselect={false}
+                  data={names}
+                  value={names[x]!}
+                  onChange={(value) => address.set({ fx: value })}
+                />
+                <Select
+                  size="xs"
+                  w={150}
+                  aria-label="Vertical objective"
+                  allowDeselect={false}
+                  data={names}
+                  value={names[y]!}
+                  onChange={(value) => address.set({ fy: value })}
+                />
+              </>
+            )}
+            <SaveMenu
+              name={`${experiment.name} objectives`}
+              rows={() => trialsRows(trials, rest.only)}
+              call={trialsCall(experiment.id, where)}
+            />
+          </div>
+        }
+      >
+        <SampleNote sample={sample} />
+        {points.length > 0 ? (
+          <ParetoChart
+            points={points}
+            front={front}
+            objectives={objectives}
+            axes={axes}
+            trials={byNumber}
+            height={420}
+            {...rest}
+          />
+        ) : (
+          <div className={classes.empty} style={{ height: 240 }}>
+            {experimentEnded(experiment.state)
+              ? `No trial reported all of ${names.join(", ")}.`
+              : `A trial appears here once it has reported ${names.join(" and ")}.`}
+          </div>
+        )}
+        {names.length > 2 && (
+          <p className={classes.noShares}>The front is that of all {names.length} objectives; two of them are drawn.</p>
+        )}
+      </Panel>
+      {growth.length > 0 && (
+        <Panel
+          title="Hypervolume over time"
+          aside={
+            <SaveMenu
+              name={`${experiment.name} hypervolume`}
+              rows={() => [["seconds", "hypervolume"], ...growth]}
+              call={trialsCall(experiment.id, where)}
+            />
+          }
+        >
+          <BestChart
+            best={{ x: growth.map(([at]) => at), y: growth.map(([, share]) => share) }}
+            metric="hypervolume"
+            until={(until - Date.parse(experiment.started_at!)) / 1000}
+            height={150}
+          />
+          <p className={classes.noShares}>
+            The share of the box between the worst and the best value of each objective that the front dominates, when
+            trials ended.
+          </p>
+        </Panel>
+      )}
+    </>
+  );
+}

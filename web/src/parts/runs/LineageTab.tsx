@@ -1,0 +1,81 @@
+import { Select, Skeleton } from "@mantine/core";
+import { useMemo } from "react";
+import type { Experiment } from "../../api/types";
+import { LaneChart } from "../../charts/LaneChart";
+import { curvesCall } from "../../charts/copies";
+import { lanesOf } from "../../charts/lanes";
+import { curvesRows } from "../../charts/save";
+import { STEP } from "../../curves/across";
+import { useCurves, useSources, type LiveExperiment } from "../../live/useExperiment";
+import type { Address } from "../../pages/useAddress";
+import { Panel } from "../common/Panel";
+import classes from "../common/parts.module.css";
+import { ProblemBox } from "../common/Problem";
+import { SaveMenu } from "../common/SaveMenu";
+
+interface LineageTabProps {
+  experiment: Experiment;
+  live: LiveExperiment;
+  rank: ReadonlyMap<number, number>;
+  selected: number | null;
+  onSelect: (number: number) => void;
+  address: Address;
+}
+
+/** The whole population over time: who took over whose weights, and how good each was. */
+export default function LineageTab({ experiment, live, rank, selected, onSelect, address }: LineageTabProps) {
+  const curves = useCurves(live, experiment.metric, STEP);
+  const { segments, source } = useSources(live, true);
+  const lanes = useMemo(
+    () => curves.data && lanesOf(curves.data, source, rank, segments),
+    [curves.data, source, rank, segments],
+  );
+  const params = [...new Set(segments.flatMap((one) => Object.keys(one.params)))].sort();
+  const by = params.find((one) => one === address.get("shade")) ?? null;
+  return (
+    <Panel
+      title="Lineage of the population"
+      aside={
+        curves.data && (
+          <div className={classes.controls}>
+            <Select
+              size="xs"
+              w={150}
+              aria-label="Colours show"
+              allowDeselect={false}
+              data={[{ value: "", label: `${experiment.metric}` }, ...params]}
+              value={by ?? ""}
+              onChange={(next) => address.set({ shade: next })}
+            />
+            <SaveMenu
+              name={`${experiment.name} lineage`}
+              rows={() => curvesRows(curves.data, null)}
+              call={curvesCall(experiment.id, experiment.metric, STEP)}
+            />
+          </div>
+        )
+      }
+    >
+      {curves.isError && !curves.data && (
+        <ProblemBox error={curves.error} what="curves" retry={() => void curves.refetch()} />
+      )}
+      {curves.isLoading && <Skeleton height={240} />}
+      {lanes &&
+        (lanes.order.length > 0 ? (
+          <LaneChart
+            lanes={lanes}
+            source={source}
+            metric={experiment.metric}
+            mode={experiment.mode}
+            by={by}
+            selected={selected}
+            onSelect={onSelect}
+          />
+        ) : (
+          <div className={classes.empty} style={{ height: 160 }}>
+            No member has reported yet.
+          </div>
+        ))}
+    </Panel>
+  );
+}

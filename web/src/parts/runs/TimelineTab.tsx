@@ -1,0 +1,128 @@
+import { Button, SegmentedControl, Skeleton, useComputedColorScheme } from "@mantine/core";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { api } from "../../api/client";
+import type { Experiment } from "../../api/types";
+import { timelineCall } from "../../charts/copies";
+import { byDevice, byTrial, PHASES, shares, shareWords, timelineRows } from "../../charts/timeline";
+import { TimelineChart } from "../../charts/TimelineChart";
+import { duration } from "../../format";
+import { keys } from "../../live/keys";
+import { experimentEnded } from "../../live/states";
+import type { Address } from "../../pages/useAddress";
+import { Panel } from "../common/Panel";
+import classes from "../common/parts.module.css";
+import { ProblemBox } from "../common/Problem";
+import { SaveMenu } from "../common/SaveMenu";
+
+const MOST = 200;
+const REFRESH_MS = 3000;
+
+interface TimelineTabProps {
+  experiment: Experiment;
+  address: Address;
+  selected: number | null;
+  onSelect: (number: number) => void;
+}
+
+/** What each trial, node and GPU did over time, so that waste is visible. */
+export default function TimelineTab({ experiment, address, selected, onSelect }: TimelineTabProps) {
+  const theme = useComputedColorScheme("light");
+  const devices = address.get("by") === "device";
+  const asked = address.get("from");
+  const first = asked !== null && /^\d{1,9}$/.test(asked) ? Number(asked) : 0;
+  const query = useQuery({
+    queryKey: [...keys.experiment(experiment.id), "timeline", first],
+    queryFn: ({ signal }) => api.timeline(experiment.id, first, MOST, signal),
+    refetchInterval: experimentEnded(experiment.state) ? false : REFRESH_MS,
+    placeholderData: keepPreviousData,
+  });
+  const { data } = query;
+  const lanes = useMemo(() => (data ? (devices ? byDevice(data) : byTrial(data)) : []), [data, devices]);
+  const last = data?.trials[data.trials.length - 1]?.trial_number ?? first;
+  return (
+    <Panel
+      title="Timeline"
+      aside={
+        <div className={classes.filterRow}>
+          <SegmentedControl
+            size="xs"
+            aria-label="A lane is"
+            value={devices ? "device" : "trial"}
+            onChange={(value) => address.set({ by: value === "device" ? "device" : null })}
+            data={[
+              { value: "trial", label: "by trial" },
+              { value: "device", label: "by node and GPU" },
+            ]}
+          />
+          <SaveMenu
+            name={`${experiment.name} timeline`}
+            rows={() => timelineRows(lanes)}
+            call={timelineCall(experiment.id, first)}
+          />
+        </div>
+      }
+    >
+      {query.isError && !data && <ProblemBox error={query.error} what="timeline" retry={() => void query.refetch()} />}
+      {query.isLoading && <Skeleton height={240} />}
+      {data && (
+        <>
+          <ul className={classes.legend} aria-label="Time by phase, summed over trials">
+            {shares(data.totals).map(({ phase, seconds, share }) => (
+              <li key={phase}>
+                <i style={{ background: PHASES[phase][theme], height: 12 * PHASES[phase].share }} />{" "}
+                {PHASES[phase].words} <b>{duration(seconds)}</b> ({shareWords(share)})
+              </li>
+            ))}
+            {devices && (
+              <li>
+                <i style={{ background: PHASES.idle[theme], height: 12 * PHASES.idle.share }} /> idle
+              </li>
+            )}
+          </ul>
+          <p className={classes.sumWords}>
+            Times are sums over {data.total > data.trials.length ? "the trials below" : "all trials"}, so they exceed
+            the running time of the experiment if several trials run at the same time. The axis shows the time since the
+            start.
+          </p>
+          {lanes.length > 0 ? (
+            <TimelineChart
+              lanes={lanes}
+              seconds={data.duration_s}
+              label={`Timeline of ${lanes.length} ${devices ? "devices" : "trials"} over ${duration(data.duration_s)}`}
+              selected={selected}
+              onSelect={onSelect}
+            />
+          ) : (
+            <div className={classes.empty} style={{ height: 160 }}>
+              {devices
+                ? "No trial has been placed on a node yet."
+                : "No trial has been started yet. This will show how long each trial waited, started and trained."}
+            </div>
+          )}
+          {(first > 0 || data.total > data.trials.length) && (
+            <p className={classes.sample}>
+              Trials {first} to {last} of {data.total}.{" "}
+              <Button
+                size="compact-xs"
+                variant="default"
+                disabled={first === 0}
+                onClick={() => address.set({ from: first <= MOST ? null : String(first - MOST) })}
+              >
+                Earlier
+              </Button>{" "}
+              <Button
+                size="compact-xs"
+                variant="default"
+                disabled={last + 1 >= data.total}
+                onClick={() => address.set({ from: String(first + MOST) })}
+              >
+                Later
+              </Button>
+            </p>
+          )}
+        </>
+      )}
+    </Panel>
+  );
+}

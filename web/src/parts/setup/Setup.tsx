@@ -1,0 +1,96 @@
+import { Anchor } from "@mantine/core";
+import { lazy, Suspense, type ReactNode } from "react";
+import { Link } from "react-router";
+import type { Experiment } from "../../api/types";
+import { moment, param } from "../../format";
+import { tagsText } from "../actions/tags";
+import { Facts } from "../common/Panel";
+import classes from "../common/parts.module.css";
+
+const Notes = lazy(() => import("./Notes"));
+
+/** Show what was requested and what it means: the space and every section of the spec. */
+export function Setup({ experiment }: { experiment: Experiment }) {
+  const { objectives, resolved } = experiment;
+  const scheduler = resolved?.scheduler ?? experiment.scheduler;
+  const search = resolved ? (resolved.search ?? { type: "the scheduler proposes configurations" }) : experiment.search;
+  const longest = experiment.max_t ?? scheduler["max_t"] ?? null;
+  const sections: [string, Record<string, unknown>][] = [
+    ["Search", search],
+    [experiment.scheduler["type"] === "auto" ? "Scheduler (auto)" : "Scheduler", scheduler],
+    ["Scaling", experiment.scaling],
+    ["Limits", experiment.limits],
+  ];
+  return (
+    <div className={classes.setup}>
+      <section>
+        <h3>Experiment</h3>
+        <Facts
+          items={[
+            [
+              objectives.length > 1 ? "Objectives" : "Objective",
+              objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", "),
+            ],
+            ["Entrypoint", experiment.entrypoint ?? "a function, by value"],
+            ["Samples", experiment.num_samples ?? "as many as the time budget allows"],
+            ["Longest trial", longest === null ? "no limit" : `${param(longest)} × ${experiment.time_attr}`],
+            ...(resolved?.budget ? [["Budget", resolved.budget] as [string, string]] : []),
+            ["Seed", experiment.seed],
+            [
+              "Priority",
+              `${experiment.priority}${experiment.weight === 1 ? "" : `, weight ${param(experiment.weight)}`}`,
+            ],
+            ["Labels", tagsText(experiment.tags) || "none"],
+            ...(experiment.forked_from
+              ? [
+                  [
+                    "Forked from",
+                    <Anchor component={Link} to={`/experiments/${experiment.forked_from}`} size="sm">
+                      {experiment.forked_from}
+                    </Anchor>,
+                  ] as [string, ReactNode],
+                ]
+              : []),
+            ["Created", moment(experiment.created_at)],
+            ["Id", <code>{experiment.id}</code>],
+          ]}
+        />
+      </section>
+      <section>
+        <h3>Space</h3>
+        <Facts
+          items={Object.entries(experiment.space).map(([name, domain]) => [name, <code>{domainWords(domain)}</code>])}
+        />
+      </section>
+      {experiment.notes && (
+        <section>
+          <h3>Notes</h3>
+          <Suspense fallback={<p className={classes.notes}>{experiment.notes}</p>}>
+            <Notes text={experiment.notes} />
+          </Suspense>
+        </section>
+      )}
+      {sections.map(([title, section]) => (
+        <section key={title}>
+          <h3>{title}</h3>
+          <Facts
+            items={Object.entries(section)
+              .filter(([, value]) => value !== null)
+              .map(([name, value]) => [name, param(value)])}
+          />
+        </section>
+      ))}
+    </div>
+  );
+}
+
+/** {"type": "loguniform", "lower": 0.001, "upper": 0.1} as loguniform(0.001, 0.1). */
+export function domainWords(domain: unknown): string {
+  if (domain === null || typeof domain !== "object" || !("type" in domain) || typeof domain.type !== "string")
+    return param(domain);
+  const { type, ...rest } = domain;
+  return `${type}(${Object.values(rest)
+    .filter((value) => value !== null)
+    .map(param)
+    .join(", ")})`;
+}

@@ -1,0 +1,491 @@
+import { Anchor, Popover } from "@mantine/core";
+import {
+  functionalUpdate,
+  getCoreRowModel,
+  useReactTable,
+  type Column as TableColumn,
+  type ColumnDef,
+  type VisibilityState,
+} from "@tanstack/react-table";
+import { useVirtualizer } from "@tanstack/react-virtual";
+import { memo, useEffect, useMemo, useRef, useState, type CSSProperties } from "react";
+import { ROOT } from "../../api/root";
+import type { Experiment, Trial, TrialState } from "../../api/types";
+import type { Call } from "../../charts/copies";
+import { frontOf, pointsOf } from "../../charts/pareto";
+import type { Rows } from "../../charts/save";
+import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../../curves/colours";
+import { duration, metricInColumn, param } from "../../format";
+import { Panel } from "../common/Panel";
+import { SaveMenu } from "../common/SaveMenu";
+import { StateBadge } from "../common/StateBadge";
+import { columnsOf, FRONT, serverColumn, type Column, type Sort } from "./trialColumns";
+import classes from "./TrialTable.module.css";
+import { useKeys } from "../common/useKeys";
+import { useSame } from "../common/useSame";
+
+/** The columns that a user has hidden, and those that stay in sight. */
+export interface ColumnChoice {
+  hidden: readonly string[];
+  pinned: readonly string[];
+}
+
+interface TrialTableProps {
+  experiment: Pick<Experiment, "metric" | "mode" | "time_attr" | "objectives" | "counts" | "trials">;
+  /** The trials of the charts. They determine which columns there are. */
+  trials: readonly Trial[];
+  /** The rows to show, filtered and sorted. If there are very many, these are the first ones, and `onMore` reads more. */
+  rows: readonly Trial[];
+  /** The number of trials that pass the filters. */
+  total: number;
+  onMore?: (() => void) | undefined;
+  loading?: boolean;
+  /** The service sorts, which can do so by most columns. */
+  sortedByService?: boolean;
+  rank: ReadonlyMap<number, number>;
+  theme: Theme;
+  state: TrialState | null;
+  onState: (state: TrialState | null) => void;
+  sort: Sort;
+  onSort: (sort: Sort) => void;
+  /** Other filters in words, each with a way to take it back. */
+  chips: readonly { label: string; clear: () => void }[];
+  selected: number | null;
+  onSelect: (number: number) => void;
+  onPoint: (number: number | null) => void;
+  /** Trials that were picked, each with a colour of its own, and what becomes of them. */
+  picked: readonly number[];
+  onPick: (change: (picked: readonly number[]) => readonly number[]) => void;
+  onCompare: () => void;
+  /** The call that gives the rows; without it, they cannot be saved. */
+  call?: Call;
+  choice: ColumnChoice;
+  onChoice: (choice: ColumnChoice) => void;
+}
+
+const ROW = 31;
+const STATES: TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
+const ALWAYS = ["number", "best"];
+const NUMBER_WIDTH = 92;
+const PINNED_WIDTH = 140;
+
+export function TrialTable(props: TrialTableProps) {
+  const { experiment, trials, rows, total, onMore, loading = false, sortedByService = false, rank, theme } = props;
+  const { state, onState, sort, onSort, chips, selected, onSelect, onPoint, picked, onPick, onCompare } = props;
+  const { choice, onChoice, call } = props;
+  const scroll = useRef<HTMLDivElement>(null);
+
+  const found = useMemo(
+    () => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives),
+    [trials, experiment.metric, experiment.time_attr, experiment.objectives],
+  );
+  // Keep the same object while the columns are the same, or every row would be drawn again with every report.
+  const columns = useSame(
+    found,
+    [
+      experiment.metric,
+      ...found.map((column) => `${column.id}\0${column.numeric}`),
+      ...(found.some((column) => column.id === FRONT)
+        ? frontOf(pointsOf(trials, experiment.objectives), experiment.objectives)
+        : []),
+    ].join("\0"),
+  );
+  const definitions = useMemo(
+    () =>
+      columns.map((column): ColumnDef<Trial> => ({
+        id: column.id,
+        header: column.label,
+        accessorFn: column.value,
+        meta: column,
+        size: column.id === "number" ? NUMBER_WIDTH : PINNED_WIDTH,
+        enableHiding: !ALWAYS.includes(column.id),
+        enableSorting: !sortedByService || serverColumn(column.id) !== null,
+      })),
+    [columns, sortedByService],
+  );
+  const { hidden, pinned } = choice;
+  const visibility = useMemo(
+    () => Object.fromEntries(hidden.filter((id) => !ALWAYS.includes(id)).map((id) => [id, false])),
+    [hidden],
+  );
+  const pinning = useMemo(() => ({ left: ["number", ...pinned.filter((id) => id !== "number")] }), [pinned]);
+  const selection = useMemo(() => Object.fromEntries(picked.map((number) => [number, true])), [picked]);
+  const table = useReactTable({
+    data: rows as Trial[],
+    columns: definitions,
+    getRowId: (trial) => String(trial.number),
+    getCoreRowModel: getCoreRowModel(),
+    manualSorting: true,
+    state: {
+      sorting: [{ id: sort.column, desc: sort.descending }],
+      columnVisibility: visibility,
+      columnPinning: pinning,
+      rowSelection: selection,
+    },
+    onColumnVisibilityChange: (updater) => {
+      const next: VisibilityState = functionalUpdate(updater, visibility);
+      onChoice({ pinned, hidden: Object.keys(next).filter((id) => next[id] === false) });
+    },
+    onColumnPinningChange: (updater) =>
+      onChoice({ hidden, pinned: (functionalUpdate(updater, pinning).left ?? []).filter((id) => id !== "number") }),
+  });
+  const shown = [...table.getLeftVisibleLeafColumns(), ...table.getCenterVisibleLeafColumns()];
+  // Again only when what is shown of a row changes, not with every batch of reports.
+  const layout = useSame(
+    shown.map((column) => ({ column: metaOf(column), pinned: column.getIsPinned() ? column.getStart("left") : null })),
+    shown.map((column) => `${column.id}\0${column.getIsPinned() ? column.getStart("left") : ""}`).join("\0") +
+      columns.map((column) => `${column.id}${column.numeric}`).join(),
+  );
+
+  const virtual = useVirtualizer({
+    count: rows.length,
+    getScrollElement: () => scroll.current,
+    estimateSize: () => ROW,
+    overscan: 12,
+  });
+  const items = virtual.getVirtualItems();
+  const before = items[0]?.start ?? 0;
+  const after = virtual.getTotalSize() - (items[items.length - 1]?.end ?? 0);
+  const last = items[items.length - 1]?.index ?? 0;
+  useEffect(() => {
+    if (onMore && last >= rows.length - 30) onMore();
+  }, [onMore, last, rows.length]);
+
+  const go = (by: 1 | -1) => {
+    const at = rows.findIndex((trial) => trial.number === selected);
+    const next = Math.min(Math.max(at === -1 ? 0 : at + by, 0), rows.length - 1);
+    const trial = rows[next];
+    if (!trial) return;
+    virtual.scrollToIndex(next);
+    onSelect(trial.number);
+  };
+  const pick = (number: number) => onPick((now) => toggled(now, number));
+  const pickRef = useRef(pick);
+  useEffect(() => {
+    pickRef.current = pick;
+  });
+  const [onPickRow] = useState(() => (number: number) => pickRef.current(number));
+  useKeys({
+    j: () => go(1),
+    k: () => go(-1),
+    x: () => selected !== null && pick(selected),
+    c: () => picked.length > 1 && onCompare(),
+  });
+
+  const counts = experiment.counts;
+  const ranked = rankedOf(rank);
+  const colours = useMemo(
+    () => new Map(picked.map((number, i) => [number, identityColour(i, theme)])),
+    [picked, theme],
+  );
+
+  const head = (tableColumn: TableColumn<Trial>) => {
+    const column = metaOf(tableColumn);
+    const active = sort.column === column.id;
+    const flip = () =>
+      onSort({
+        column: column.id,
+        descending: active ? !sort.descending : column.id === "best" && experiment.mode === "max",
+      });
+    const left = tableColumn.getIsPinned() ? tableColumn.getStart("left") : null;
+    return (
+      <th
+        key={column.id}
+        scope="col"
+        data-numeric={column.numeric}
+        data-pinned={left !== null}
+        data-column={column.id.startsWith("param:") ? "param" : column.id}
+        style={pinStyle(left, column.id)}
+        aria-sort={active ? (sort.descending ? "descending" : "ascending") : "none"}
+      >
+        {tableColumn.getCanSort() ? (
+          <button type="button" onClick={flip}>
+            {column.label}
+            <i aria-hidden>{active ? (sort.descending ? "▾" : "▴") : ""}</i>
+          </button>
+        ) : (
+          <span>{column.label}</span>
+        )}
+      </th>
+    );
+  };
+
+  return (
+    <Panel
+      flush
+      title={
+        total === experiment.trials
+          ? `Trials · ${total.toLocaleString("en")}`
+          : `Trials · ${total.toLocaleString("en")} of ${experiment.trials.toLocaleString("en")}`
+      }
+      aside={
+        <div className={classes.filters} role="group" aria-label="Filter by state">
+          {chips.map(({ label, clear }) => (
+            <button
+              type="button"
+              key={label}
+              className={classes.chip}
+              aria-label={`Remove the filter ${label}`}
+              onClick={clear}
+            >
+              {label} <b aria-hidden>×</b>
+            </button>
+          ))}
+          <button type="button" aria-pressed={state === null} onClick={() => onState(null)}>
+            all
+          </button>
+          {STATES.filter((one) => counts[one] > 0 || state === one).map((one) => (
+            <button
+              type="button"
+              key={one}
+              aria-pressed={state === one}
+              onClick={() => onState(state === one ? null : one)}
+            >
+              {one} <b>{counts[one]}</b>
+            </button>
+          ))}
+          <ColumnMenu columns={table.getAllLeafColumns()} />
+          {call && <SaveMenu name="trials" picture={false} rows={() => tableRows(rows, layout)} call={call} />}
+        </div>
+      }
+    >
+      {picked.length > 0 && (
+        <div className={classes.picked} role="group" aria-label="Picked trials">
+          <span>Picked:</span>
+          {picked.map((number) => (
+            <button key={number} type="button" onClick={() => pick(number)} aria-label={`Unpick trial ${number}`}>
+              <i style={{ background: colours.get(number) }} aria-hidden /> {number} <b aria-hidden>×</b>
+            </button>
+          ))}
+          <button type="button" data-main disabled={picked.length < 2} onClick={onCompare}>
+            {picked.length < 2 ? "Pick another one to compare" : `Compare ${picked.length} trials`}
+          </button>
+          <button type="button" onClick={() => onPick(() => [])}>
+            Clear
+          </button>
+        </div>
+      )}
+      <div
+        ref={scroll}
+        className={`${classes.scroll} sideways`}
+        onMouseLeave={() => onPoint(null)}
+        tabIndex={0}
+        role="region"
+        aria-label="Trials"
+      >
+        <table className={classes.table} aria-rowcount={total + 1}>
+          <thead>
+            <tr>{shown.map(head)}</tr>
+          </thead>
+          <tbody>
+            {before > 0 && <tr aria-hidden style={{ height: before }} />}
+            {items.map((item) => {
+              const trial = rows[item.index]!;
+              const place = rank.get(trial.number);
+              return (
+                <Row
+                  key={trial.number}
+                  trial={trial}
+                  layout={layout}
+                  index={item.index}
+                  selected={trial.number === selected}
+                  picked={colours.get(trial.number) ?? null}
+                  full={picked.length >= MOST_PICKED}
+                  colour={place === undefined ? null : colourAt(shareOfRank(place, ranked), theme)}
+                  onSelect={onSelect}
+                  onPoint={onPoint}
+                  onPick={onPickRow}
+                />
+              );
+            })}
+            {after > 0 && <tr aria-hidden style={{ height: after }} />}
+          </tbody>
+        </table>
+        {rows.length === 0 && (
+          <p className={classes.none}>
+            {loading
+              ? "Reading the trials…"
+              : experiment.trials
+                ? state && chips.length === 0
+                  ? `No trial is ${state}.`
+                  : "No trial passes these filters."
+                : "No trial has been started yet."}
+          </p>
+        )}
+      </div>
+    </Panel>
+  );
+}
+
+/** The rows that have been read, with the columns that are shown. */
+function tableRows(rows: readonly Trial[], layout: readonly { column: Column }[]): Rows {
+  const value = (trial: Trial, column: Column) => (column.id === "state" ? trial.state : column.value(trial));
+  return [
+    layout.map(({ column }) => column.label),
+    ...rows.map((trial) => layout.map(({ column }) => value(trial, column))),
+  ];
+}
+
+/** Return the picked trials after a click on this one. If there are more than colours, the first one is dropped. */
+export function toggled(picked: readonly number[], number: number): readonly number[] {
+  if (picked.includes(number)) return picked.filter((one) => one !== number);
+  return [...picked, number].slice(-MOST_PICKED);
+}
+
+function metaOf(column: TableColumn<Trial>): Column {
+  return column.columnDef.meta as Column;
+}
+
+function pinStyle(left: number | null, id: string): CSSProperties | undefined {
+  if (left === null) return undefined;
+  const width = id === "number" ? NUMBER_WIDTH : PINNED_WIDTH;
+  return { left, minWidth: width, maxWidth: width };
+}
+
+function ColumnMenu({ columns }: { columns: TableColumn<Trial>[] }) {
+  return (
+    <Popover position="bottom-end" shadow="md" hideDetached={false}>
+      <Popover.Target>
+        <button type="button" aria-haspopup="dialog">
+          columns
+        </button>
+      </Popover.Target>
+      <Popover.Dropdown p={8}>
+        <div className={classes.menu} role="group" aria-label="Columns of the table">
+          {columns.map((column) => (
+            <div key={column.id}>
+              <label>
+                <input
+                  type="checkbox"
+                  checked={column.getIsVisible()}
+                  disabled={!column.getCanHide()}
+                  onChange={(event) => column.toggleVisibility(event.currentTarget.checked)}
+                />{" "}
+                {metaOf(column).label}
+              </label>
+              {column.id !== "number" && (
+                <button
+                  type="button"
+                  aria-pressed={column.getIsPinned() === "left"}
+                  aria-label={`${column.getIsPinned() ? "unpin" : "pin"} ${metaOf(column).label}`}
+                  onClick={() => column.pin(column.getIsPinned() ? false : "left")}
+                >
+                  {column.getIsPinned() ? "unpin" : "pin"}
+                </button>
+              )}
+            </div>
+          ))}
+        </div>
+      </Popover.Dropdown>
+    </Popover>
+  );
+}
+
+interface RowProps {
+  trial: Trial;
+  layout: readonly { column: Column; pinned: number | null }[];
+  index: number;
+  selected: boolean;
+  /** Its own colour, if it is picked. */
+  picked: string | null;
+  /** True if no more trials can be picked. */
+  full: boolean;
+  colour: string | null;
+  onSelect: (number: number) => void;
+  onPoint: (number: number | null) => void;
+  onPick: (number: number) => void;
+}
+
+const Row = memo(function Row(props: RowProps) {
+  const { trial, layout, index, selected, picked, full, colour, onSelect, onPoint, onPick } = props;
+  return (
+    <tr
+      aria-rowindex={index + 2}
+      aria-selected={selected}
+      style={{ height: ROW }}
+      onMouseEnter={() => onPoint(trial.number)}
+      onClick={(event) => !(event.target as Element).closest("a, input") && onSelect(trial.number)}
+    >
+      {layout.map(({ column, pinned }) => (
+        <td
+          key={column.id}
+          data-numeric={column.numeric}
+          data-pinned={pinned !== null}
+          data-column={column.id.startsWith("param:") ? "param" : column.id}
+          style={pinStyle(pinned, column.id)}
+        >
+          {column.id === "number" && (
+            <input
+              type="checkbox"
+              aria-label={`Pick trial ${trial.number}`}
+              title={
+                full && !picked ? "Pick it; the first picked trial is unpicked" : "Pick it, to highlight and compare it"
+              }
+              checked={picked !== null}
+              onChange={() => onPick(trial.number)}
+              style={picked ? { accentColor: picked } : undefined}
+            />
+          )}
+          <Cell trial={trial} column={column} colour={colour} onSelect={onSelect} />
+        </td>
+      ))}
+    </tr>
+  );
+});
+
+interface CellProps {
+  trial: Trial;
+  column: Column;
+  colour: string | null;
+  onSelect: (number: number) => void;
+}
+
+function Cell({ trial, column, colour, onSelect }: CellProps) {
+  switch (column.id) {
+    case "number":
+      return (
+        <Anchor
+          size="sm"
+          href={`${ROOT}trials/${trial.id}`}
+          onClick={(event) => {
+            if (event.metaKey || event.ctrlKey || event.shiftKey) return;
+            event.preventDefault();
+            onSelect(trial.number);
+          }}
+        >
+          {trial.number}
+        </Anchor>
+      );
+    case "state":
+      return (
+        <span title={trial.reason}>
+          <StateBadge state={trial.state} />
+        </span>
+      );
+    case "best":
+      return (
+        <>
+          <i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />
+          {metricInColumn(trial.best_value)}
+        </>
+      );
+    case FRONT:
+      return column.value(trial) ? <span className={classes.front}>front</span> : null;
+    case "feasible":
+      return param(column.value(trial) ?? "–");
+    case "last":
+      return metricInColumn(trial.last_value);
+    case "iteration":
+      return trial.iteration;
+    case "running_s":
+      return trial.running_s > 0 ? duration(trial.running_s) : "–";
+    case "reason": {
+      const text = trial.state === "failed" ? (trial.error?.message ?? trial.reason) : (trial.waiting ?? trial.reason);
+      return <span title={text}>{text}</span>;
+    }
+    default:
+      return column.id.startsWith("metric:")
+        ? metricInColumn(column.value(trial) as number | null | undefined)
+        : param(column.value(trial));
+  }
+}

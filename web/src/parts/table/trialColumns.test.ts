@@ -1,0 +1,57 @@
+import { describe, expect, it } from "vitest";
+import { after, nothing, story } from "../../test/run";
+import { columnsOf, sortTrials } from "./trialColumns";
+
+const TRIALS = [...after(nothing(), story(30)).trials];
+TRIALS[3] = { ...TRIALS[3]!, params: { ...TRIALS[3]!.params, "optimizer/beta": 0.9, name: "adam" }, best_value: null };
+const COLUMNS = columnsOf(TRIALS, "accuracy", "training_iteration");
+
+describe("the columns of the trial table", () => {
+  it("has one for each parameter that any trial has", () => {
+    expect(
+      COLUMNS.filter((column) => column.id.startsWith("param:")).map((column) => [column.label, column.numeric]),
+    ).toEqual([
+      ["lr", true],
+      ["width", true],
+      ["optimizer/beta", true],
+      ["name", false],
+    ]);
+  });
+
+  it("says which trials keep within the constraints, if there are any", () => {
+    expect(COLUMNS.map((column) => column.id)).not.toContain("feasible");
+    const judged = [{ ...TRIALS[0]!, feasible: true }, { ...TRIALS[1]!, feasible: false }, TRIALS[2]!];
+    const column = columnsOf(judged, "accuracy", "training_iteration").find(({ id }) => id === "feasible")!;
+    expect(judged.map(column.value)).toEqual(["yes", "no", null]);
+  });
+
+  it("says which trials are on the front of several objectives", () => {
+    expect(COLUMNS.map((column) => column.id)).not.toContain("front");
+    const objectives = [
+      { metric: "accuracy", mode: "max" as const },
+      { metric: "latency", mode: "min" as const },
+    ];
+    const of = (number: number, accuracy: number, latency: number) => ({
+      ...TRIALS[0]!,
+      number,
+      last: { accuracy, latency },
+    });
+    const trials = [of(0, 0.9, 2), of(1, 0.8, 1), of(2, 0.8, 2)];
+    const column = columnsOf(trials, "accuracy", "training_iteration", objectives).find(({ id }) => id === "front")!;
+    expect(trials.map(column.value)).toEqual(["front", "front", null]);
+  });
+
+  it.each([true, false])("sorts by value, what has none last (descending: %s)", (descending) => {
+    const sorted = sortTrials(TRIALS, COLUMNS, { column: "best", descending });
+    const values = sorted.map((trial) => trial.best_value);
+    expect(values[values.length - 1]).toBeNull();
+    const numbers = values.slice(0, -1).filter((value) => value !== null);
+    expect(numbers).toEqual([...numbers].sort((a, b) => (descending ? b - a : a - b)));
+    expect(sortTrials(TRIALS, COLUMNS, { column: "param:name", descending })[0]!.number).toBe(3);
+  });
+
+  it("falls back to the number", () => {
+    const sorted = sortTrials([...TRIALS].reverse(), COLUMNS, { column: "gone", descending: false });
+    expect(sorted.map((trial) => trial.number)).toEqual(TRIALS.map((trial) => trial.number));
+  });
+});

@@ -1,0 +1,117 @@
+/** The columns of the trial table: what they show, and how they sort. */
+
+import type { Experiment, Trial } from "../../api/types";
+import { frontOf, pointsOf } from "../../charts/pareto";
+
+/** The column that says which trials are on the Pareto front. */
+export const FRONT = "front";
+
+export interface Column {
+  id: string;
+  label: string;
+  numeric: boolean;
+  value: (trial: Trial) => unknown;
+}
+
+const STATE_ORDER = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
+
+/** Fixed columns, then one for each parameter that any trial has (conditional ones are empty elsewhere). */
+export function columnsOf(
+  trials: readonly Trial[],
+  metric: string,
+  timeAttr: string,
+  objectives: Experiment["objectives"] = [],
+): Column[] {
+  const front = objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives) : new Set<number>();
+  const params = new Set<string>();
+  const numeric = new Map<string, boolean>();
+  for (const trial of trials) {
+    for (const [name, value] of Object.entries(trial.params)) {
+      params.add(name);
+      if (value !== null) numeric.set(name, (numeric.get(name) ?? true) && typeof value === "number");
+    }
+  }
+  return [
+    { id: "number", label: "Trial", numeric: true, value: (trial) => trial.number },
+    { id: "state", label: "State", numeric: false, value: (trial) => STATE_ORDER.indexOf(trial.state) },
+    ...(objectives.length > 1
+      ? [
+          {
+            id: FRONT,
+            label: "Front",
+            numeric: false,
+            value: (trial: Trial) => (front.has(trial.number) ? "front" : null),
+          },
+        ]
+      : []),
+    { id: "best", label: `Best ${metric}`, numeric: true, value: (trial) => trial.best_value },
+    ...(trials.some((trial) => trial.feasible !== null)
+      ? [
+          {
+            id: "feasible",
+            label: "Feasible",
+            numeric: false,
+            value: (trial: Trial) => (trial.feasible === null ? null : trial.feasible ? "yes" : "no"),
+          },
+        ]
+      : []),
+    // The front is made of last values, so they are shown for the other objectives, too.
+    {
+      id: "last",
+      label: objectives.length > 1 ? `Last ${metric}` : "Last",
+      numeric: true,
+      value: (trial) => trial.last_value,
+    },
+    ...objectives.slice(1).map(({ metric: name }): Column => ({
+      id: `metric:${name}`,
+      label: `Last ${name}`,
+      numeric: true,
+      value: (trial) => trial.last[name],
+    })),
+    {
+      id: "iteration",
+      label: timeAttr === "training_iteration" ? "Iteration" : "Reports",
+      numeric: true,
+      value: (trial) => trial.iteration,
+    },
+    ...[...params].map((name): Column => ({
+      id: `param:${name}`,
+      label: name,
+      numeric: numeric.get(name) ?? false,
+      value: (trial) => trial.params[name],
+    })),
+    { id: "running_s", label: "Ran for", numeric: true, value: (trial) => trial.running_s },
+    { id: "reason", label: "Why", numeric: false, value: (trial) => trial.reason },
+  ];
+}
+
+/** Return the service's name of a column that it can sort by; null if it cannot. */
+export function serverColumn(id: string): string | null {
+  if (id.startsWith("param:")) return `params.${id.slice("param:".length)}`;
+  if (id.startsWith("metric:")) return `last.${id.slice("metric:".length)}`;
+  const names: Record<string, string> = { best: "best_value", last: "last_value" };
+  return id === "feasible" || id === FRONT ? null : (names[id] ?? id);
+}
+
+export interface Sort {
+  column: string;
+  descending: boolean;
+}
+
+/** Trials in order; what has no value comes last in either direction, ties by number. */
+export function sortTrials(trials: readonly Trial[], columns: readonly Column[], sort: Sort): Trial[] {
+  const column = columns.find((one) => one.id === sort.column) ?? columns[0]!;
+  const sign = sort.descending ? -1 : 1;
+  const keyed = trials.map((trial) => ({ trial, key: column.value(trial) ?? null }));
+  keyed.sort((a, b) => {
+    if (a.key === null || b.key === null)
+      return Number(a.key === null) - Number(b.key === null) || a.trial.number - b.trial.number;
+    return sign * compare(a.key, b.key) || a.trial.number - b.trial.number;
+  });
+  return keyed.map(({ trial }) => trial);
+}
+
+function compare(a: unknown, b: unknown): number {
+  if (typeof a === "number" && typeof b === "number") return a - b;
+  return String(a).localeCompare(String(b), undefined, { numeric: true });
+}

@@ -1,0 +1,75 @@
+import { useQuery } from "@tanstack/react-query";
+import { api } from "../../api/client";
+import type { DataSet, TrialWithSegments } from "../../api/types";
+import { duration } from "../../format";
+import classes from "./TrialDetails.module.css";
+
+const REFRESH_MS = 5000; // Ray Data updates the states as often
+
+/** Show what the trial reads through Ray Data, while it runs. It shows nothing for the many trials that do not. */
+export function DataSets({ trial }: { trial: TrialWithSegments }) {
+  const running = trial.state === "running";
+  const query = useQuery({
+    queryKey: ["trial", trial.id, "live"],
+    queryFn: ({ signal }) => api.live(trial.id, signal),
+    enabled: running,
+    retry: false, // a trial of a script has no answer
+    refetchInterval: ({ state }) => (running && state.data?.data_sets.length ? REFRESH_MS : false),
+  });
+  const sets = running ? (query.data?.data_sets ?? []) : [];
+  return sets.map((set) => <One key={set.name} set={set} />);
+}
+
+function One({ set }: { set: DataSet }) {
+  return (
+    <section aria-label={`Data set ${set.name}`}>
+      <h3>Data set {set.name}</h3>
+      <p>{throughput(set)}</p>
+      {set.operators.length > 0 && (
+        <table className={classes.usage}>
+          <thead>
+            <tr>
+              <th>Operator</th>
+              <th>State</th>
+              <th>Blocks</th>
+              <th>Queued</th>
+            </tr>
+          </thead>
+          <tbody>
+            {set.operators.map((operator, index) => (
+              <tr key={index}>
+                <td>{operator.name}</td>
+                <td>{operator.state}</td>
+                <td>
+                  {operator.blocks} of {operator.total_blocks ?? "?"}
+                </td>
+                <td>{operator.queued_blocks}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+      {set.stats && (
+        <details>
+          <summary>Statistics of Ray Data</summary>
+          <pre className={classes.pre} tabIndex={0}>
+            {set.stats}
+          </pre>
+        </details>
+      )}
+    </section>
+  );
+}
+
+/** Say how quickly a data set is read. */
+export function throughput(set: Pick<DataSet, "state" | "executions" | "seconds" | "rows_per_s" | "blocks_per_s">) {
+  if (set.state === null || set.seconds === null) return "Not executed yet.";
+  const rate =
+    set.rows_per_s !== null
+      ? `${Math.round(set.rows_per_s)} rows/s`
+      : set.blocks_per_s !== null
+        ? `${set.blocks_per_s.toPrecision(2)} blocks/s`
+        : "no blocks yet";
+  const epoch = set.executions > 1 ? `execution ${set.executions}, ` : "";
+  return `${epoch}${set.state} for ${duration(set.seconds)}: ${rate}`;
+}

@@ -1,0 +1,101 @@
+import { Anchor, Skeleton } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { api } from "../../api/client";
+import type { Lineage as Found, LineageSegment, TrialWithSegments } from "../../api/types";
+import { download } from "../../charts/save";
+import { config, param } from "../../format";
+import { Facts } from "../common/Panel";
+import { ProblemBox } from "../common/Problem";
+import classes from "./TrialDetails.module.css";
+
+/** The origin of a trial's weights: segments of this and of other trials, oldest first, and the schedule that reproduces them. */
+export function Lineage({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
+  const query = useQuery({
+    queryKey: ["trial", trial.id, "lineage"],
+    queryFn: ({ signal }) => api.lineage(trial.id, signal),
+  });
+  if (query.isError && !query.data)
+    return <ProblemBox error={query.error} what="lineage" retry={() => void query.refetch()} />;
+  if (!query.data) return <Skeleton height={120} />;
+  return <LineageOf found={query.data} onSelect={onSelect} />;
+}
+
+export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number: number) => void }) {
+  if (found.items.length === 0) return <p className={classes.none}>It has no weights yet.</p>;
+  const others = new Set(found.items.map((item) => item.trial_number));
+  others.delete(found.trial_number);
+  return (
+    <div className={classes.overview}>
+      <h3>
+        {others.size === 0
+          ? "No other trials"
+          : `Through ${others.size === 1 ? "one other trial" : `${others.size} other trials`}`}
+      </h3>
+      <ol className={classes.segments} aria-label="Lineage, oldest first">
+        {found.items.map((item, i) => (
+          <li key={item.id} data-cause={item.cause}>
+            <p>
+              {item.trial_number === found.trial_number ? (
+                <b>Trial {item.trial_number}</b>
+              ) : (
+                <Anchor component="button" type="button" size="sm" fw={600} onClick={() => onSelect(item.trial_number)}>
+                  Trial {item.trial_number}
+                </Anchor>
+              )}
+              , {span(item)} <span>· {WORDS[item.cause](item.trial_number, found.items[i - 1]?.trial_number)}</span>
+            </p>
+            <p>{i === 0 ? config(item.params) : changes(item)}</p>
+          </li>
+        ))}
+      </ol>
+      {found.schedule.length > 1 && (
+        <>
+          <h3>Schedule to reproduce these weights</h3>
+          <Facts
+            items={found.schedule.map((entry) => [
+              entry.iteration === 0 ? "from the start" : `after iteration ${entry.iteration}`,
+              config(entry.params),
+            ])}
+          />
+          <p className={classes.dimmed}>
+            <Anchor component="button" type="button" size="xs" onClick={() => save(found)}>
+              Download it as JSON
+            </Anchor>
+            , or print it with <code>tuner schedule {found.trial_id}</code>.
+          </p>
+        </>
+      )}
+    </div>
+  );
+}
+
+function save({ trial_number, schedule }: Found): void {
+  const text = `${JSON.stringify(schedule, null, 2)}\n`;
+  download(`schedule_of_trial_${trial_number}.json`, new Blob([text], { type: "application/json" }));
+}
+
+const WORDS: Record<LineageSegment["cause"], (own: number, before: number | undefined) => string> = {
+  start: () => "started",
+  retry: () => "run again",
+  resume: () => "resumed",
+  resize: () => "resized",
+  fork: (_, before) => (before === undefined ? "forked" : `forked from trial ${before}`),
+  exploit: (own, before) => (before === undefined || before === own ? "exploit" : `exploit of trial ${before}`),
+};
+
+function span({ start_iteration: start, end_iteration: end }: LineageSegment): string {
+  return end > start + 1
+    ? `iterations ${start + 1} to ${end}`
+    : end > start
+      ? `iteration ${end}`
+      : `at iteration ${start}`;
+}
+
+/** Say what has changed since the segment before: "lr 0.1 → 0.12". */
+function changes({ changes }: LineageSegment): string {
+  return (
+    Object.entries(changes)
+      .map(([name, { before, after }]) => `${name} ${param(before)} → ${param(after)}`)
+      .join(", ") || "same configuration"
+  );
+}

@@ -1,0 +1,72 @@
+import { MantineProvider } from "@mantine/core";
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { act, render, screen } from "@testing-library/react";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { api } from "../../api/client";
+import type { TrialWithSegments } from "../../api/types";
+import { Logs } from "./Logs";
+
+const ENDED_AT = "2026-01-02T03:04:05Z";
+const ADDRESS = { get: () => null, set: () => {} } as unknown as Parameters<typeof Logs>[0]["address"];
+
+const TRIAL = {
+  id: "trl_1",
+  state: "stopped",
+  ended_at: ENDED_AT,
+  segments: [{ ordinal: 1, ended_at: null }],
+} as unknown as TrialWithSegments;
+
+describe("the logs of a trial that has ended", () => {
+  let answer: { rank: number; stream: string; text: string; complete: boolean }[];
+  const logs = vi.spyOn(api, "logs");
+  const pass = (ms: number) => act(() => vi.advanceTimersByTimeAsync(ms));
+  const show = (secondsAgo: number) => {
+    vi.setSystemTime(Date.parse(ENDED_AT) + secondsAgo * 1000);
+    render(
+      <MantineProvider>
+        <QueryClientProvider client={new QueryClient()}>
+          <Logs trial={TRIAL} address={ADDRESS} />
+        </QueryClientProvider>
+      </MantineProvider>,
+    );
+    return pass(1);
+  };
+
+  beforeEach(() => {
+    vi.useFakeTimers();
+    logs.mockReset();
+    logs.mockImplementation(() => Promise.resolve({ items: answer }) as ReturnType<typeof api.logs>);
+  });
+
+  afterEach(() => vi.useRealTimers());
+
+  it("are read until the last lines have come", async () => {
+    answer = [{ rank: 0, stream: "out", text: "epoch 9\n", complete: false }];
+    await show(1);
+    await pass(2000);
+    expect(logs).toHaveBeenCalledTimes(2);
+    answer = [{ rank: 0, stream: "out", text: "epoch 9\nTraceback\n", complete: true }];
+    await pass(2000);
+    expect(screen.getByLabelText("Log lines").textContent).toContain("Traceback");
+    await pass(20_000);
+    expect(logs).toHaveBeenCalledTimes(3);
+  });
+
+  it("are read also if nothing has come yet, but not for longer than a minute", async () => {
+    answer = [];
+    await show(51);
+    await pass(8000);
+    expect(logs).toHaveBeenCalledTimes(5);
+    await pass(2000);
+    const reads = logs.mock.calls.length;
+    await pass(60_000);
+    expect(logs).toHaveBeenCalledTimes(reads);
+  });
+
+  it("are read once if it ended long ago", async () => {
+    answer = [{ rank: 0, stream: "out", text: "its node was lost\n", complete: false }];
+    await show(3600);
+    await pass(20_000);
+    expect(logs).toHaveBeenCalledTimes(1);
+  });
+});

@@ -1,0 +1,119 @@
+import { Anchor, Skeleton } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { api } from "../../api/client";
+import type { Experiment, Neighbours as Found, TrialWithSegments } from "../../api/types";
+import { metric, param, readable } from "../../format";
+import { hasEnded } from "../../live/states";
+import { ProblemBox } from "../common/Problem";
+import { StateBadge } from "../common/StateBadge";
+import classes from "./TrialDetails.module.css";
+
+const COUNT = 10;
+const REFRESH_MS = 10_000;
+
+interface NeighboursProps {
+  trial: TrialWithSegments;
+  experiment: Experiment;
+  onSelect: (number: number) => void;
+}
+
+/** The trials with the most similar configurations, and what they reached: is this place of the space good, or was it luck? */
+export function Neighbours({ trial, experiment, onSelect }: NeighboursProps) {
+  const query = useQuery({
+    queryKey: ["trial", trial.id, "neighbours"],
+    queryFn: ({ signal }) => api.neighbours(trial.id, COUNT, signal),
+    refetchInterval: hasEnded(trial.state) ? false : REFRESH_MS,
+  });
+  if (query.isError && !query.data)
+    return <ProblemBox error={query.error} what="list of neighbours" retry={() => void query.refetch()} />;
+  if (!query.data) return <Skeleton height={160} />;
+  const { items, left_out } = query.data;
+  if (items.length === 0) return <p className={classes.none}>There is no other trial to compare it with.</p>;
+  return (
+    <>
+      <p className={classes.dimmed}>{summary(trial, items, experiment)}</p>
+      <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Neighbours">
+        <table className={classes.table}>
+          <thead>
+            <tr>
+              <th scope="col">Trial</th>
+              <th
+                scope="col"
+                title="In the unit cube of the space: 0 % is the same configuration, 100 % the opposite corner"
+              >
+                Distance
+              </th>
+              <th scope="col">Best {experiment.metric}</th>
+              <th scope="col">Iterations</th>
+              <th scope="col">What differs there</th>
+            </tr>
+          </thead>
+          <tbody>
+            {items.map((one) => (
+              <tr key={one.trial_id}>
+                <td>
+                  <Anchor component="button" type="button" size="sm" onClick={() => onSelect(one.trial_number)}>
+                    {one.trial_number}
+                  </Anchor>{" "}
+                  <StateBadge state={one.state} />
+                </td>
+                <td>{percent(one.distance)}</td>
+                <td>
+                  {metric(one.best_value)}
+                  {gap(one.best_value, trial.best_value)}
+                </td>
+                <td>{one.iteration}</td>
+                <td>{changesWords(one.changes, experiment.labels)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {left_out > 0 && <p className={classes.dimmed}>{left_out.toLocaleString("en")} trials were not compared.</p>}
+    </>
+  );
+}
+
+/** "Its 6 nearest neighbours reached 0.81 to 0.95; this trial, with 0.93, is better than 4 of them." */
+export function summary(
+  trial: Pick<TrialWithSegments, "best_value" | "iteration">,
+  items: Found["items"],
+  { mode, metric: name }: Pick<Experiment, "mode" | "metric">,
+): string {
+  const values = items.flatMap(({ best_value }) => (best_value === null ? [] : [best_value]));
+  if (values.length === 0) return "None of its nearest neighbours has a result yet.";
+  const range = `${metric(Math.min(...values))} to ${metric(Math.max(...values))}`;
+  const reached = values.length === 1 ? metric(values[0]) : range;
+  const own = trial.best_value;
+  const who = values.length === 1 ? "Its nearest neighbour with a result" : `Its ${values.length} nearest neighbours`;
+  if (own === null) return `${who} reached a best ${name} of ${reached}; this trial has no result yet.`;
+  const beaten = values.filter((value) => (mode === "max" ? own > value : own < value)).length;
+  const words = beaten === values.length ? "all" : beaten === 0 ? "none" : String(beaten);
+  const shorter = items.filter((one) => one.best_value !== null && one.iteration < trial.iteration).length;
+  const caution =
+    shorter === 0
+      ? ""
+      : shorter === values.length
+        ? " They were trained for fewer iterations."
+        : ` ${shorter} of them ${shorter === 1 ? "was" : "were"} trained for fewer iterations.`;
+  return `${who} reached a best ${name} of ${reached}; this trial, with ${metric(own)}, is better than ${words} of them.${caution}`;
+}
+
+function percent(distance: number): string {
+  const value = 100 * distance;
+  return `${value > 0 && value < 10 ? value.toPrecision(2) : Math.round(value)} %`;
+}
+
+function gap(value: number | null, own: number | null): string {
+  if (value === null || own === null || value === own) return "";
+  const difference = value - own;
+  return ` (${difference > 0 ? "+" : "−"}${Number(Math.abs(difference).toPrecision(3))})`;
+}
+
+function changesWords(changes: Found["items"][number]["changes"], labels: Experiment["labels"]): string {
+  const other = Object.fromEntries(Object.entries(changes).map(([name, { after }]) => [name, after]));
+  const words = Object.entries(readable(other, labels)).map(
+    ([name, value]) => `${name}=${value === null ? "not present" : param(value)}`,
+  );
+  return words.join(", ") || "nothing";
+}

@@ -1,0 +1,318 @@
+import { Anchor, Skeleton, Tabs } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { lazy, Suspense, type ReactNode } from "react";
+import { Link } from "react-router";
+import { api } from "../../api/client";
+import type { Experiment, Failure, Segment, Trial, TrialWithSegments } from "../../api/types";
+import { trialCall } from "../../charts/copies";
+import { chosenAcross, type Across } from "../../curves/across";
+import { bytes, config, duration, elapsed, metric, moment, param, readable } from "../../format";
+import { hasEnded } from "../../live/states";
+import { keys } from "../../live/useExperiment";
+import type { Address } from "../../pages/useAddress";
+import { Checkpoints } from "./Checkpoints";
+import { DecisionLog } from "../decisions/DecisionLog";
+import { DataSets } from "./DataSets";
+import { Lineage } from "./Lineage";
+import { Logs } from "./Logs";
+import { Neighbours } from "./Neighbours";
+import { Facts } from "../common/Panel";
+import { ProblemBox } from "../common/Problem";
+import { CopyMenu } from "../common/CopyMenu";
+import { StateBadge } from "../common/StateBadge";
+import { TrialActions } from "../actions/TrialActions";
+import { TrialCharts } from "./TrialCharts";
+import { Usage } from "./Usage";
+import { useNow } from "../common/useNow";
+import classes from "./TrialDetails.module.css";
+
+const Profile = lazy(() => import("./Profile"));
+
+interface TrialDetailsProps {
+  id: string;
+  experiment: Experiment;
+  rank: number | undefined;
+  of: number;
+  onSelect: (number: number) => void;
+  /** The open tab stands in it. */
+  address: Address;
+}
+
+const VIEWS = ["overview", "segments", "checkpoints", "lineage", "neighbours", "decisions", "logs", "usage", "profile"];
+
+/** Everything known of one trial: what it is, how it went, why it ended. */
+export function TrialDetails({ id, experiment, rank, of, onSelect, address }: TrialDetailsProps) {
+  const query = useQuery({ queryKey: keys.trial(id), queryFn: ({ signal }) => api.trial(id, signal) });
+  const tab = VIEWS.find((one) => one === address.get("view")) ?? "overview";
+  const setTab = (next: string | null) =>
+    address.set({ view: next === "overview" ? null : next, segment: null, logrank: null });
+  const across = chosenAcross(address.get("x"), experiment);
+  if (query.isError && !query.data)
+    return <ProblemBox error={query.error} what="trial" retry={() => void query.refetch()} />;
+  if (!query.data) return <Skeleton height={300} />;
+  const trial = query.data;
+  return (
+    <div className={classes.details}>
+      <Outcome trial={trial} />
+      <Tabs value={tab} onChange={setTab} classNames={{ tab: classes.tab! }}>
+        <Tabs.List mb="sm">
+          <Tabs.Tab value="overview">Overview</Tabs.Tab>
+          <Tabs.Tab value="segments">Segments{trial.segments.length > 1 ? ` · ${trial.segments.length}` : ""}</Tabs.Tab>
+          <Tabs.Tab value="checkpoints">Checkpoints</Tabs.Tab>
+          <Tabs.Tab value="lineage">Lineage</Tabs.Tab>
+          <Tabs.Tab value="neighbours">Neighbours</Tabs.Tab>
+          <Tabs.Tab value="decisions">Decisions</Tabs.Tab>
+          <Tabs.Tab value="logs">Logs</Tabs.Tab>
+          <Tabs.Tab value="usage">Usage</Tabs.Tab>
+          <Tabs.Tab value="profile">Profile</Tabs.Tab>
+        </Tabs.List>
+        <Tabs.Panel value="overview">
+          <Overview trial={trial} experiment={experiment} across={across} rank={rank} of={of} address={address} />
+        </Tabs.Panel>
+        <Tabs.Panel value="segments">
+          <Segments trial={trial} onSelect={onSelect} />
+        </Tabs.Panel>
+        <Tabs.Panel value="checkpoints">
+          {tab === "checkpoints" && <Checkpoints trial={trial} experiment={experiment} />}
+        </Tabs.Panel>
+        <Tabs.Panel value="lineage">{tab === "lineage" && <Lineage trial={trial} onSelect={onSelect} />}</Tabs.Panel>
+        <Tabs.Panel value="neighbours">
+          {tab === "neighbours" && <Neighbours trial={trial} experiment={experiment} onSelect={onSelect} />}
+        </Tabs.Panel>
+        <Tabs.Panel value="decisions">
+          {tab === "decisions" && <OwnDecisions trial={trial} onSelect={onSelect} />}
+        </Tabs.Panel>
+        <Tabs.Panel value="logs">{tab === "logs" && <Logs trial={trial} address={address} />}</Tabs.Panel>
+        <Tabs.Panel value="usage">
+          {tab === "usage" && <Usage trial={trial} />}
+          {tab === "usage" && <DataSets trial={trial} />}
+        </Tabs.Panel>
+        <Tabs.Panel value="profile">
+          {tab === "profile" && (
+            <Suspense fallback={<Skeleton height={120} />}>
+              <Profile trial={trial} />
+            </Suspense>
+          )}
+        </Tabs.Panel>
+      </Tabs>
+    </div>
+  );
+}
+
+function OwnDecisions({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
+  const query = useQuery({
+    queryKey: keys.trialDecisions(trial.id),
+    queryFn: ({ signal }) => api.decisions(trial.experiment_id, { trial: trial.number, page_size: 500 }, signal),
+  });
+  if (query.isError && !query.data)
+    return <ProblemBox error={query.error} what="list of decisions" retry={() => void query.refetch()} />;
+  if (!query.data) return <Skeleton height={120} />;
+  return <DecisionLog decisions={query.data.items} onSelect={onSelect} height={460} />;
+}
+
+function Outcome({ trial }: { trial: TrialWithSegments }) {
+  return (
+    <>
+      {trial.reason && !(trial.state === "failed" && trial.error) && (
+        <p className={classes.reason}>
+          <b>Why {trial.state}:</b> {trial.reason}
+        </p>
+      )}
+      {trial.waiting && !hasEnded(trial.state) && (
+        <p className={classes.waiting}>
+          <b>Waiting:</b> {trial.waiting}
+        </p>
+      )}
+      {trial.error && <FailureBox failure={trial.error} over={trial.state !== "failed"} />}
+    </>
+  );
+}
+
+function FailureBox({ failure, over }: { failure: Failure; over: boolean }) {
+  const where = [failure.rank !== null && `rank ${failure.rank}`, failure.node && `on ${failure.node}`]
+    .filter(Boolean)
+    .join(" ");
+  const stacks = Object.entries(failure.stacks ?? {});
+  return (
+    <section className={classes.failure} aria-label="Failure" data-over={over}>
+      <p>
+        <b>
+          {over ? "An earlier failure" : "Failure"}
+          {where && `, ${where}`}
+        </b>{" "}
+        <span>
+          {failure.cause.replaceAll("_", " ")}
+          {failure.kind === "user" ? " in the training code" : ` · ${failure.kind}`}
+        </span>
+      </p>
+      <p>{failure.message}</p>
+      {failure.traceback && <Fold title="Traceback" text={failure.traceback} open />}
+      {failure.log_tail && <Fold title="Last log lines" text={failure.log_tail} />}
+      {stacks.map(([rank, stack]) => (
+        <Fold key={rank} title={`Stack of rank ${rank}`} text={stack} />
+      ))}
+    </section>
+  );
+}
+
+function Fold({ title, text, open = false }: { title: string; text: string; open?: boolean }) {
+  return (
+    <details open={open}>
+      <summary>{title}</summary>
+      <pre className={classes.pre} tabIndex={0}>
+        {text}
+      </pre>
+    </details>
+  );
+}
+
+interface OverviewProps {
+  trial: TrialWithSegments;
+  experiment: TrialDetailsProps["experiment"];
+  rank: number | undefined;
+  of: number;
+  across: Across;
+  address: Address;
+}
+
+function Overview({ trial, experiment, across, rank, of, address }: OverviewProps) {
+  return (
+    <div className={classes.overview}>
+      {trial.iteration > 0 && (
+        <TrialCharts trial={trial} metric={experiment.metric} across={across} rank={rank} of={of} address={address} />
+      )}
+      <h3>Parameters</h3>
+      <Facts
+        items={Object.entries(readable(trial.params, experiment.labels)).map(([name, value]) => [
+          name,
+          <span title={JSON.stringify(value)}>{param(value)}</span>,
+        ])}
+      />
+      <h3>Result</h3>
+      <Facts
+        items={[
+          [
+            `Best ${experiment.metric}`,
+            <>
+              <b>{metric(trial.best_value)}</b>
+              {trial.best_iteration !== null && ` at iteration ${trial.best_iteration}`}
+              {rank !== undefined && `, rank ${rank} of ${of}`}
+            </>,
+          ],
+          ...Object.entries(trial.last).map(([name, value]): [string, string] => [`Last ${name}`, metric(value)]),
+          ...(trial.feasible === null
+            ? []
+            : [["Within the constraints", trial.feasible ? "yes" : "no"] as [string, string]]),
+          ["Iteration", String(trial.iteration)],
+          ["Trained for", duration(trial.running_s)],
+          ["Started", moment(trial.started_at)],
+          ["Ended", moment(trial.ended_at)],
+          ...(trial.failures ? [["Failures so far", String(trial.failures)] as [string, string]] : []),
+          ...(trial.checkpoint
+            ? [
+                [
+                  "Checkpoint",
+                  <>
+                    <code>{trial.checkpoint.uri}</code> (iteration {trial.checkpoint.step},{" "}
+                    {bytes(trial.checkpoint.bytes)})
+                  </>,
+                ] as [string, ReactNode],
+              ]
+            : []),
+          ["Id", <code>{trial.id}</code>],
+        ]}
+      />
+    </div>
+  );
+}
+
+const CAUSE: Record<Segment["cause"], string> = {
+  start: "Started",
+  retry: "Retry after a failure",
+  resume: "Resumed",
+  fork: "Forked",
+  exploit: "Took over",
+  resize: "Resized",
+};
+
+/** Each uninterrupted execution of this trial, oldest first. */
+function Segments({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
+  const now = useNow(!hasEnded(trial.state));
+  if (trial.segments.length === 0) return <p className={classes.none}>The trial has not run yet.</p>;
+  return (
+    <ol className={classes.segments}>
+      {trial.segments.map((segment, i) => {
+        const before = trial.segments[i - 1];
+        const changed = before
+          ? Object.entries(segment.params).filter(
+              ([name, value]) => JSON.stringify(before.params[name]) !== JSON.stringify(value),
+            )
+          : [];
+        const donor = segment.source_trial_number;
+        return (
+          <li key={segment.id} data-cause={segment.cause}>
+            <p>
+              <b>{CAUSE[segment.cause]}</b>
+              {segment.cause === "resize" && segment.workers != null && before?.workers != null
+                ? ` from ${before.workers} to ${segment.workers} ${segment.workers === 1 ? "worker" : "workers"}`
+                : ""}
+              {donor !== null && donor !== trial.number && (
+                <>
+                  {" "}
+                  the weights of{" "}
+                  <Anchor component="button" type="button" size="sm" onClick={() => onSelect(donor)}>
+                    trial {donor}
+                  </Anchor>
+                </>
+              )}
+              {segment.start_iteration > 0
+                ? ` at iteration ${segment.start_iteration}`
+                : segment.cause === "start"
+                  ? ""
+                  : " from the beginning"}
+              {segment.outcome && <span> · {segment.outcome}</span>}
+            </p>
+            {changed.length > 0 && <p>now {config(Object.fromEntries(changed))}</p>}
+            <p className={classes.dimmed}>
+              {moment(segment.started_at)} · ran {duration(elapsed(segment.started_at, segment.ended_at, now))}
+              {places(segment)}
+              {segment.startup_s !== null &&
+                ` · started in ${duration(segment.startup_s)}${segment.warm ? ", warm" : ""}`}
+            </p>
+          </li>
+        );
+      })}
+    </ol>
+  );
+}
+
+/** " · 2 ranks on node-a, node-b (2 GPUs)", from where the ranks were placed. */
+export function places(segment: Pick<Segment, "placement">): string {
+  const ranks = segment.placement["ranks"];
+  if (!Array.isArray(ranks) || ranks.length === 0) return "";
+  const placed = ranks as { host?: string; node?: string; gpus?: unknown[] }[];
+  const hosts = [...new Set(placed.map((rank) => rank.host ?? rank.node ?? "?"))];
+  const gpus = placed.reduce((n, rank) => n + (rank.gpus?.length ?? 0), 0);
+  return ` · ${placed.length} ${placed.length === 1 ? "rank" : "ranks"} on ${hosts.join(", ")}${gpus ? ` (${gpus} ${gpus === 1 ? "GPU" : "GPUs"})` : ""}`;
+}
+
+interface TrialTitleProps {
+  trial: Trial;
+  experiment: Experiment;
+  address: Address;
+}
+
+export function TrialTitle({ trial, experiment, address }: TrialTitleProps) {
+  const logs = { segment: address.get("segment"), rank: address.get("logrank"), search: address.get("logq") };
+  const call = trialCall(trial, address.get("view") ?? "overview", logs);
+  return (
+    <span className={classes.title}>
+      <Anchor component={Link} to={`/trials/${trial.id}`} fw={600} size="md" c="inherit">
+        Trial {trial.number}
+      </Anchor>
+      <StateBadge state={trial.state} size="lg" />
+      <TrialActions key={trial.id} trial={trial} experiment={experiment} />
+      {call && <CopyMenu call={call} />}
+    </span>
+  );
+}

@@ -1,0 +1,47 @@
+/** The lines of a trial's logs: split from what the service answers, counted, searched, and the first error among them. */
+
+import type { LogPart } from "../../api/types";
+
+/** A line, or the heading above the lines of one rank. */
+export interface Line {
+  /** Of its rank and segment, from 1, among the lines that were read; 0 for a heading. */
+  number: number;
+  rank: number;
+  text: string;
+  heading: boolean;
+}
+
+export function linesOf(parts: readonly Pick<LogPart, "rank" | "stream" | "text">[]): Line[] {
+  return parts.flatMap(({ rank, stream, text }) => {
+    if (text === "") return [];
+    const lines = text.replace(/\n$/, "").split("\n");
+    const heading = { number: 0, rank, text: `rank ${rank} · ${stream} · ${lines.length} lines`, heading: true };
+    return [heading, ...lines.map((line, i) => ({ number: i + 1, rank, text: shown(line), heading: false }))];
+  });
+}
+
+/** What a terminal would show of a line: a progress bar writes over itself, and colours are codes. */
+function shown(line: string): string {
+  // eslint-disable-next-line no-control-regex
+  const plain = line.replace(/\u001b\[[0-9;]*[A-Za-z]/g, "").replace(/\r+$/, "");
+  return plain.slice(plain.lastIndexOf("\r") + 1);
+}
+
+const ERROR =
+  /^Traceback \(most recent call last\)|^\s*(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)|\b(?:ERROR|FATAL|CRITICAL)\b|^Fatal Python error|out of memory/;
+
+/** The index of the first line that tells of an error, at or after `from`; -1 if there is none. */
+export function errorAt(lines: readonly Line[], from = 0): number {
+  for (let i = Math.max(0, from); i < lines.length; i++) {
+    const line = lines[i]!;
+    if (!line.heading && ERROR.test(line.text)) return i;
+  }
+  return -1;
+}
+
+/** The indices of the lines that contain a text, in upper or lower case. */
+export function found(lines: readonly Line[], text: string): number[] {
+  const wanted = text.toLowerCase();
+  if (wanted === "") return [];
+  return lines.flatMap((line, i) => (!line.heading && line.text.toLowerCase().includes(wanted) ? [i] : []));
+}
