@@ -42,7 +42,7 @@ LOOK_S = 10.0
 
 
 _OTHER_CLUSTER = "WrongClusterID"
-"""What Ray's errors contain if another cluster answers at the address than the one that this process has joined."""
+"""Ray's errors contain this if another cluster answers at the address than the one that this process has joined."""
 
 SLOW = ("agent", "profile")
 """The methods of the host whose answers may take long."""
