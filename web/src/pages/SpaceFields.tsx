@@ -73,8 +73,8 @@ function Row({ row: { name, domain, kind }, taken, onChange, onRename }: RowProp
             label="domain"
             aria-label={`Domain of ${name}`}
             allowDeselect={false}
-            data={Object.entries(KINDS).map(([value, { label }]) => ({ value, label }))}
-            renderOption={({ option }) => option.label}
+            data={Object.keys(KINDS)}
+            renderOption={({ option }) => KINDS[option.value]?.label}
             value={kind}
             comboboxProps={{ width: 300, position: "bottom-start" }}
             onChange={(next) => next && onChange(asKind(domain, next))}
