@@ -12,6 +12,8 @@ linear/generated    linear models under stochastic gradient descent, with half o
 linear/digits       the same on digits with noise added
 cnn/digits          a small convolutional network, with or without shifted images; validation accuracy by epoch
 transformer/text    a small transformer on generated text, with branches for the schedule; validation loss by steps
+parity/three        a multilayer perceptron that learns the parity of three of twenty bits: most configurations never do better
+                    than guessing, which has a loss of ln 2; validation loss by epoch
 qlearning/cliff     tabular reinforcement learning on a windy cliff; mean return, which goes up and down, by episodes
 """
 
@@ -176,6 +178,54 @@ CONVOLUTIONAL = {
     "shift": choice([0, 1, 2]),
     "decay": loguniform(1e-6, 1e-1),
     "optimizer": choice([{"name": "sgd", "momentum": uniform(0, 0.99)}, {"name": "adamw"}]),
+}
+
+
+# -- a plateau -----------------------------------------------------------------------------------------------------------
+
+BITS, COUNTED = 20, 3
+
+
+def parity(config: Config, seed: int) -> Iterator[float]:
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    bits = torch.tensor(np.random.default_rng(0).integers(0, 2, (1500, BITS)) * 2.0 - 1, dtype=torch.float32)
+    labels = (bits[:, :COUNTED].prod(1) > 0).float()
+    train, held = slice(0, 800), slice(800, None)
+    activation = {"relu": nn.ReLU, "tanh": nn.Tanh}[config["activation"]]
+    layers: list[nn.Module] = []
+    wide = BITS
+    for _ in range(config["layers"]):
+        layers += [nn.Linear(wide, config["units"]), activation(), nn.Dropout(config["dropout"])]
+        wide = config["units"]
+    model = nn.Sequential(*layers, nn.Linear(wide, 1), nn.Flatten(0))
+    optimizer = torch.optim.SGD(
+        model.parameters(), config["lr"], momentum=config["momentum"], weight_decay=config["decay"]
+    )
+    loss = nn.BCEWithLogitsLoss()
+    for _ in range(27):
+        model.train()
+        for batch in torch.randperm(800).split(config["batch"]):
+            optimizer.zero_grad()
+            loss(model(bits[train][batch]), labels[train][batch]).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            yield float(loss(model(bits[held]), labels[held]))
+
+
+PARITY = {
+    "lr": loguniform(1e-3, 1.0),
+    "momentum": uniform(0, 0.95),
+    "decay": loguniform(1e-6, 3e-2),
+    "units": lograndint(4, 129),
+    "layers": randint(1, 4),
+    "dropout": uniform(0, 0.6),
+    "activation": choice(["relu", "tanh"]),
+    "batch": lograndint(16, 201),
 }
 
 
@@ -453,6 +503,7 @@ TRAININGS = {
     "boosting/diabetes": Training("min", 40, 300, BOOSTING, boosting(diabetes, 280)),
     "linear/generated": Training("max", 30, 600, LINEAR, linear(generated, 1000)),
     "linear/digits": Training("max", 30, 600, LINEAR, linear(noisy_digits, 900)),
+    "parity/three": Training("min", 27, 400, PARITY, parity),
     "qlearning/cliff": Training("max", 30, 400, QLEARNING, qlearning),
 }
 

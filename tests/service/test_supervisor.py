@@ -169,6 +169,29 @@ def test_only_shared_hosts_of_this_database_and_of_other_versions_are_ended(
     assert actors.killed == [base, f"{base}-v0.0.8", f"{base}-v0.0.9"]
 
 
+def test_the_link_ends_when_another_cluster_has_taken_the_place_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told()
+    one = link.Link(Settings(home=tmp_path), False, told)
+    errors = [
+        "RPC error: the deadline has passed",
+        "RPC error: WrongClusterID: Perhaps the client is accessing GCS after ...",
+    ]
+
+    def fails() -> None:
+        raise ray.exceptions.RpcError(errors.pop(0), 0)
+
+    monkeypatch.setattr(one, "_start_host", fails)
+    monkeypatch.setattr(link, "CHECK_S", 0.0)
+    one.look_after()
+    assert [line["trouble"] for line in told.lines] == [
+        "the driver does not answer: RPC error: the deadline has passed"
+    ]
+    with pytest.raises(ClusterUnreachable, match="started again"):
+        one.look_after()
+
+
 def test_the_link_asks_the_driver_for_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told()
     one = link.Link(Settings(home=tmp_path), False, told)

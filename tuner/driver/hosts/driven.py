@@ -324,6 +324,7 @@ class HostGroups:
             space_blob=self._space.blob(),
             scaling=replace(spec.scaling, num_workers=segment.workers),
             base_workers=spec.scaling.num_workers if spec.scaling.elastic else None,
+            placed_before=any(one.started_at is not None for trial in self._core.trials for one in trial.segments),
             limits=self._core.spec.limits,
             checkpoint_policy=spec.checkpoint,
             storage=self.storage,

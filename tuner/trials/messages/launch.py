@@ -44,6 +44,7 @@ class Launch:
     space_blob: bytes | None = None  # the pickled choices of the space that JSON cannot express
     scaling: Scaling = field(default_factory=Scaling)  # with the number of ranks of this segment
     base_workers: int | None = None  # of an elastic trial: the number of ranks for which its code is written
+    placed_before: bool = False  # whether a trial of this experiment has run before, so that the cluster can hold one
     limits: Limits = field(default_factory=Limits)
     checkpoint_policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     storage: str  # path or URI under which this experiment's checkpoints are stored

@@ -60,13 +60,16 @@ def test_what_never_fits_is_refused_and_what_once_did_is_waited_for(small_ray: N
         with pytest.raises(PlacementError, match=r"can never run a worker with 2 CPU: 1 × 2 CPU are requested"):
             await pool.acquire(launch, waits.append)
         assert waits == []
+        no_longer = r"can no longer run .*: 1 × 2 CPU .* has 1 CPU, for 0.5 s now"
+        with pytest.raises(PlacementError, match=no_longer):  # an earlier driver has run a trial of the experiment
+            await pool.acquire(dataclasses.replace(launch, placed_before=True), waits.append)
         pool._builder._placed_before.add(room_key(launch.scaling))
-        with pytest.raises(PlacementError, match=r"can no longer run .*: 1 × 2 CPU .* has 1 CPU, for 0.5 s now"):
+        with pytest.raises(PlacementError, match=no_longer):
             await pool.acquire(launch, waits.append)
         await pool.close()
 
     asyncio.run(scenario())
-    assert waits == ["waits for a worker with 2 CPU: 1 × 2 CPU are requested, the whole cluster has 1 CPU"]
+    assert waits == ["waits for a worker with 2 CPU: 1 × 2 CPU are requested, the whole cluster has 1 CPU"] * 2
 
 
 def test_what_fits_is_remembered(small_ray: None, tmp_path: Path) -> None:

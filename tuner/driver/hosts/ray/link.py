@@ -41,6 +41,9 @@ LOOK_S = 10.0
 """Timeout in seconds of a request to the driver host about ranks or the cluster."""
 
 
+_OTHER_CLUSTER = "WrongClusterID"
+"""Ray's errors contain this if another cluster answers at the address than the one that this process has joined."""
+
 SLOW = ("agent", "profile")
 """The methods of the host whose answers may take long."""
 
@@ -76,7 +79,10 @@ class Link:
             self.look_after()
 
     def look_after(self) -> None:
-        """Find or start the driver host, and watch it until it dies or does not answer."""
+        """Find or start the driver host, and watch it until it dies or does not answer.
+
+        Raise ClusterUnreachable if the cluster has been replaced by another one.
+        """
         import ray
 
         from tuner.driver.hosts.ray.cluster import DEAD
@@ -107,6 +113,10 @@ class Link:
             self._waits = True
             time.sleep(CHECK_S)
         except Exception as error:
+            if _OTHER_CLUSTER in str(
+                error
+            ):  # this process belongs to the old cluster, and Ray never takes it into the new one
+                raise ClusterUnreachable("Ray has been started again, so this process connects anew") from error
             self._tell(trouble=f"the driver does not answer: {error}", log=f"the driver host does not answer: {error}")
             time.sleep(CHECK_S)
 

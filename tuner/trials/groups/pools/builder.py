@@ -156,12 +156,14 @@ class GroupBuilder:
     async def check(self, launch: Launch) -> None:
         """Check that the group of a launch would fit if nothing else ran on the cluster.
 
-        If a group with the same resources was placed before, the check is left out, because a lost node may come back.
+        If a group with the same resources was placed before, or a trial of the same experiment, maybe by an earlier driver, the
+        check is left out, because a lost node may come back. After the death of the head, the nodes join one after another.
 
         Raises:
             PlacementError: the cluster can never hold the group.
         """
-        if room_key(launch.scaling) not in self._placed_before and (reason := await self._lacking(launch)):
+        known = launch.placed_before or room_key(launch.scaling) in self._placed_before
+        if not known and (reason := await self._lacking(launch)):
             raise PlacementError(f"this cluster can never run {demand(launch)}: {reason}")
 
     def end_soon(self, group: Group, hand_on: bool = False) -> asyncio.Future[None]:
