@@ -287,7 +287,7 @@ describe("extent", () => {
     expect(view.y.min).toBeGreaterThan(0.88);
     expect(view.y.min).toBeLessThan(0.95);
     expect(view.y.max).toBeGreaterThan(0.967);
-    expect(view.outside).toEqual({ below: 24, above: 0 });
+    expect(view.outside).toEqual({ below: 32, above: 0 });
     expect(extent(bred, { log: false, logX: false, trim: null })!.y.min).toBeLessThan(0.1);
     expect(extent(bred.slice(4), { log: false, logX: false, trim: "max" })!.y.min).toBeLessThan(0.1);
   });
