@@ -62,6 +62,30 @@ def test_a_list_where_nothing_is_chosen_is_wondered_at() -> None:
     runner._warn_of_lists({"width": 32})
 
 
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        ({"type": "loguniform", "lower": 1e-4, "upper": 1}, "loguniform"),
+        ({"type": "loguniformm", "lower": 1e-4, "upper": 1}, "loguniform"),
+        ({"type": "choice", "categories": [1, 2]}, "choice"),
+    ],
+)
+def test_the_json_form_of_a_domain_is_wondered_at(value: dict[str, Any], meant: str) -> None:
+    with pytest.warns(UserWarning, match=rf"lr is a dict of constants in all trials, .*tuner.{meant}\(\.\.\.\)"):
+        runner._warn_of_json_forms({"lr": value, "width": 32})
+
+
+def test_a_group_of_parameters_with_a_type_is_not_wondered_at(recwarn: pytest.WarningsRecorder) -> None:
+    runner._warn_of_json_forms({"optimizer": {"type": "sgd", "momentum": 0.9}, "init": {"type": "normal", "std": 1}})
+    assert not recwarn.list
+
+
+def test_a_misspelt_name_of_the_package_has_a_suggestion() -> None:
+    with pytest.raises(AttributeError) as caught:
+        tuner.logunifrom  # type: ignore[attr-defined]  # noqa: B018
+    assert (caught.value.name, caught.value.obj) == ("logunifrom", tuner)
+
+
 def test_other_errors_pass_through() -> None:
     mistakes = ErrorCollector()
     with mistakes:

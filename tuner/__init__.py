@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +127,7 @@ else:  # Type checkers must not see this `__getattr__`. Otherwise they would acc
         elif module := _MODULES.get(name):
             value = importlib.import_module(module)
         else:
-            raise AttributeError(f"module 'tuner' has no attribute {name!r}")
+            raise AttributeError(f"module 'tuner' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
         globals()[name] = value
         return value
 

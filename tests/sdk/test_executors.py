@@ -12,6 +12,7 @@ import tuner
 from tests.store.examples import a_spec
 from tuner.domain.experiment import Scaling
 from tuner.errors import SpecError
+from tuner.sdk import executors
 from tuner.sdk.executors import choose, may_be_local
 from tuner.usercode.trainable import by_value
 
@@ -83,6 +84,28 @@ def test_a_script_that_uses_ray_stays_on_it(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setitem(sys.modules, "ray", fake)
         assert choose(spec(), CODE, None).why == f"trials run on Ray: {why}"
         assert choose(spec(executor="local"), CODE, None).local, "it was asked for"
+
+
+def test_an_import_of_ray_by_a_check_is_not_the_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that was refused, since it asked for 500 workers, imported Ray, and all later searches started a private Ray."""
+    monkeypatch.setattr(executors, "_imported_by_tuner", False)
+    idle: Any = SimpleNamespace(is_initialized=lambda: False)
+    with pytest.raises(SpecError), executors.noting_imports():
+        monkeypatch.setitem(sys.modules, "ray", idle)
+        raise SpecError("too many workers")
+    assert choose(spec(), CODE, None).local
+    connected: Any = SimpleNamespace(is_initialized=lambda: True)
+    monkeypatch.setitem(sys.modules, "ray", connected)
+    assert not choose(spec(), CODE, None).local
+
+
+def test_an_import_of_ray_by_the_script_stays_the_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "_imported_by_tuner", False)
+    idle: Any = SimpleNamespace(is_initialized=lambda: False)
+    monkeypatch.setitem(sys.modules, "ray", idle)
+    with executors.noting_imports():
+        pass
+    assert choose(spec(), CODE, None).why == "trials run on Ray: the script has imported Ray"
 
 
 def test_the_local_executor_says_why_it_cannot_run_what_it_is_given() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tuner.domain.experiment import Spec
@@ -66,7 +67,9 @@ def _uses_ray(ray_address: str | None) -> str | None:
     ray = sys.modules.get("ray")
     if ray is None:
         return None
-    return "this process is connected to Ray" if ray.is_initialized() else "the script has imported Ray"
+    if ray.is_initialized():
+        return "this process is connected to Ray"
+    return None if _imported_by_tuner else "the script has imported Ray"
 
 
 def _may_use_ray(spec: Spec, code: CodeRecord | None) -> str | None:
@@ -76,13 +79,27 @@ def _may_use_ray(spec: Spec, code: CodeRecord | None) -> str | None:
     return "the training function uses Ray" if _NAMES_RAY.search(code.blob) else None
 
 
+_imported_by_tuner = False  # True once a check of tuner has imported Ray, and not the script
+
+
+@contextlib.contextmanager
+def noting_imports() -> Iterator[None]:
+    """Note, at the end of a `with` block, if tuner has imported Ray in it. A script that uses Ray has imported it before."""
+    global _imported_by_tuner
+    before = "ray" in sys.modules
+    try:
+        yield
+    finally:
+        _imported_by_tuner = _imported_by_tuner or (not before and "ray" in sys.modules)
+
+
 def may_be_local(given: Mapping[str, Any]) -> bool:
     """Return True if, judging by the arguments of `tuner.run`, the local executor will run the trials."""
     if given["executor"] == "local":
         return given["address"] is None
     asks = any(given[name] for name in ("address", "ray_address", "use_gpu", "runtime_env"))
     named = isinstance(given["trainable"], str) or given["num_workers"] != 1
-    return not (given["executor"] == "ray" or asks or named or "ray" in sys.modules)
+    return not (given["executor"] == "ray" or asks or named or _uses_ray(given["ray_address"]))
 
 
 def start_ahead(given: Mapping[str, Any]) -> None:

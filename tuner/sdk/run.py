@@ -20,16 +20,25 @@ from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError
 from tuner.experiment.operations.usecases import continue_experiment, create_from_python, id_of, never_driven
 from tuner.experiment.specs.model import OPTIONS
 from tuner.experiment.specs.spec import mistakes_beside
-from tuner.names import RAY_CLIENT, keywords_explained, no_ray_client, printable
+from tuner.names import RAY_CLIENT, keywords_explained, nearest, no_ray_client, printable
 from tuner.sdk.arguments import above_this_package, adapted
 from tuner.sdk.callbacks.observers import StoredLog, checked, observing
-from tuner.sdk.executors import choose, drop_ahead, may_be_local, start_ahead, start_forks, starts_ray
+from tuner.sdk.executors import (
+    choose,
+    drop_ahead,
+    may_be_local,
+    noting_imports,
+    start_ahead,
+    start_forks,
+    starts_ray,
+)
 from tuner.sdk.live.echo import Echo
 from tuner.sdk.live.interrupts import Interrupts
 from tuner.sdk.live.progress import Progress, Stored
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
+from tuner.space.primitives import OPTIONS as KINDS
 from tuner.store import CodeRecord, Store
 from tuner.usercode.trainable import by_value
 
@@ -203,6 +212,7 @@ def _search(given: Mapping[str, Any]) -> Result:
         space = Space.from_python(given["space"] or {})
         if not len(space):
             _warn_of_lists(given["space"] or {})
+        _warn_of_json_forms(given["space"] or {})
     parts = parts_of(given["scheduler"], given["search_alg"], given["stop"], mistakes)
     data = _spec_data(given, space, parts)
     if mistakes.found:
@@ -219,13 +229,9 @@ def _search(given: Mapping[str, Any]) -> Result:
     _refuse_ray_client(given["executor"], ray_address or settings.ray_address)
     with _store(settings) as store:
         alone = not (ray_address or settings.ray_address) and (_on_own_ray() or not _connected())
-        record = create_from_python(
-            store,
-            data,
-            code,
-            parts,
-            functools.partial(_check_executor, code=code, ray_address=ray_address, settings=settings, alone=alone),
-        )
+        check = functools.partial(_check_executor, code=code, ray_address=ray_address, settings=settings, alone=alone)
+        with noting_imports():
+            record = create_from_python(store, data, code, parts, check)
         keep = not _brings_code(store, record.spec)
         try:
             return _drive(store, settings, record.public_id, ray_address, given["verbose"], keep, callbacks)
@@ -377,6 +383,22 @@ def _warn_of_lists(space: Mapping[str, Any]) -> None:
     if lists:
         advice = "tuner.choice([...]) draws from a list, tuner.grid_search([...]) tries every item"
         warnings.warn(f"{', '.join(lists)} in all trials: {advice}", UserWarning, stacklevel=above_this_package())
+
+
+def _warn_of_json_forms(space: Mapping[str, Any]) -> None:
+    """Warn of dicts that look like the JSON form of a domain: in Python, a dict is a group of parameters or constants."""
+    for name, value in space.items():
+        if not isinstance(value, Mapping) or not isinstance(kind := value.get("type"), str):
+            continue
+        meant = kind if kind in KINDS else nearest(kind, KINDS)
+        if meant is None or not any(option in value for options in KINDS[meant] for option in options):
+            continue
+        warnings.warn(
+            f"{name} is a dict of constants in all trials, {dict(value)!r}: in Python, a domain is written "
+            f"tuner.{meant}(...), and the JSON form is for specs",
+            UserWarning,
+            stacklevel=above_this_package(),
+        )
 
 
 def _store(settings: Settings) -> Store:

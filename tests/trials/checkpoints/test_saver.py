@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,6 +131,9 @@ def test_any_other_directory_is_copied(tmp_path: Path, monkeypatch: pytest.Monke
 def test_what_is_no_directory(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="a checkpoint must be a directory, or a callable that fills one"):
         alone(tmp_path / "storage", []).take(tmp_path / "nothing", 1, 1)
+    state: Any = {"weights": [1.0]}
+    with pytest.raises(CheckpointError, match="a callable that fills one, not dict: save the state to a file"):
+        alone(tmp_path / "storage", []).take(state, 1, 1)
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no second filesystem here")

@@ -134,8 +134,13 @@ class Saver:
                 source = source.path
             if callable(source):
                 source(job.staging)
-            else:
+            elif isinstance(source, str | os.PathLike):
                 job.elsewhere = take_over(os.fspath(source), job.staging)
+            else:
+                raise CheckpointError(
+                    f"a checkpoint must be a directory, or a callable that fills one, not {type(source).__name__}: save the "
+                    "state to a file with torch.save or pickle, in the directory that the callable gets"
+                )
             lies = job.elsewhere or job.staging
             size = job.size = sum(os.path.getsize(os.path.join(lies, file)) for file in walk(lies))
         except BaseException as error:
