@@ -37,7 +37,18 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-PARTS = ("agents", "experiments", "trials", "checkpoints", "bundles", "cluster", "access", "webhooks", "health")
+PARTS = (
+    "agents",
+    "experiments",
+    "trials",
+    "checkpoints",
+    "bundles",
+    "cluster",
+    "access",
+    "projects",
+    "webhooks",
+    "health",
+)
 EXAMPLES = int(os.environ.get("TUNER_SCHEMATHESIS_EXAMPLES", "8"))
 
 
@@ -60,9 +71,11 @@ REFUSED = {
     "POST /api/v1/experiments/{experiment_id}/archive": 409,
     "POST /api/v1/trials/{trial_id}/retry": 409,
     "GET /api/v1/checkpoints/{checkpoint_id}/download": 409,
+    "GET /api/v1/experiments/{experiment_id}/driver-log": 404,
     "POST /api/v1/session": 401,
 }
-"""Map requests whose example is refused to the status they get: the experiment runs, and its checkpoints have no files."""
+"""Map requests whose example is refused to the status they get: the experiment runs, its checkpoints have no files, and its
+driver has no log."""
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -370,6 +370,9 @@ def test_objects_of_a_relative_storage_lie_where_the_caller_is(tmp_path: Path, m
 
 
 def test_resources_of_tune() -> None:
+    def train(config: dict[str, Any]) -> None:
+        """Be a function of this test alone: Ray notes the resources at the function."""
+
     got = run(ray.tune.with_resources(train, {"cpu": 2, "gpu": 0.5}))
     assert got["resources_per_worker"] == {"CPU": 2.0, "GPU": 0.5}
     assert got["use_gpu"] is True

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import math
@@ -43,7 +44,8 @@ QUIET_S = 5.0
 POLL_ENDED_S = 1.0
 RETRY_S = 1.0
 COMMENT_S = 15.0
-BATCH = 500
+BATCH = 200  # log entries that are sent at once to a client that lags far behind
+SENT_BYTES = 64 * 1024  # of kept messages are sent at once to a client that lags behind
 KEPT = 2000  # messages about this many of the newest log entries are kept in memory
 
 
@@ -242,16 +244,25 @@ class Channel:
             newer += 1
         return self.end - newer
 
-    def behind(self, position: int) -> tuple[int, bytes] | None:
-        """Return the messages that a client at this position still needs: (event_seq of the last message, all these messages).
+    def behind(self, position: int) -> tuple[int, int, bytes] | None:
+        """Return the next messages for a client at this position: (position behind them, event_seq of the last one, bytes).
 
+        These are not many more than SENT_BYTES, because the server keeps what it is sending until the client has read it.
         Return None if some of these messages are no longer kept.
         """
-        count = self.end - position
-        if count > len(self._messages):
+        begin = len(self._messages) - (self.end - position)
+        if begin < 0:
             return None
-        newest = [self._messages[at] for at in range(len(self._messages) - count, len(self._messages))]
-        return self.seq, b"".join(message for _, message in newest)
+        sent: list[Message] = []
+        size = 0
+        for message in itertools.islice(self._messages, begin, None):
+            sent.append(message)
+            size += len(message[1])
+            if size >= SENT_BYTES:
+                break
+        position += len(sent)
+        seq = self.seq if position == self.end else sent[-1][0]
+        return position, seq, b"".join(content for _, content in sent)
 
 
 class _Poll(NamedTuple):
@@ -397,8 +408,8 @@ async def follow(
                     if kept is None:
                         position = None
                         continue
-                    position = channel.end
-                    after, sent = max(after, kept[0]), kept[1]
+                    position, seq, sent = kept
+                    after = max(after, seq)
                 elif not greeted:
                     greeted = True
                     sent = await _read(partial(channel.form.greeting, max(after, channel.seq), channel.progress))

@@ -19,9 +19,11 @@ class Trial:
 @pytest.fixture
 def watched() -> Iterator[None]:
     short = ShortCollections()
+    gc.disable()  # only the tests collect: Python would collect everything now and then, too
     short.begin()
     yield
     short.end()
+    gc.enable()
     gc.unfreeze()
 
 

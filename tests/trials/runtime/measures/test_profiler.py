@@ -97,9 +97,10 @@ def test_samples_show_where_the_time_goes(train: Any) -> None:
     weights = stacks(found)
     assert {stack[0] for stack in weights} == {"_train"}, "without the frames of threading around it"
     computing = sum(weight for stack, weight in weights.items() if "computes" in stack)
-    # Three of four milliseconds on an idle machine. On a busy one, the thread also waits for its turn after each sleep.
+    # Three of four milliseconds on an idle machine. On a busy one, the thread also waits for its turn after each sleep, and the
+    # sampler more often gets its turn while the thread sleeps. A sampler that waits for the GIL would see it compute hardly ever.
     wall, cpu_s, whole = (sum(column) for column in zip(*spent, strict=True))
-    assert computing > 0.6 * wall / whole * sum(weights.values())
+    assert computing > 0.3 * wall / whole * sum(weights.values())
     assert sum(weights.values()) == pytest.approx(found["duration_s"], rel=1e-3)
     assert 0.5 <= found["duration_s"] < 5
     cpu = found["cpu"]
