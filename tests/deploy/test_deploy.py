@@ -122,11 +122,14 @@ def walk_values() -> Any:
 
 EVERYTHING = {
     "storage": "s3://bucket/tuner",
+    "env": {"TUNER_LOG_BYTES": 20_000_000, "TUNER_USAGE_EVERY_S": 0.5, "TUNER_WEBHOOK_PRIVATE": 1, "HF_HUB_OFFLINE": True,
+            "TUNER_LOG_FORMAT": "json"},
     "image": {"pullSecrets": ["registry"]},
     "serviceAccount": {"name": "trials"},
     "ingress": {"enabled": True, "host": "tuner.example.com", "className": "nginx", "tlsSecret": "tls",
                 "annotations": {"cert-manager.io/issuer": "us"}},
-    "ray": {"workers": [{"name": "cpu", "min": 1, "max": 2, "resources": {"requests": {"cpu": "4"}}, "sharedMemory": "1Gi",
+    "ray": {"idleTimeoutSeconds": 2_000_000,
+            "workers": [{"name": "cpu", "min": 1, "max": 2, "resources": {"requests": {"cpu": "4"}}, "sharedMemory": "1Gi",
                          "nodeSelector": {"pool": "cpu"}, "tolerations": [{"key": "spot", "operator": "Exists"}]}]},
 }  # fmt: skip
 
@@ -163,6 +166,13 @@ def test_helm_renders_what_kubernetes_and_kuberay_can_read(values: Any, tmp_path
         [source["secretRef"]["name"] for source in pod["containers"][0].get("envFrom", [])] for pod in pods(documents)
     ]
     assert [("tuner" in names) for names in secrets].count(True) == 1, "only the service knows the database"
+    for pod in pods(documents):
+        env = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
+        assert {name: env[name] for name in values.get("env", {})} == {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in values.get("env", {}).items()
+        }
+        Settings.from_env(env)
 
 
 def test_the_chart_refuses_what_it_does_not_know() -> None:
