@@ -13,6 +13,7 @@ KNOW_MODULES = {
     "tuner/driver/hosts/ray/ray_start.py",
     "tuner/driver/hosts/ray/tokens.py",
     "tuner/trials/compat/datasets.py",
+    "tuner/trials/compat/preemption.py",
     "tuner/trials/compat/ray_compat.py",
     "tuner/trials/groups/cluster/ray_nodes.py",
 }
