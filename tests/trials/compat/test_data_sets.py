@@ -15,6 +15,7 @@ import tuner
 from tuner.api import schemas
 from tuner.driver.hosts.scripts import kept
 from tuner.trials.compat import datasets
+from tuner.trials.training import session
 
 ray = pytest.importorskip("ray")
 
@@ -61,7 +62,7 @@ def test_data_sets_whose_names_begin_alike_are_told_apart(monkeypatch: pytest.Mo
             }  # fmt: skip
     monkeypatch.setattr(datasets, "_executions", lambda: executions)
     here = SimpleNamespace(context=SimpleNamespace(segment_id="sgm_1"))
-    monkeypatch.setattr(datasets.session, "current", lambda: here)
+    monkeypatch.setattr(session, "current", lambda: here)
     shards = datasets.Shards({})
     shards._parts = {name: Part() for name in ("train", "train_small", "train_1", "valid")}
     found = {one["name"]: one["executions"] for one in shards.look()}
