@@ -91,3 +91,26 @@ def test_a_host_without_experiments_takes_no_messages(tmp_path: Path) -> None:
     assert logging.getLogger(NAME).level == logging.NOTSET, "the level of a script is its own"
     logs.end("exp_a")
     assert logs not in logging.getLogger(NAME).handlers
+
+
+def test_warnings_still_go_to_stderr_if_logging_is_not_configured(
+    logs: DriverLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = logging.getLogger(NAME)
+    monkeypatch.setattr(ours, "propagate", False)  # the handlers of pytest are at the root
+    other_host = DriverLogs(tmp_path / "other", 4000, own_process=False)
+    other_host.begin("exp_c")
+    configured = logging.NullHandler()
+    try:
+        log.warning("the commit failed")
+        log.info("a detail")
+        assert capsys.readouterr().err == "the commit failed\n"
+        ours.addHandler(configured)
+        log.warning("the commit failed again")
+        ours.removeHandler(configured)
+        monkeypatch.undo()
+        log.warning("the root has handlers")
+        assert capsys.readouterr().err == ""
+    finally:
+        ours.removeHandler(configured)
+        other_host.end("exp_c")

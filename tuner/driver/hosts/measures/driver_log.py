@@ -66,7 +66,13 @@ class DriverLogs(logging.Handler):
                 self.handle(logging.LogRecord("tuner.driver", logging.INFO, "", 0, message, args, None))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record to the log of the experiment that it is about, or to all if it names none."""
+        """Write a record to the log of the experiment that it is about, or to all if it names none.
+
+        Python prints warnings to stderr if their logger has no handler. This handler must not change that.
+        """
+        last = logging.lastResort
+        if last is not None and record.levelno >= last.level and self._is_alone(record.name):
+            last.handle(record)
         about = log_format.ids().get("experiment")
         files = list(self._files.values()) if about is None else [self._files[about]] if about in self._files else []
         if not files:
@@ -77,3 +83,12 @@ class DriverLogs(logging.Handler):
                 file.emit(logging.makeLogRecord({"msg": line, "levelno": record.levelno}))
         except Exception:
             self.handleError(record)
+
+    def _is_alone(self, name: str) -> bool:
+        """Return whether a logger has no handlers but this one and those of other hosts, of which this one is the first."""
+        logger: logging.Logger | None = logging.getLogger(name)
+        found: list[logging.Handler] = []
+        while logger is not None:
+            found += logger.handlers
+            logger = logger.parent if logger.propagate else None
+        return found[:1] == [self] and all(isinstance(handler, DriverLogs) for handler in found)
