@@ -114,3 +114,41 @@ def test_warnings_still_go_to_stderr_if_logging_is_not_configured(
     finally:
         ours.removeHandler(configured)
         other_host.end("exp_c")
+
+
+def test_an_experiment_is_driven_without_a_log_if_there_can_be_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "logs").write_text("not a directory")
+    logs = DriverLogs(tmp_path, 4000, own_process=False)
+    for name in ("exp_a", "exp_b"):
+        logs.begin(name)
+        logs.say(name, "is driven")
+    with log_format.about(experiment="exp_a"):
+        log.warning("a node is gone")
+    for name in ("exp_a", "exp_b"):
+        logs.end(name)
+    assert [message.partition(": ")[0] for message in caplog.messages] == [
+        f"the driver's logs in {tmp_path / 'logs'} are not complete",
+        "a node is gone",
+    ]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_disk_that_fills_up_costs_lines_and_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = driver_log_path(tmp_path, "exp_a")
+    path.parent.mkdir(parents=True)
+    path.symlink_to("/dev/full")
+    logs = DriverLogs(tmp_path, 4000, own_process=False)
+    logs.begin("exp_a")
+    try:
+        logs.say("exp_a", "one")
+        logs.say("exp_a", "two")
+    finally:
+        logs.end("exp_a")
+    assert len(caplog.messages) == 1
+    assert "No space left" in caplog.text
+    assert capsys.readouterr().err == ""

@@ -7,16 +7,48 @@ cannot be reached, goes into the files of all experiments that are driven at tha
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sys
 import threading
+from collections.abc import Callable
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from tuner import log_format
 from tuner.experiment.logs import driver_log_path
 
+log = logging.getLogger(__name__)
+
 NAME = "tuner"
 """The logger whose messages are written, with all loggers below it."""
+
+
+class _File(RotatingFileHandler):
+    """The log file of an experiment.
+
+    Args:
+        path: the file. Its directory is made.
+        limit: the largest size of the file in bytes, without its older half.
+        failed: called with the error when a line cannot be written. The line is lost.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, limit: int, failed: Callable[[BaseException | None], None]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        super().__init__(path, maxBytes=limit, backupCount=1, encoding="utf-8")
+        self._failed = failed
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the method of logging)
+        """Tell the owner that a line could not be written, instead of printing a traceback for each line."""
+        self._failed(sys.exception())
+
+    def close(self) -> None:
+        """Close the file. Lines that a full disk did not take are lost."""
+        with contextlib.suppress(OSError):
+            super().close()
 
 
 class DriverLogs(logging.Handler):
@@ -35,12 +67,18 @@ class DriverLogs(logging.Handler):
         self._home, self._limit, self._own_process = home, limit, own_process
         self._files: dict[str, RotatingFileHandler] = {}
         self._opening = threading.Lock()
+        self._warned = False
 
     def begin(self, experiment: str) -> None:
-        """Open the log of an experiment, by its public id. Lines are added to those that are there."""
-        path = driver_log_path(self._home, experiment)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = RotatingFileHandler(path, maxBytes=self._limit // 2, backupCount=1, encoding="utf-8", delay=True)
+        """Open the log of an experiment, by its public id. Lines are added to those that are there.
+
+        If that fails, for instance because the disk is full, the experiment is driven without a log.
+        """
+        try:
+            file = _File(driver_log_path(self._home, experiment), self._limit // 2, self._failed)
+        except OSError as error:
+            self._failed(error)
+            return
         with self._opening:
             self._files[experiment] = file
             logger = logging.getLogger(NAME)
@@ -56,6 +94,12 @@ class DriverLogs(logging.Handler):
                 logging.getLogger(NAME).removeHandler(self)
         if file is not None:
             file.close()
+
+    def _failed(self, error: BaseException | None) -> None:
+        """Warn once that a log cannot be written. The cause is likely to be the same for all later lines."""
+        if not self._warned:
+            self._warned = True
+            log.warning("the driver's logs in %s are not complete: %s", self._home / "logs", error)
 
     def say(self, experiment: str, message: str, *args: object) -> None:
         """Write a message of the host itself, whatever the level of the loggers is."""
