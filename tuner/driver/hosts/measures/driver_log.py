@@ -1,8 +1,9 @@
 """Write the log of the driver host to a file for each experiment, next to the log files of its ranks.
 
 The file has the host's own messages about the experiment, such as which segment waits for what, where it runs and how it
-ended, and what all of `tuner`'s modules log in this process. A message that names no experiment, for instance that a node
-cannot be reached, goes into the files of all experiments that are driven at that time.
+ended, and what all of `tuner`'s modules log in this process about the experiment. A message about the cluster, for instance
+that a node is gone, goes into the files of all experiments that are driven at that time. Any other message that names no
+experiment goes into none, because it may be about an experiment of another project.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 NAME = "tuner"
 """The logger whose messages are written, with all loggers below it."""
+CLUSTER = ("tuner.trials.groups.cluster",)
+"""The loggers, with those below them, whose messages are about nodes and never about an experiment."""
 
 
 class _File(RotatingFileHandler):
@@ -110,7 +113,7 @@ class DriverLogs(logging.Handler):
                 self.handle(logging.LogRecord("tuner.driver", logging.INFO, "", 0, message, args, None))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record to the log of the experiment that it is about, or to all if it names none.
+        """Write a record to the log of the experiment that it is about, or to all if it is about the cluster.
 
         Python prints warnings to stderr if their logger has no handler. This handler must not change that.
         """
@@ -118,7 +121,10 @@ class DriverLogs(logging.Handler):
         if last is not None and record.levelno >= last.level and self._is_alone(record.name):
             last.handle(record)
         about = log_format.ids().get("experiment")
-        files = list(self._files.values()) if about is None else [self._files[about]] if about in self._files else []
+        if about is not None:
+            files = [file for name, file in list(self._files.items()) if name == about]
+        else:
+            files = list(self._files.values()) if _is_below(record.name, CLUSTER) else []
         if not files:
             return
         try:
@@ -136,3 +142,7 @@ class DriverLogs(logging.Handler):
             found += logger.handlers
             logger = logger.parent if logger.propagate else None
         return found[:1] == [self] and all(isinstance(handler, DriverLogs) for handler in found)
+
+
+def _is_below(name: str, loggers: Sequence[str]) -> bool:
+    return any(name == logger or name.startswith(f"{logger}.") for logger in loggers)
