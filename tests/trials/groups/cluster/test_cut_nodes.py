@@ -58,7 +58,12 @@ async def test_a_node_is_left_out_until_it_answers_or_is_dead(monkeypatch: pytes
 async def test_what_is_logged_about_nodes_names_no_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The experiment that was the first to miss a node may end long before the node comes back."""
     about: list[Any] = []
-    monkeypatch.setattr(cut_nodes.ray, "nodes", lambda: about.append(log_format.ids()) or [])
+
+    def nodes() -> list[Any]:
+        about.append(log_format.ids())
+        return []
+
+    monkeypatch.setattr(cut_nodes.ray, "nodes", nodes)
     monkeypatch.setattr(cut_nodes, "_LOOK_S", 0.01)
     cut = CutNodes(asyncio.to_thread, lambda node: None)
     with log_format.about(experiment="exp_a"):
