@@ -470,9 +470,8 @@ class Host:
                 state = await self._drive_alone(record, executor)
                 self.driver_logs.say(record.public_id, "no longer driven here: the experiment is %s", state)
                 return state
-            except (
-                Exception
-            ) as error:  # it is logged here, because this experiment's log is closed when the task is done
+            except Exception as error:
+                # This is not left to `_forget`: the experiment's log is closed by then.
                 what = f"{type(error).__name__}: {error}"
                 log.error("experiment %s is no longer driven: %s", record.public_id, what, exc_info=error)
                 raise
