@@ -45,13 +45,13 @@ NEWCOMERS = [
     ),
 ]
 EXPECTED = {
-    ("NewEvent", "driver/core/state.py"),
+    ("NewEvent", "driver/core/state/state.py"),
     ("NewEvent", "driver/core/decider.py"),
-    ("NewDecision", "driver/core/state.py"),
+    ("NewDecision", "driver/core/state/state.py"),
     ("NewEvent | NewDecision", "driver/loop.py"),
     ("NewAction", "driver/loop.py"),
     ("NewAction", "driver/virtual_loop.py"),
-    ("Literal['new']", "driver/core/state.py"),
+    ("Literal['new']", "driver/core/state/commands.py"),
     ("Literal['new']", "driver/core/rules/commands.py"),
 }
 

@@ -282,6 +282,10 @@ class TestViews:
         assert math.isnan(older.items[0].data["metrics"]["loss"])
         assert [one.seq for one in store.log.entries(made.id, kinds=["decision", "commanded"], trial=1).items] == [9, 4]
         assert store.log.entries(made.id, kinds=["pinned"]).items == ()
+        twice = store.log.entries(made.id, kinds=["reported", "reported"])
+        assert [one.seq for one in twice.items] == [
+            one.seq for one in store.log.entries(made.id, kinds=["reported"]).items
+        ]
 
     def test_events_of_rare_kinds_are_found_without_a_look_at_all_reports(self, sqlite_store: Store) -> None:
         asked: list[tuple[str, Any]] = []

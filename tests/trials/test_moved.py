@@ -15,6 +15,8 @@ import ray
 
 import tuner
 from tuner import Checkpoint, get_context, report
+from tuner.schedulers.freeze_thaw.decisions.novelty import Novelty
+from tuner.schedulers.freeze_thaw.model.repeats import Repeats
 from tuner.search import OptunaSearch
 from tuner.torch import prepare_model
 from tuner.trials.checkpoints import checkpoints
@@ -91,6 +93,14 @@ def test_an_old_searcher_opens_in_a_process_that_knows_only_searchers(tmp_path: 
     code = "import pickle, sys, tuner.search; print(pickle.load(open(sys.argv[1], 'rb')))"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "old.pickle")], capture_output=True, text=True)
     assert done.stdout.strip() == "OptunaSearch(RandomSampler)", done.stderr
+
+
+def test_the_parts_of_an_old_scheduler_are_those_of_today() -> None:
+    """A scheduler of a user's own that builds on freeze-thaw is stored with objects of these types."""
+    blob = aged([Repeats, Novelty])
+    assert b"tuner.schedulers.freeze_thaw.repeats" in blob
+    assert b"freeze_thaw.model" not in blob
+    assert pickle.loads(blob) == [Repeats, Novelty]
 
 
 @pytest.mark.parametrize("name", sorted(MOVED))

@@ -36,6 +36,10 @@ _ROOMS = {
     "tuner.search.optuna_samplers": (
         "cmaes", "define_by_run", "gp", "model_based", "nsgaii", "optuna_search", "study", "tpe",
     ),
+    "tuner.schedulers.freeze_thaw.decisions": ("acquisition", "brief", "budget", "novelty", "reasons"),
+    "tuner.schedulers.freeze_thaw.model": (
+        "curve_model", "earlier", "learned", "levels", "repeats", "results", "score_warp", "unit_cube",
+    ),
     "tuner.schedulers.shared": ("rungs", "wording"),
     "tuner.schedulers.pbt": ("explore",),
 }  # fmt: skip

@@ -33,12 +33,13 @@ def test_the_figures_are_those_of_the_class_and_the_factor() -> None:
 def test_no_gain_leads_past_the_end_of_the_metric() -> None:
     """After three trials, an outlook said that an accuracy of .989 would improve by .222 on average and at most by .883."""
     accuracy, loss, reward = Objective("accuracy", "max"), Objective("loss", "min"), Objective("reward", "max")
-    assert room(accuracy, 0.989) == pytest.approx(0.011)
-    assert room(loss, loss.score(0.3)) == pytest.approx(0.3)
-    assert room(loss, loss.score(-2.0)) == math.inf, "a negative log likelihood has no end"
-    assert room(reward, 57.0) == math.inf
-    assert room(reward, -0.5) == math.inf
-    found = expected_gain([1.0, 2.0, 4.0], [0.106, 0.5, 0.989], 8.0, 16.0, room(accuracy, 0.989))
+    scores = [0.106, 0.5, 0.989]
+    assert room(accuracy, scores) == pytest.approx(0.011)
+    assert room(loss, [loss.score(0.7), loss.score(0.3)]) == pytest.approx(0.3)
+    assert room(loss, [loss.score(1.0), loss.score(-2.0)]) == math.inf, "a negative log likelihood has no end"
+    assert room(reward, [1.0, 57.0]) == math.inf
+    assert room(reward, [-21.0, 0.5]) == math.inf, "a value below 0 says that it is no share"
+    found = expected_gain([1.0, 2.0, 4.0], scores, 8.0, 16.0, room(accuracy, scores))
     assert found is not None
     assert 0 < found.middle <= found.mean <= found.high == pytest.approx(0.011)
 

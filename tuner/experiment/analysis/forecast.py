@@ -282,7 +282,7 @@ class _Found:
         """Return the gain from this much additional training, or None if it is unknown or too far ahead."""
         if training > (FACTORS[-1] - 1) * pace.total:
             return None
-        rest = room(self.spec.objective, self.score[-1])
+        rest = room(self.spec.objective, self.score)
         return expected_gain(self.work, self.score, pace.total, training, rest)
 
     def best_after(self, end: End, pace: _Pace) -> Range | None:

@@ -80,20 +80,20 @@ GAINS: tuple[tuple[tuple[float, float, float, float, float], ...], ...] = (
 )
 
 
-def room(objective: Objective, score: float) -> float:
+def room(objective: Objective, score: Sequence[float]) -> float:
     """Return how much a score can still improve, or infinity if the metric has no known end.
 
     Metrics do not say where they end, so this is a guess: a metric to minimize whose best value is not negative ends at 0, as
-    losses and errors do. A metric to maximize whose best value lies between 0 and 1 ends at 1, as accuracies do. If a value
-    passes that end, the guess was wrong and there is no end from then on.
+    losses and errors do. A metric to maximize whose best values have all been between 0 and 1 ends at 1, as accuracies do. If
+    a value passes that end, the guess was wrong and there is no end from then on.
 
     Args:
         objective: the objective.
-        score: the best score so far.
+        score: the best score after each improvement (n,), ascending.
     """
     if objective.mode == "min":
-        return -score if score <= 0 else math.inf
-    return 1 - score if 0 <= score <= 1 else math.inf
+        return -score[-1] if score[-1] <= 0 else math.inf
+    return 1 - score[-1] if score[0] >= 0 and score[-1] <= 1 else math.inf
 
 
 def expected_gain(

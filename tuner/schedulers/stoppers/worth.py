@@ -74,5 +74,5 @@ class ExpectedImprovementStopper(Stopper):
         more = self.hours * HOUR_S / (self.context.gpus or 1.0)
         if not state.score or more > (FACTORS[-1] - 1) * state.total:
             return None
-        rest = room(self.context.objective, state.score[-1])
+        rest = room(self.context.objective, state.score)
         return expected_gain(state.work, state.score, state.total, more, rest)

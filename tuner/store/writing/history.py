@@ -84,7 +84,7 @@ def newest(
         return select(*_EVENT).where(event.c.experiment_id == experiment_id, event.c.event_seq.in_(found))
 
     decided = list(connection.execute(of(decision, *_DECISION))) if not kinds or DECISION in kinds else []
-    others = [kind for kind in kinds if kind != DECISION]
+    others = [kind for kind in dict.fromkeys(kinds) if kind != DECISION]
     rows: list[Row] = []
     for query in map(of_kind, others) if kinds else [of(event, *_EVENT)]:
         rows += connection.execute(query)

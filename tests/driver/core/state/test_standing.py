@@ -101,6 +101,24 @@ def test_each_objective_has_its_own_best_trial(scope: str) -> None:
     assert "objectives" not in alone.core.summary()["best"]  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("scope", ["all", "last"])
+def test_objectives_may_be_reported_apart(scope: str) -> None:
+    """The second objective was compared only in reports that had the first one, too."""
+    bench = Bench(scope=scope, objectives=(Objective("loss", "min"), Objective("speed", "max")))
+    bench.started(0)
+    reports = ({"loss": 0.5}, {"speed": 10.0}, {"loss": 0.4}, {"speed": 99.0}, {"loss": math.nan, "speed": 100.0})
+    for count, metrics in enumerate(reports, 1):
+        bench.feed(
+            e.Reported(
+                time=bench.tick(), trial=0, segment=1, report_no=count, iteration=count, metrics=metrics, waits=True
+            )
+        )
+    best: Any = bench.core.summary()["best"]
+    values = {each["metric"]: each["value"] for each in best["objectives"]}
+    assert values["speed"] == 100.0
+    assert scope == "last" or values["loss"] == 0.4
+
+
 def last_params(bench: Bench) -> Any:
     best: Any = bench.core.summary()["best"]
     return best["params"]

@@ -30,7 +30,7 @@ def head(without_ray: None) -> Iterator[Cluster]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_health_check_initial_delay_ms", "1000")
         patch.setenv("RAY_health_check_period_ms", "1000")
-        patch.setenv("RAY_health_check_failure_threshold", "5")
+        patch.setenv("RAY_health_check_failure_threshold", "10")  # a busy machine lets a raylet wait for seconds
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
         yield cluster

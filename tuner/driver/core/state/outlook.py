@@ -43,7 +43,7 @@ class Outlook:
         """Return a sentence on how much the same amount of training again would improve the best value; None if unknown."""
         if not self._single or not self._score:
             return None
-        rest = room(self._objective, self._score[-1])
+        rest = room(self._objective, self._score)
         gain = expected_gain(self._work, self._score, self._total, self._total, rest)
         if gain is None:
             return None

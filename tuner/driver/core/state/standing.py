@@ -30,24 +30,26 @@ class Standing:
         # (excess, trial, metric, value) of the report nearest to the constraints
         self._nearest: tuple[float, int, str, float] | None = None
         self._several = spec.objectives if len(spec.objectives) > 1 else ()
-        self._best_of: dict[
-            str, tuple[float, int]
-        ] = {}  # objective -> (value, trial) of the best report, if there are several
+        # objective -> (value, trial) of the best report, if there are several objectives
+        self._best_of: dict[str, tuple[float, int]] = {}
 
     def reported(self, trial: Trial, metrics: Mapping[str, float]) -> None:
         """Add the trial's newest report, which has these metrics and has been applied to the trial."""
         value = metrics.get(self._objective.metric)
         if value is not None and not math.isfinite(value):
             self._not_finite.setdefault(trial.number, trial.iteration)
-            return
-        mark = trial.last_mark
-        if mark is None or (value is None and not any(c.metric in metrics for c in self.constraints)):
-            return
+        elif (mark := trial.last_mark) is not None and (
+            value is not None or any(c.metric in metrics for c in self.constraints)
+        ):
+            self._reported_first(trial, mark)
+        if self._several and trial.feasible_now is not False:  # a report may have only some of the objectives
+            self._compare_each(trial, metrics)
+
+    def _reported_first(self, trial: Trial, mark: ScoredReport) -> None:
+        """Add a report with the first objective or with a metric of a constraint, of a trial that has the score `mark`."""
         self.finite = True
         if self.constraints:
             self._judge(trial, mark)
-        if self._several and trial.feasible_now is not False:
-            self._compare_each(trial, metrics)
         if (trial.feasible_best == mark or not self.constraints) and self._is_better(mark):
             self.best = (self._objective.score(mark.value), trial.number)
         if trial.state is TrialState.COMPLETED:

@@ -116,7 +116,7 @@ class GroupBuilder:
     async def _try(
         self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event
     ) -> Group | None:
-        """Build a new group. Return None if another attempt is needed: a node was cut or came back before it was placed."""
+        """Build a new group. Return None if another attempt is needed: a node was cut or came back before it had started."""
         avoided = self.cut.ids()
         group = await self._reserve(launch, key, avoided)
         hellos: asyncio.Future[list[Any]] | None = None
@@ -132,6 +132,7 @@ class GroupBuilder:
             placed.set()
             group.held_since = time.monotonic()
             if (cut := await self._cut_while_starting(group, hellos)) is not None:
+                placed.clear()  # the next attempt waits for its resources again
                 self.cut.add(cut)
                 hellos.add_done_callback(_ignore)
                 self.end_soon(group)
