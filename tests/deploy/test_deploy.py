@@ -89,18 +89,30 @@ def pods(documents: Iterable[Any]) -> list[Any]:
             found += [group["template"]["spec"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
         elif each["kind"] == "Deployment":
             found.append(spec["template"]["spec"])
+        elif each["kind"] == "Pod":
+            found.append(spec)
     return found
 
 
 def check_pods(documents: list[Any]) -> None:
     """Kubernetes sets TUNER_PORT to tcp://... in the pods of a namespace with a service named tuner, unless told not to."""
-    assert len(pods(documents)) >= 3
-    assert all(pod["enableServiceLinks"] is False for pod in pods(documents))
+    assert len(pods(documents)) >= 4
+    assert all(pod.get("enableServiceLinks") is False for pod in pods(documents))
+    # All pods have the same image, which they pull with the same secrets, and the same account.
+    shared = [(pod.get("imagePullSecrets"), pod.get("serviceAccountName")) for pod in pods(documents)]
+    assert shared == shared[:1] * len(shared)
+
+
+def token_pod(text: str) -> Any:
+    """Return the pod that the `kubectl run token` in a text starts; it replaces the pod's spec by its own."""
+    (overrides,) = re.findall(r"kubectl run token [^']*--overrides='([^']*)'", text)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "token"}, **json.loads(overrides)}
 
 
 def test_the_pods_get_no_variables_from_a_service_of_that_name() -> None:
     files = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-    check_pods([each for file in files for each in yaml.safe_load_all(file.read_text())])
+    documents = [each for file in files for each in yaml.safe_load_all(file.read_text())]
+    check_pods([*documents, token_pod((ROOT / "docs" / "deploy.md").read_text())])
 
 
 def walk_values() -> Any:
@@ -110,11 +122,14 @@ def walk_values() -> Any:
 
 EVERYTHING = {
     "storage": "s3://bucket/tuner",
+    "env": {"TUNER_LOG_BYTES": 20_000_000, "TUNER_USAGE_EVERY_S": 0.5, "TUNER_WEBHOOK_PRIVATE": 1, "HF_HUB_OFFLINE": True,
+            "TUNER_LOG_FORMAT": "json"},
     "image": {"pullSecrets": ["registry"]},
     "serviceAccount": {"name": "trials"},
     "ingress": {"enabled": True, "host": "tuner.example.com", "className": "nginx", "tlsSecret": "tls",
                 "annotations": {"cert-manager.io/issuer": "us"}},
-    "ray": {"workers": [{"name": "cpu", "min": 1, "max": 2, "resources": {"requests": {"cpu": "4"}}, "sharedMemory": "1Gi",
+    "ray": {"idleTimeoutSeconds": 2_000_000,
+            "workers": [{"name": "cpu", "min": 1, "max": 2, "resources": {"requests": {"cpu": "4"}}, "sharedMemory": "1Gi",
                          "nodeSelector": {"pool": "cpu"}, "tolerations": [{"key": "spot", "operator": "Exists"}]}]},
 }  # fmt: skip
 
@@ -130,13 +145,13 @@ def test_helm_renders_what_kubernetes_and_kuberay_can_read(values: Any, tmp_path
     assert [each for each in found["messages"] if each["severity"] > 1] == []
     with helm.Chart.load(DEPLOY / "helm") as chart:
         files = chart.render(values, name="search", namespace="ml")
-    assert "tuner token create me" in files.pop("tuner/templates/NOTES.txt").replace('", "', " ").replace(
-        '",\n      "', " "
-    )
+    token = token_pod(files.pop("tuner/templates/NOTES.txt"))
+    assert token["spec"]["containers"][0]["command"][:3] == ["tuner", "token", "create"]
+    (tmp_path / "token.yaml").write_text(yaml.safe_dump(token))
     documents = [each for text in files.values() for each in yaml.safe_load_all(text) if each is not None]
     kinds = sorted(each["kind"] for each in documents)
     assert kinds == ["Deployment", *(["Ingress"] if "ingress" in values else []), "RayCluster", "Service"]
-    check_pods(documents)
+    check_pods([*documents, token])
     for each in documents:
         if each["kind"] == "RayCluster":
             kuberay_can_read(each)
@@ -151,6 +166,13 @@ def test_helm_renders_what_kubernetes_and_kuberay_can_read(values: Any, tmp_path
         [source["secretRef"]["name"] for source in pod["containers"][0].get("envFrom", [])] for pod in pods(documents)
     ]
     assert [("tuner" in names) for names in secrets].count(True) == 1, "only the service knows the database"
+    for pod in pods(documents):
+        env = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
+        assert {name: env[name] for name in values.get("env", {})} == {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in values.get("env", {}).items()
+        }
+        Settings.from_env(env)
 
 
 def test_the_chart_refuses_what_it_does_not_know() -> None:

@@ -47,7 +47,8 @@ envFrom:
 {{- end }}
 env:
   - {name: TUNER_STORAGE, value: {{ required "set storage, for example to s3://my-bucket/tuner" .Values.storage | quote }}}
+  {{- /* As JSON, since large numbers are otherwise rendered as 2e+07. */}}
   {{- range $name, $value := .Values.env }}
-  - {name: {{ $name }}, value: {{ $value | quote }}}
+  - {name: {{ $name }}, value: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}}
   {{- end }}
 {{- end }}

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import tuner
 from tuner.api import schemas
 from tuner.driver.hosts.scripts import kept
 from tuner.trials.compat import datasets
+from tuner.trials.training import session
 
 ray = pytest.importorskip("ray")
 
@@ -40,6 +42,31 @@ def test_the_throughput_is_that_of_the_time_so_far() -> None:
     }
     assert datasets._state({**execution, "total": 0, "operators": {}}, now=104.0)["rows_per_s"] is None
     assert datasets._state(None, now=104.0)["state"] is None
+
+
+def test_data_sets_whose_names_begin_alike_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.data import Dataset
+    from ray.data._internal.dataset_id import generate_dataset_ulid
+
+    class Part:
+        def stats(self) -> str:
+            return "read"
+
+    executions = {}
+    for name, runs in {"train": 2, "train_small": 3, "train_1": 1}.items():
+        uuid = generate_dataset_ulid()
+        for run in range(runs):
+            made = SimpleNamespace(_dataset_name=f"sgm_1.{name}", _uuid=uuid, _run_index=run)
+            executions[Dataset.get_dataset_id(made)] = {
+                "state": "RUNNING", "progress": 0, "total": 0, "start_time": float(run), "end_time": None, "operators": {},
+            }  # fmt: skip
+    monkeypatch.setattr(datasets, "_executions", lambda: executions)
+    here = SimpleNamespace(context=SimpleNamespace(segment_id="sgm_1"))
+    monkeypatch.setattr(session, "current", lambda: here)
+    shards = datasets.Shards({})
+    shards._parts = {name: Part() for name in ("train", "train_small", "train_1", "valid")}
+    found = {one["name"]: one["executions"] for one in shards.look()}
+    assert found == {"train": 2, "train_small": 3, "train_1": 1, "valid": 0}
 
 
 def reads(config: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import os
 import socket
@@ -135,7 +136,8 @@ class Host:
         The time of the latest temporary error is recorded. It may be the only sign of an outage, because reads still work if
         the disk is full or the server has become a standby.
         """
-        done = asyncio.get_running_loop().run_in_executor(self._writer, self._timed, function, *args)
+        context = contextvars.copy_context()  # so that the thread's log lines name the experiment, too
+        done = asyncio.get_running_loop().run_in_executor(self._writer, context.run, self._timed, function, *args)
         try:
             return await asyncio.shield(done)
         except Retryable:
@@ -457,20 +459,21 @@ class Host:
 
     def _forget(self, record: ExperimentRecord, task: asyncio.Task[ExperimentState]) -> None:
         self.tasks.pop(record.id, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("experiment %s is no longer driven: %s", record.public_id, error, exc_info=error)
+        if not task.cancelled() and task.exception() is not None:  # `_drive` has logged it
             self._not_before[record.id] = time.time() + AGAIN_S
 
     async def _drive(self, record: ExperimentRecord, executor: str) -> ExperimentState:
         with log_format.about(experiment=record.public_id):
-            if self.settings.log_bytes:
-                self.driver_logs.begin(record.public_id)
             try:
+                if self.settings.log_bytes:
+                    self.driver_logs.begin(record.public_id)
                 state = await self._drive_alone(record, executor)
                 self.driver_logs.say(record.public_id, "no longer driven here: the experiment is %s", state)
                 return state
             except Exception as error:
-                self.driver_logs.say(record.public_id, "no longer driven here: %s: %s", type(error).__name__, error)
+                # This is not left to `_forget`: the experiment's log is closed by then.
+                what = f"{type(error).__name__}: {error}"
+                log.error("experiment %s is no longer driven: %s", record.public_id, what, exc_info=error)
                 raise
             finally:
                 self.driver_logs.end(record.public_id)
@@ -576,18 +579,20 @@ class Host:
             await asyncio.sleep(wait)
             wait = self.settings.lease_s / 3
             for key, epoch in list(self._claimed.items()):
-                try:
-                    await self.write(self.store.drivers.renew, key, epoch, self.settings.lease_s, time.time())
-                except LostLease as error:
-                    if self._claimed.get(key) != epoch:
-                        continue  # the lease was released meanwhile
-                    log.warning("%s", error)
-                    if (task := self.tasks.get(key)) is not None:
-                        task.cancel()
-                except Exception as error:
-                    log.warning("a lease could not be renewed: %s", error)
-                    wait = min(wait, POLL_S)  # another host may claim expired leases once the database is back
-                    break
+                task = self.tasks.get(key)
+                with log_format.about(experiment=task.get_name() if task is not None else None):
+                    try:
+                        await self.write(self.store.drivers.renew, key, epoch, self.settings.lease_s, time.time())
+                    except LostLease as error:
+                        if self._claimed.get(key) != epoch:
+                            continue  # the lease was released meanwhile
+                        log.warning("%s", error)
+                        if (task := self.tasks.get(key)) is not None:
+                            task.cancel()
+                    except Exception as error:
+                        log.warning("a lease could not be renewed: %s", error)
+                        wait = min(wait, POLL_S)  # another host may claim expired leases once the database is back
+                        break
 
     async def _watch(self) -> None:
         assert self._poked is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -144,9 +145,8 @@ class Shards:
         executions = _executions()
         found = []
         for name, part in sorted(parts.items()):
-            mine = [
-                one for tag, one in executions.items() if tag.startswith(_called(here.context.segment_id, name) + "_")
-            ]
+            tags = _tags(_called(here.context.segment_id, name))
+            mine = [one for tag, one in executions.items() if tags.fullmatch(tag)]
             text = None
             with contextlib.suppress(Exception):  # it is being executed, or its coordinator does not answer
                 text = str(part.stats())[:MOST_STATS]
@@ -169,6 +169,11 @@ def look() -> list[dict[str, Any]]:
 def _called(segment_id: str, name: str) -> str:
     """Return the name of a data set for Ray Data, which also shows it in its dashboard and metrics."""
     return f"{segment_id}.{name}"
+
+
+def _tags(called: str) -> re.Pattern[str]:
+    """Return what the tags of the executions of a data set look like: its name, its id in Ray Data, and a number."""
+    return re.compile(re.escape(called) + r"_[0-9A-Za-z]+_[0-9]+")
 
 
 def _executions() -> dict[str, dict[str, Any]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from tuner.errors import TunerError
+
+log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 """Seconds for which an answer of Ray is used again, since a training loop may ask at every step."""
@@ -56,10 +59,17 @@ class Notices:
         return answer
 
     def _look(self) -> Mapping[str, int]:
-        """Return the nodes that are being drained, each with the time at which it will be gone, in ms since the epoch, or 0."""
-        now = time.monotonic()
-        if now - self._looked_at >= LOOK_S:
-            self._draining, self._looked_at = draining_nodes(), now
+        """Return the nodes that are being drained, each with the time at which it will be gone, in ms since the epoch, or 0.
+
+        If Ray does not answer, for example while its head is started again, the last answer still holds. An error here
+        would fail the trial, and leave its other ranks waiting for the answer of rank 0.
+        """
+        if time.monotonic() - self._looked_at >= LOOK_S:
+            try:
+                self._draining = draining_nodes()
+            except Exception as error:
+                log.warning("Ray does not say which nodes are about to be taken away: %s", error)
+            self._looked_at = time.monotonic()
         return self._draining
 
 

@@ -1,16 +1,28 @@
+"""The log of the driver host: what goes into the files of which experiments, and what happens if a file cannot be written."""
+
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.store.examples import a_spec
 from tuner import log_format
+from tuner.domain.states import ExperimentState
+from tuner.driver.hosts.host import Host
 from tuner.driver.hosts.measures.driver_log import NAME, DriverLogs
+from tuner.errors import LostLease
 from tuner.experiment.logs import driver_log, driver_log_path
+from tuner.settings import Settings
+from tuner.store import ExperimentRecord
+from tuner.trials.groups.cluster import cut_nodes
 
 log = logging.getLogger("tuner.trials.groups.watch")
+of_cluster = logging.getLogger(cut_nodes.__name__)
 
 
 @pytest.fixture
@@ -31,19 +43,21 @@ def text(home: Path, name: str, tail: int = 100, search: str | None = None) -> s
     return found.text if found is not None else ""
 
 
-def test_each_experiment_has_its_own_messages_and_those_of_the_host(logs: DriverLogs, tmp_path: Path) -> None:
+def test_each_experiment_has_its_own_messages_and_those_about_the_cluster(logs: DriverLogs, tmp_path: Path) -> None:
     with log_format.about(experiment="exp_a"):
         log.info("rank %d is slow", 3)
-    log.warning("node n1 does not answer")
+    of_cluster.info("node n1 is dead for Ray as well")
+    log.error("the private search of exp_c failed")
+    logging.getLogger("tuner.trials.groups.cluster_of_exp_c").error("failed, too")
     logs.say("exp_b", "trial %d, segment %d: %s", 4, 1, "returned")
     logs.say("exp_c", "is driven elsewhere")
     with log_format.about(experiment="exp_c"):
         log.info("is driven elsewhere")
     logging.getLogger("urllib3").warning("not ours")
     a, b = text(tmp_path, "exp_a"), text(tmp_path, "exp_b")
-    assert [line.partition(": ")[2] for line in a.splitlines()] == ["rank 3 is slow", "node n1 does not answer"]
+    assert [line.partition(": ")[2] for line in a.splitlines()] == ["rank 3 is slow", "node n1 is dead for Ray as well"]
     assert [line.partition(": ")[2] for line in b.splitlines()] == [
-        "node n1 does not answer",
+        "node n1 is dead for Ray as well",
         "trial 4, segment 1: returned",
     ]
     assert driver_log(tmp_path, "exp_c", 10) is None
@@ -53,7 +67,8 @@ def test_a_traceback_is_kept_and_a_token_is_not(logs: DriverLogs, tmp_path: Path
     try:
         raise ValueError("tns_abcdefghijklmnopqrstuvwxyz")
     except ValueError:
-        log.exception("failed")
+        with log_format.about(experiment="exp_a"):
+            log.exception("failed")
     found = text(tmp_path, "exp_a")
     assert "Traceback" in found
     assert "ValueError: tns_***" in found
@@ -91,3 +106,152 @@ def test_a_host_without_experiments_takes_no_messages(tmp_path: Path) -> None:
     assert logging.getLogger(NAME).level == logging.NOTSET, "the level of a script is its own"
     logs.end("exp_a")
     assert logs not in logging.getLogger(NAME).handlers
+
+
+def test_warnings_still_go_to_stderr_if_logging_is_not_configured(
+    logs: DriverLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = logging.getLogger(NAME)
+    monkeypatch.setattr(ours, "propagate", False)  # the handlers of pytest are at the root
+    other_host = DriverLogs(tmp_path / "other", 4000, own_process=False)
+    other_host.begin("exp_c")
+    configured = logging.NullHandler()
+    try:
+        log.warning("the commit failed")
+        log.info("a detail")
+        assert capsys.readouterr().err == "the commit failed\n"
+        ours.addHandler(configured)
+        log.warning("the commit failed again")
+        ours.removeHandler(configured)
+        monkeypatch.undo()
+        log.warning("the root has handlers")
+        assert capsys.readouterr().err == ""
+    finally:
+        ours.removeHandler(configured)
+        other_host.end("exp_c")
+
+
+def test_an_experiment_is_driven_without_a_log_if_there_can_be_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "logs").write_text("not a directory")
+    logs = DriverLogs(tmp_path, 4000, own_process=False)
+    for name in ("exp_a", "exp_b"):
+        logs.begin(name)
+        logs.say(name, "is driven")
+    with log_format.about(experiment="exp_a"):
+        log.warning("a node is gone")
+    for name in ("exp_a", "exp_b"):
+        logs.end(name)
+    assert [message.partition(": ")[0] for message in caplog.messages] == [
+        f"the driver's logs in {tmp_path / 'logs'} are not complete",
+        "a node is gone",
+    ]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_disk_that_fills_up_costs_lines_and_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = driver_log_path(tmp_path, "exp_a")
+    path.parent.mkdir(parents=True)
+    path.symlink_to("/dev/full")
+    logs = DriverLogs(tmp_path, 4000, own_process=False)
+    logs.begin("exp_a")
+    try:
+        logs.say("exp_a", "one")
+        logs.say("exp_a", "two")
+    finally:
+        logs.end("exp_a")
+    assert len(caplog.messages) == 1
+    assert "No space left" in caplog.text
+    assert capsys.readouterr().err == ""
+
+
+class Drives:
+    """A host that drives two experiments. What is done in place of driving the first one is set by the test."""
+
+    def __init__(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.host = host
+        self.first, self.second = (host.store.experiments.create(a_spec()) for _ in range(2))
+        self.end = asyncio.Event()
+        monkeypatch.setattr(host, "_drive_alone", self._drive_alone)
+
+    async def first_drives(self) -> None:
+        await self.end.wait()
+
+    async def _drive_alone(self, record: ExperimentRecord, executor: str) -> ExperimentState:
+        self.host._claimed[record.id] = 1
+        try:
+            await (self.first_drives() if record.id == self.first.id else self.end.wait())
+        finally:
+            self.host._claimed.pop(record.id)
+        return ExperimentState.COMPLETED
+
+    async def until_first_ends(self) -> None:
+        """Drive both experiments until the first one is not driven any more, then end the second one."""
+        self.host._begin(self.second)
+        self.host._begin(self.first)
+        ended = self.host.tasks[self.first.id]
+        other = self.host.tasks[self.second.id]
+        await asyncio.wait({ended}, timeout=10)
+        assert ended.done()
+        self.end.set()
+        assert await asyncio.wait_for(other, 10) is ExperimentState.COMPLETED
+
+    def texts(self) -> tuple[str, str]:
+        home = self.host.settings.home
+        return text(home, self.first.public_id), text(home, self.second.public_id)
+
+
+@pytest.fixture
+def host(tmp_path: Path, sqlite_url: str) -> Iterator[Host]:
+    level = logging.getLogger(NAME).level
+    host = Host(Settings(home=tmp_path, database_url=sqlite_url, lease_s=1.0), "host")
+    yield host
+    host._writer.shutdown()
+    host.store.close()
+    logging.getLogger(NAME).setLevel(level)
+
+
+async def test_a_crash_is_in_the_log_of_its_experiment_only(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    drives = Drives(host, monkeypatch)
+
+    async def crash() -> None:
+        await asyncio.sleep(0)
+        raise RuntimeError("the private reason")
+
+    monkeypatch.setattr(drives, "first_drives", crash)
+    await drives.until_first_ends()
+    first, second = drives.texts()
+    assert f"experiment {drives.first.public_id} is no longer driven: RuntimeError: the private reason" in first
+    assert first.count("Traceback (most recent call last)") == 1
+    assert first.endswith("RuntimeError: the private reason\n")
+    assert [line.partition(": ")[2] for line in second.splitlines()] == [
+        "no longer driven here: the experiment is completed"
+    ]
+
+
+async def test_a_lost_lease_is_in_the_log_of_its_experiment_only(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    drives = Drives(host, monkeypatch)
+
+    def renew(experiment: int, *args: Any) -> None:
+        if experiment == drives.first.id:
+            raise LostLease(f"{drives.first.public_id} has another driver now")
+
+    monkeypatch.setattr(host.store.drivers, "renew", renew)
+    keeping = asyncio.create_task(host._keep_leases())
+    try:
+        await drives.until_first_ends()
+    finally:
+        keeping.cancel()
+    first, second = drives.texts()
+    assert f"WARNING tuner.driver.hosts.host: {drives.first.public_id} has another driver now" in first
+    assert "another driver" not in second
+
+
+async def test_what_the_writer_thread_logs_is_about_the_experiment(host: Host) -> None:
+    with log_format.about(experiment="exp_a"):
+        assert await host.write(log_format.ids) == {"experiment": "exp_a"}
+    assert await host.write(log_format.ids) == {}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.store.examples import T0, begin
+from tuner import log_format
 from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk, LogLimit, Range
 from tuner.driver.hosts.measures import logs as module
@@ -30,6 +31,7 @@ class Table:
         self.writes = self.compactions = self.failures = 0
         self.away: set[str] = set()  # the methods that find no database
         self.calls: Counter[str] = Counter()
+        self.about: list[Mapping[str, str]] = []
 
     def add(
         self, experiment_id: int, chunks: Mapping[tuple[int, int], Sequence[LogChunk]], *, limit: LogLimit | None
@@ -51,6 +53,7 @@ class Table:
 
     def _call(self, method: str) -> None:
         self.calls[method] += 1
+        self.about.append(log_format.ids())
         if method in self.away:
             raise StoreUnavailable("the database does not answer")
 
@@ -94,6 +97,12 @@ async def test_what_comes_within_a_moment_is_one_transaction(search: Search) -> 
     await asyncio.gather(*(search.take(b"hello\n", rank=rank) for rank in range(20)))
     assert search.table.writes == 1
     assert search.logs() == dict.fromkeys(range(20), ("hello\n", False))
+
+
+async def test_what_is_logged_about_writing_for_all_is_not_taken_for_the_first_experiments(search: Search) -> None:
+    with log_format.about(experiment="exp_first"):
+        await search.take(b"hello\n")
+    assert search.table.about == [{}]
 
 
 async def test_chunks_are_acknowledged_once_they_are_stored_or_refused(search: Search) -> None:

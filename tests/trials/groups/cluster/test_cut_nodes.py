@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tuner import log_format
 from tuner.trials.groups.cluster import cut_nodes
 from tuner.trials.groups.cluster.cut_nodes import CutNodes, selector
 from tuner.trials.groups.cluster.node_names import node_names
@@ -52,6 +53,24 @@ async def test_a_node_is_left_out_until_it_answers_or_is_dead(monkeypatch: pytes
         await asyncio.sleep(0.1)
         assert "c" in cut, "although it answers, as another node does not reach it"
     cut.close()
+
+
+async def test_what_is_logged_about_nodes_names_no_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The experiment that was the first to miss a node may end long before the node comes back."""
+    about: list[Any] = []
+
+    def nodes() -> list[Any]:
+        about.append(log_format.ids())
+        return []
+
+    monkeypatch.setattr(cut_nodes.ray, "nodes", nodes)
+    monkeypatch.setattr(cut_nodes, "_LOOK_S", 0.01)
+    cut = CutNodes(asyncio.to_thread, lambda node: None)
+    with log_format.about(experiment="exp_a"):
+        cut.add("a")
+    await until(lambda: "a" not in cut)
+    cut.close()
+    assert about == [{}]
 
 
 def test_nodes_are_named_by_their_addresses_if_they_share_a_host_name() -> None:

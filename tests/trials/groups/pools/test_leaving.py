@@ -9,7 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.trials.groups.pools.asking import asking_for
+from tuner import log_format
 from tuner.trials.groups.cluster.cut_nodes import CutNodes
 from tuner.trials.groups.cluster.growth import NodeType
 from tuner.trials.groups.pools.builder import GroupBuilder
@@ -99,4 +102,29 @@ async def test_its_segments_are_named_and_its_groups_are_not_kept(tmp_path: Path
     made.draining = {}
     await pool.leaving()
     assert (await asyncio.wait_for(waiting, 10)).nodes() == ("a",)
+    await pool.close()
+
+
+async def test_what_is_logged_about_all_that_wait_is_not_taken_for_the_first_experiments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.trials.groups.pools.pool._LOOK_S", 0.01)
+    pool = Pool(None, idle_timeout_s=60.0, builder=Builder)
+    groups = [await _acquired(pool, tmp_path, name) for name in ("one", "two")]
+    about: list[Mapping[str, str]] = []
+    dispatch, looked = pool._dispatch, asyncio.Event()
+
+    def looks() -> None:
+        about.append(log_format.ids())
+        if len(about) == 2:
+            looked.set()
+        dispatch()
+
+    monkeypatch.setattr(pool, "_dispatch", looks)
+    with log_format.about(experiment="exp_first"):
+        waiting = asyncio.ensure_future(_acquired(pool, tmp_path, "three"))
+    await asyncio.wait_for(looked.wait(), 10)
+    assert about[:2] == [{"experiment": "exp_first"}, {}], "its own look, and that of the pool"
+    pool.release(groups[0], reusable=False)
+    await asyncio.wait_for(waiting, 10)
     await pool.close()

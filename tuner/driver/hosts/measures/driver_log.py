@@ -1,22 +1,57 @@
 """Write the log of the driver host to a file for each experiment, next to the log files of its ranks.
 
 The file has the host's own messages about the experiment, such as which segment waits for what, where it runs and how it
-ended, and what all of `tuner`'s modules log in this process. A message that names no experiment, for instance that a node
-cannot be reached, goes into the files of all experiments that are driven at that time.
+ended, and what all of `tuner`'s modules log in this process about the experiment. A message about the cluster, for instance
+that a node is gone, goes into the files of all experiments that are driven at that time. Any other message that names no
+experiment goes into none, because it may be about an experiment of another project.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sys
 import threading
+from collections.abc import Callable, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from tuner import log_format
 from tuner.experiment.logs import driver_log_path
 
+log = logging.getLogger(__name__)
+
 NAME = "tuner"
 """The logger whose messages are written, with all loggers below it."""
+CLUSTER = ("tuner.trials.groups.cluster",)
+"""The loggers, with those below them, whose messages are about nodes and never about an experiment."""
+
+
+class _File(RotatingFileHandler):
+    """The log file of an experiment.
+
+    Args:
+        path: the file. Its directory is made.
+        limit: the largest size of the file in bytes, without its older half.
+        failed: called with the error when a line cannot be written. The line is lost.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, limit: int, failed: Callable[[BaseException | None], None]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        super().__init__(path, maxBytes=limit, backupCount=1, encoding="utf-8")
+        self._failed = failed
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the method of logging)
+        """Tell the owner that a line could not be written, instead of printing a traceback for each line."""
+        self._failed(sys.exception())
+
+    def close(self) -> None:
+        """Close the file. Lines that a full disk did not take are lost."""
+        with contextlib.suppress(OSError):
+            super().close()
 
 
 class DriverLogs(logging.Handler):
@@ -35,12 +70,18 @@ class DriverLogs(logging.Handler):
         self._home, self._limit, self._own_process = home, limit, own_process
         self._files: dict[str, RotatingFileHandler] = {}
         self._opening = threading.Lock()
+        self._warned = False
 
     def begin(self, experiment: str) -> None:
-        """Open the log of an experiment, by its public id. Lines are added to those that are there."""
-        path = driver_log_path(self._home, experiment)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = RotatingFileHandler(path, maxBytes=self._limit // 2, backupCount=1, encoding="utf-8", delay=True)
+        """Open the log of an experiment, by its public id. Lines are added to those that are there.
+
+        If that fails, for instance because the disk is full, the experiment is driven without a log.
+        """
+        try:
+            file = _File(driver_log_path(self._home, experiment), self._limit // 2, self._failed)
+        except OSError as error:
+            self._failed(error)
+            return
         with self._opening:
             self._files[experiment] = file
             logger = logging.getLogger(NAME)
@@ -57,6 +98,12 @@ class DriverLogs(logging.Handler):
         if file is not None:
             file.close()
 
+    def _failed(self, error: BaseException | None) -> None:
+        """Warn once that a log cannot be written. The cause is likely to be the same for all later lines."""
+        if not self._warned:
+            self._warned = True
+            log.warning("the driver's logs in %s are not complete: %s", self._home / "logs", error)
+
     def say(self, experiment: str, message: str, *args: object) -> None:
         """Write a message of the host itself, whatever the level of the loggers is."""
         with self._opening:
@@ -66,9 +113,18 @@ class DriverLogs(logging.Handler):
                 self.handle(logging.LogRecord("tuner.driver", logging.INFO, "", 0, message, args, None))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record to the log of the experiment that it is about, or to all if it names none."""
+        """Write a record to the log of the experiment that it is about, or to all if it is about the cluster.
+
+        Python prints warnings to stderr if their logger has no handler. This handler must not change that.
+        """
+        last = logging.lastResort
+        if last is not None and record.levelno >= last.level and self._is_alone(record.name):
+            last.handle(record)
         about = log_format.ids().get("experiment")
-        files = list(self._files.values()) if about is None else [self._files[about]] if about in self._files else []
+        if about is not None:
+            files = [file for name, file in list(self._files.items()) if name == about]
+        else:
+            files = list(self._files.values()) if _is_below(record.name, CLUSTER) else []
         if not files:
             return
         try:
@@ -77,3 +133,16 @@ class DriverLogs(logging.Handler):
                 file.emit(logging.makeLogRecord({"msg": line, "levelno": record.levelno}))
         except Exception:
             self.handleError(record)
+
+    def _is_alone(self, name: str) -> bool:
+        """Return whether a logger has no handlers but this one and those of other hosts, of which this one is the first."""
+        logger: logging.Logger | None = logging.getLogger(name)
+        found: list[logging.Handler] = []
+        while logger is not None:
+            found += logger.handlers
+            logger = logger.parent if logger.propagate else None
+        return found[:1] == [self] and all(isinstance(handler, DriverLogs) for handler in found)
+
+
+def _is_below(name: str, loggers: Sequence[str]) -> bool:
+    return any(name == logger or name.startswith(f"{logger}.") for logger in loggers)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -220,7 +221,7 @@ class LogKeeper:
         if self._flushing:
             self._hurry.set()
         if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write())
+            self._writer = asyncio.create_task(self._write(), context=contextvars.Context())  # for all experiments
         await stored
 
     async def _write(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -42,7 +43,7 @@ class CutNodes:
         """Place nothing on a node for at least `least_s` seconds and until it can be reached."""
         self._until[node] = max(self._until.get(node, 0.0), time.monotonic() + least_s)
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+            self._looking = asyncio.create_task(self._look(), context=contextvars.Context())  # for all experiments
 
     def ids(self) -> frozenset[str]:
         """Return Ray's ids of these nodes."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -279,7 +280,7 @@ class Pool:
         """Wait for the waiter's turn, then for a warm or a new group. Return the group, and whether it is warm."""
         self._dispatch()
         if (not waiter.turn.done() or waiter.awaits_node) and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.create_task(self._look())
+            self._looking = asyncio.create_task(self._look(), context=contextvars.Context())  # for all experiments
         if not waiter.turn.done():
             await asyncio.wait({waiter.turn}, timeout=PATIENCE_S)
             if not waiter.turn.done():

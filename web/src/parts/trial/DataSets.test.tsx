@@ -1,5 +1,62 @@
-import { describe, expect, it } from "vitest";
-import { throughput } from "./DataSets";
+import { MantineProvider } from "@mantine/core";
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { act, render, screen } from "@testing-library/react";
+import { afterEach, describe, expect, it, vi } from "vitest";
+import { api, ApiError } from "../../api/client";
+import type { DataSet, TrialWithSegments } from "../../api/types";
+import { DataSets, throughput } from "./DataSets";
+
+const SET: DataSet = {
+  name: "train",
+  state: "running",
+  executions: 1,
+  seconds: 12,
+  rows_per_s: 1234.6,
+  blocks_per_s: 0.5,
+  operators: [],
+  stats: null,
+};
+const live = (...data_sets: DataSet[]) => ({ segment: 1, ranks: [], data_sets });
+
+describe("the panel of data sets", () => {
+  afterEach(() => {
+    vi.restoreAllMocks();
+    vi.useRealTimers();
+  });
+
+  it("appears when a trial reads its first data set, even if the service had no answer at first", async () => {
+    vi.useFakeTimers();
+    const asked = vi
+      .spyOn(api, "live")
+      .mockRejectedValueOnce(new ApiError(409, "no running ranks"))
+      .mockResolvedValueOnce(live())
+      .mockResolvedValue(live(SET));
+    const client = new QueryClient();
+    const panel = (state: TrialWithSegments["state"]) => (
+      <MantineProvider env="test">
+        <QueryClientProvider client={client}>
+          <DataSets trial={{ id: "trl_1", state } as TrialWithSegments} />
+        </QueryClientProvider>
+      </MantineProvider>
+    );
+    const pass = (ms: number) => act(() => vi.advanceTimersByTimeAsync(ms));
+    const { rerender } = render(panel("running"));
+    await pass(9_000);
+    expect(asked).toHaveBeenCalledTimes(1);
+    await pass(2_000);
+    expect(asked).toHaveBeenCalledTimes(2);
+    expect(screen.queryByRole("region")).toBeNull();
+    await pass(10_000);
+    expect(asked).toHaveBeenCalledTimes(3);
+    expect(screen.getByRole("region", { name: "Data set train" })).toBeTruthy();
+    await pass(5_000);
+    expect(asked, "states that change are read more often").toHaveBeenCalledTimes(4);
+    rerender(panel("completed"));
+    await pass(60_000);
+    expect(asked).toHaveBeenCalledTimes(4);
+    expect(screen.queryByRole("region")).toBeNull();
+  });
+});
 
 describe("the throughput of a data set", () => {
   const set = { state: "running", executions: 3, seconds: 12, rows_per_s: 1234.6, blocks_per_s: 0.5 };

@@ -5,6 +5,7 @@ import { duration } from "../../format";
 import classes from "./TrialDetails.module.css";
 
 const REFRESH_MS = 5000; // Ray Data updates the states as often
+const LOOK_MS = 10_000; // a trial may read its first data set at any time
 
 /** Show what the trial reads through Ray Data, while it runs. It shows nothing for the many trials that do not. */
 export function DataSets({ trial }: { trial: TrialWithSegments }) {
@@ -13,8 +14,8 @@ export function DataSets({ trial }: { trial: TrialWithSegments }) {
     queryKey: ["trial", trial.id, "live"],
     queryFn: ({ signal }) => api.live(trial.id, signal),
     enabled: running,
-    retry: false, // a trial of a script has no answer
-    refetchInterval: ({ state }) => (running && state.data?.data_sets.length ? REFRESH_MS : false),
+    retry: false, // a trial of a script has no answer, and any other is asked again below
+    refetchInterval: ({ state }) => (state.data?.data_sets.length ? REFRESH_MS : LOOK_MS),
   });
   const sets = running ? (query.data?.data_sets ?? []) : [];
   return sets.map((set) => <One key={set.name} set={set} />);
