@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import socket
 import threading
+from collections.abc import Iterator
 from keyword import iskeyword
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,7 +21,7 @@ from tests.api.conftest import serving
 from tests.api.test_changes import pbt
 from tests.store.examples import T0, begin
 from tests.web.searches import Search, digits, steady
-from tuner.api import create_app
+from tuner.api import create_app, schemas
 from tuner.client import protocol
 from tuner.client.generate import TARGET, generated
 from tuner.client.synchronous import Client, ExperimentHandle, TrialHandle
@@ -332,6 +335,26 @@ def test_changes_and_events_are_followed_to_the_end(client: Client, sqlite_store
     log = list(client.experiment("halved").events())
     assert log[-1]["state"] == "completed"
     assert [entry["seq"] for entry in log[:-1]] == list(range(1, len(log)))
+
+
+def test_the_end_is_noticed_if_a_later_message_repeats_no_experiment(
+    client: Client, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message is read while the search ends, so its row is newer than its event_seq. The next message then has no row."""
+    search = Search(sqlite_store, digits("halved", 6), start=T0)
+    search.advance()
+    handle = client.experiment(search.public_id)
+    row = handle.get()
+    last = row.last_event_seq
+    messages = [schemas.Changes.bare(last - 1, row), schemas.Changes.bare(last)]
+
+    def events(path: str, after: int) -> Iterator[Any]:
+        for message in messages:
+            yield SimpleNamespace(data=json.loads(message.model_dump_json()))
+        raise AssertionError("it waits for more")
+
+    monkeypatch.setattr(client, "_events", events)
+    assert [changes.seq for changes in handle.follow()] == [last - 1, last]
 
 
 class Cut(httpx.HTTPTransport):

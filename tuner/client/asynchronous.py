@@ -662,11 +662,14 @@ class AsyncExperimentHandle:
         """
         if after is None:
             after = (await self.get()).last_event_seq
+        ended = False  # a message without the experiment says that its row has not changed
         async with aclosing(self.client._events(f"{await self._path()}/changes", after)) as stream:
             async for event in stream:
                 changes = read(schemas.Changes, event.data)
                 yield changes
-                if changes.reset or (changes.experiment is not None and changes.experiment.state.ended):
+                if changes.experiment is not None:
+                    ended = changes.experiment.state.ended
+                if changes.reset or ended:
                     now = await self.get()
                     if now.state.ended and now.last_event_seq <= changes.seq:
                         return

@@ -657,11 +657,14 @@ class ExperimentHandle:
         """
         if after is None:
             after = (self.get()).last_event_seq
+        ended = False  # a message without the experiment says that its row has not changed
         with closing(self.client._events(f"{self._path()}/changes", after)) as stream:
             for event in stream:
                 changes = read(schemas.Changes, event.data)
                 yield changes
-                if changes.reset or (changes.experiment is not None and changes.experiment.state.ended):
+                if changes.experiment is not None:
+                    ended = changes.experiment.state.ended
+                if changes.reset or ended:
                     now = self.get()
                     if now.state.ended and now.last_event_seq <= changes.seq:
                         return
