@@ -60,7 +60,7 @@ def test_the_host_of_the_new_version_goes_on_from_the_checkpoints_of_the_old_one
         assert "ended the driver host of 0.0.9" in told[0]["log"]
         assert ray.get(new.start.remote(serve=True, gone=link._gone), timeout=60) != owner
         ended = until("the end", lambda: (e := sqlite_store.experiments.get(made)).state.ended and e)
-        assert (ended.state, ended.driver_epoch) == ("completed", 2)
+        assert (ended.state, ended.driver_epoch) == ("completed", 2), (ended.reason, ended.error)
         with pytest.raises(ray.exceptions.RayActorError):
             ray.get(old.status.remote(), timeout=10)
         [segments] = sqlite_store.trials.segments(ended.id).values()
