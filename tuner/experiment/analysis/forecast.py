@@ -351,7 +351,13 @@ def _summary(
         gain = more.gain
         most = f"and by at most {_rounded(gain.high)} in nine of ten cases"
         chance = f"the chance of any improvement is {gain.chance:.0%}"
-        said.append(f"{hours} would improve {metric} by {_rounded(gain.mean)} on average, {most}; {chance}")
+        if found is not None and gain.mean >= room(spec.objective, found.score):
+            # the past gains would lead past the end of the scale, so they do not say how much of the rest will be gained
+            said.append(
+                f"{hours} can improve {metric} by at most {_rounded(gain.high)}, to the end of its scale; {chance}"
+            )
+        else:
+            said.append(f"{hours} would improve {metric} by {_rounded(gain.mean)} on average, {most}; {chance}")
     return ". ".join(one[0].upper() + one[1:] for one in said)
 
 
