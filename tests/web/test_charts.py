@@ -86,7 +86,7 @@ VIEWS = {
 """View -> its path, and the least number of its charts that can be saved."""
 
 
-FEW = ("curves", "parameters", "usage", "compared experiments")
+FEW = ("curves", "parameters", "usage", "trial beside", "compared experiments")
 """The views of the short form."""
 
 

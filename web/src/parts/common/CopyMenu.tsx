@@ -4,6 +4,9 @@ import { ROOT } from "../../api/root";
 import { asCurl, asPython, copyText, type Call } from "../../charts/copies";
 import classes from "./parts.module.css";
 
+/** For the buttons of an open popover: with it, Escape closes the popover and not the drawer or dialog behind it, too. */
+export const ESCAPE_ENDS_HERE = { "data-mantine-stop-propagation": "true" };
+
 /** A button that copies what leads to a view, where there is nothing to be saved. */
 export function CopyMenu({ call, link = true }: { call: Call; link?: boolean }) {
   return (
@@ -39,6 +42,7 @@ export function CopyButton({ call, link = true }: { call: Call; link?: boolean }
         <button
           type="button"
           aria-haspopup="dialog"
+          {...(opened ? ESCAPE_ENDS_HERE : {})}
           title={`Copy ${link ? "a link to this view, or " : ""}the API call for what it shows (Python, curl)`}
           onClick={() => {
             setCopied(null);
@@ -51,7 +55,7 @@ export function CopyButton({ call, link = true }: { call: Call; link?: boolean }
       <Popover.Dropdown p={4}>
         <div className={classes.copies} role="group" aria-label="Copy this view">
           {forms.map(([label, text]) => (
-            <button key={label} type="button" onClick={() => void copy(label, text())}>
+            <button key={label} type="button" {...ESCAPE_ENDS_HERE} onClick={() => void copy(label, text())}>
               {copied === label ? "copied" : `as ${label}`}
             </button>
           ))}

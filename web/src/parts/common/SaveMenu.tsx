@@ -2,7 +2,7 @@ import { Popover } from "@mantine/core";
 import { lazy, Suspense, useRef, useState } from "react";
 import type { Call } from "../../charts/copies";
 import { csv, download, png, type Rows } from "../../charts/save";
-import { CopyButton } from "./CopyMenu";
+import { CopyButton, ESCAPE_ENDS_HERE } from "./CopyMenu";
 import classes from "./parts.module.css";
 
 const RowsDialog = lazy(() => import("./RowsDialog"));
@@ -55,6 +55,7 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
             <button
               type="button"
               aria-haspopup="dialog"
+              {...(opened ? ESCAPE_ENDS_HERE : {})}
               title="Save this chart as PNG or its numbers as CSV, or show them as a table"
               onClick={() => setOpened(!opened)}
             >
@@ -63,13 +64,13 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
           </Popover.Target>
           <Popover.Dropdown p={4}>
             <div className={classes.copies} role="group" aria-label="Ways to save">
-              <button type="button" onClick={() => void savePicture()}>
+              <button type="button" {...ESCAPE_ENDS_HERE} onClick={() => void savePicture()}>
                 as PNG
               </button>
-              <button type="button" onClick={saveRows}>
+              <button type="button" {...ESCAPE_ENDS_HERE} onClick={saveRows}>
                 as CSV
               </button>
-              <button type="button" aria-haspopup="dialog" onClick={show}>
+              <button type="button" {...ESCAPE_ENDS_HERE} aria-haspopup="dialog" onClick={show}>
                 show as table
               </button>
             </div>
