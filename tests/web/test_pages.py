@@ -446,6 +446,8 @@ def test_axe_finds_nothing_serious_on_any_page(visit: Open, service: Service, en
         ("trial", f"/trials/{trials[4].public_id}", "Failure"),
         ("logs", f"/trials/{trials[4].public_id}?view=logs", "Failure"),
         ("compare", f"/compare?trials={pair}", "Differences"),
+        ("compared experiments", f"/compare?experiments={ended.public_id},{several.public_id}", "Differences"),
+        ("second objective", f"/experiments/{several.public_id}?tab=parameters&objective=latency", "Importance"),
         ("new", "/new", "Preview"),
         ("settings", "/settings", "New token"),
         ("neighbours", f"/trials/{trials[4].public_id}?view=neighbours", "nearest neighbours reached"),
