@@ -25,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.api.record_examples import CODE, EXPERIMENT, FOR_AGENTS, agents, cluster, fill, look, profile
 from tuner.domain.keys import trial_id
+from tuner.experiment.logs import driver_log_path
 from tuner.store import Store
 from tuner.store.service.access import Role
 from tuner.usercode.archives import sha256
@@ -71,17 +72,18 @@ REFUSED = {
     "POST /api/v1/experiments/{experiment_id}/archive": 409,
     "POST /api/v1/trials/{trial_id}/retry": 409,
     "GET /api/v1/checkpoints/{checkpoint_id}/download": 409,
-    "GET /api/v1/experiments/{experiment_id}/driver-log": 404,
     "POST /api/v1/session": 401,
 }
-"""Map requests whose example is refused to the status they get: the experiment runs, its checkpoints have no files, and its
-driver has no log."""
+"""Map requests whose example is refused to the status they get: the experiment runs, and its checkpoints have no files."""
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_the_answers_are_those_of_the_document(app: FastAPI, server: str, sqlite_store: Store, part: str) -> None:
     app.state.context.look, app.state.context.cluster, app.state.context.agents = look, cluster, agents
     app.state.context.profile = profile
+    log = driver_log_path(app.state.context.settings.home, EXPERIMENT)
+    log.parent.mkdir(parents=True)
+    log.write_text("a new driver took over\n")
     number = fill(sqlite_store)
     [saved, *_] = sqlite_store.trials.checkpoint_page(sqlite_store.experiments.get(EXPERIMENT).id, page_size=1).items
     app.state.context.bundles.put(sha256(CODE), io.BytesIO(CODE))

@@ -15,7 +15,7 @@ from tests.nodes.network import Network, remove_folder
 
 ROOT = Path(__file__).parents[2]
 PORT = 6379
-_START_S = 150.0
+_START_S = 90.0
 
 
 class Cluster:

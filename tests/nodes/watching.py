@@ -79,7 +79,7 @@ class Search:
         return self.cluster.output.read_text()[-4000:]
 
 
-def until(what: str, happened: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:
+def until(what: str, happened: Callable[[], Any], seconds: float = 90.0) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

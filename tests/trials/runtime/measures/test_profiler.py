@@ -88,19 +88,33 @@ def stacks(found: dict[str, Any], part: int = 0) -> dict[tuple[str, ...], float]
     return weights
 
 
+def undisturbed_profile(train: Any) -> tuple[dict[str, Any], float, float, float]:
+    """Profile `uneven` until nothing else has taken the processor from it for long, at most twenty times.
+
+    Otherwise the sampler, too, has waited for its turn, and got it more often while the thread slept. Return the profile, and
+    the seconds of computing, of its CPU time, and of both parts of `uneven`.
+    """
+    for _ in range(20):
+        spent: list[tuple[float, float, float]] = []
+        running = train(lambda spent=spent: spent.append(uneven()))
+        found = sampled(running.subject, ProfileRequest(duration_s=0.5, rate_hz=200))
+        running.end()
+        wall, cpu_s, whole = (sum(column) for column in zip(*spent, strict=True))
+        if cpu_s > 0.9 * wall and wall > 0.6 * whole:
+            break
+    return found, wall, cpu_s, whole
+
+
+@pytest.mark.slow  # the fast tests run at the lowest priority, at which the thread hardly ever computes without a break
 def test_samples_show_where_the_time_goes(train: Any) -> None:
     """The code between two releases of the GIL takes less than the interval after which Python takes the GIL away."""
     assert sys.getswitchinterval() == 0.005
-    spent: list[tuple[float, float, float]] = []
-    running = train(lambda: spent.append(uneven()))
-    found = sampled(running.subject, ProfileRequest(duration_s=0.5, rate_hz=200))
+    found, wall, cpu_s, whole = undisturbed_profile(train)
     weights = stacks(found)
     assert {stack[0] for stack in weights} == {"_train"}, "without the frames of threading around it"
     computing = sum(weight for stack, weight in weights.items() if "computes" in stack)
-    # Three of four milliseconds on an idle machine. On a busy one, the thread also waits for its turn after each sleep, and the
-    # sampler more often gets its turn while the thread sleeps. A sampler that waits for the GIL would see it compute hardly ever.
-    wall, cpu_s, whole = (sum(column) for column in zip(*spent, strict=True))
-    assert computing > 0.3 * wall / whole * sum(weights.values())
+    # Three of four milliseconds on an idle machine. On a busy one, the thread also waits for its turn after each sleep.
+    assert computing > 0.6 * wall / whole * sum(weights.values())
     assert sum(weights.values()) == pytest.approx(found["duration_s"], rel=1e-3)
     assert 0.5 <= found["duration_s"] < 5
     cpu = found["cpu"]
