@@ -1,4 +1,4 @@
-import { SegmentedControl, Select, Skeleton } from "@mantine/core";
+import { Select, Skeleton } from "@mantine/core";
 import { useQueries } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api } from "../api/client";
@@ -13,6 +13,7 @@ import { experimentEnded } from "../live/states";
 import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
 import { SaveMenu } from "../parts/common/SaveMenu";
+import { LinearOrLog, MetricSelect } from "../parts/curves/controls";
 import { domainWords } from "../parts/setup/Setup";
 import { useKeys } from "../parts/common/useKeys";
 import { rowsOf, type ComparedRow } from "./compare";
@@ -76,19 +77,13 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
     <>
       <Panel
         title={
-          known.length > 1 ? (
-            <Select
-              size="xs"
-              w={180}
-              aria-label="Metric"
-              allowDeselect={false}
-              data={known}
-              value={metric}
-              onChange={(value) => address.set({ metric: value })}
-            />
-          ) : (
-            `Best ${metric} so far`
-          )
+          <MetricSelect
+            metrics={known}
+            value={metric}
+            width={180}
+            alone={`Best ${metric} so far`}
+            onChange={(value) => address.set({ metric: value })}
+          />
         }
         aside={
           <div className={classes.controls}>
@@ -103,13 +98,7 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
               onChange={(value) => address.set({ x: value === "time" ? value : null })}
             />
             <span aria-hidden>y</span>
-            <SegmentedControl
-              size="xs"
-              aria-label="Vertical axis"
-              value={log ? "log" : "linear"}
-              onChange={(value) => address.set({ y: value === "log" ? value : null })}
-              data={["linear", "log"]}
-            />
+            <LinearOrLog label="Vertical axis" log={log} onChange={(on) => address.set({ y: on ? "log" : null })} />
             <SaveMenu
               name={`compared best ${metric}`}
               rows={() => comparedBestRows(names, bests, metric, cost)}

@@ -1,4 +1,4 @@
-import { SegmentedControl, Select, Skeleton } from "@mantine/core";
+import { Select, Skeleton } from "@mantine/core";
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { Link } from "react-router";
@@ -15,6 +15,7 @@ import { comparedCurvesRows } from "../charts/save";
 import { Panel } from "../parts/common/Panel";
 import { SaveMenu } from "../parts/common/SaveMenu";
 import { ProblemBox } from "../parts/common/Problem";
+import { LinearOrLog, MetricSelect } from "../parts/curves/controls";
 import { useKeys } from "../parts/common/useKeys";
 import { useTitle } from "../parts/common/useTitle";
 import { bestIn, parseExperiments, parseTrials, rowsOf, widestGap, type ComparedRow } from "./compare";
@@ -165,19 +166,12 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
     <>
       <Panel
         title={
-          metrics.length > 1 ? (
-            <Select
-              size="xs"
-              w={180}
-              aria-label="Metric"
-              allowDeselect={false}
-              data={metrics}
-              value={metric}
-              onChange={(value) => address.set({ metric: value })}
-            />
-          ) : (
-            metric
-          )
+          <MetricSelect
+            metrics={metrics}
+            value={metric}
+            width={180}
+            onChange={(value) => address.set({ metric: value })}
+          />
         }
         aside={
           <div className={classes.controls}>
@@ -193,13 +187,7 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
               onChange={(value) => address.set({ x: value === "step" ? null : value })}
             />
             <span aria-hidden>y</span>
-            <SegmentedControl
-              size="xs"
-              aria-label="Vertical axis"
-              value={log ? "log" : "linear"}
-              onChange={(value) => address.set({ y: value === "log" ? value : null })}
-              data={["linear", "log"]}
-            />
+            <LinearOrLog label="Vertical axis" log={log} onChange={(on) => address.set({ y: on ? "log" : null })} />
             <SaveMenu
               name={`compared ${metric}`}
               rows={() => comparedCurvesRows(names, series, metric, across)}

@@ -1,4 +1,4 @@
-import { SegmentedControl, Select } from "@mantine/core";
+import { Select } from "@mantine/core";
 import { useMediaQuery } from "@mantine/hooks";
 import { useCallback, useMemo } from "react";
 import type { Experiment, Trial } from "../../api/types";
@@ -27,6 +27,7 @@ import classes from "../common/parts.module.css";
 import { ProblemBox } from "../common/Problem";
 import { useKeys } from "../common/useKeys";
 import { useSame } from "../common/useSame";
+import { LinearOrLog, MetricSelect } from "./controls";
 
 interface CurvesPanelProps {
   experiment: Experiment;
@@ -42,11 +43,6 @@ interface CurvesPanelProps {
   onSelect: (number: number) => void;
   address: Address;
 }
-
-const LINEAR_OR_LOG = [
-  { value: "linear", label: "linear" },
-  { value: "log", label: "log" },
-];
 
 const NO_RUNGS: readonly number[] = [];
 const TOP = [5, 10, 25, 100] as const;
@@ -122,19 +118,12 @@ export function CurvesPanel({
   return (
     <Panel
       title={
-        metrics.length > 1 ? (
-          <Select
-            size="xs"
-            w={120}
-            aria-label="Metric"
-            allowDeselect={false}
-            data={metrics}
-            value={metric}
-            onChange={(value) => set({ metric: value === experiment.metric ? null : value, zoom: null })}
-          />
-        ) : (
-          metric
-        )
+        <MetricSelect
+          metrics={metrics}
+          value={metric}
+          width={120}
+          onChange={(value) => set({ metric: value === experiment.metric ? null : value, zoom: null })}
+        />
       }
       aside={
         <div className={classes.controls}>
@@ -149,21 +138,13 @@ export function CurvesPanel({
             value={formatAcross(across)}
             onChange={(value) => set({ x: value, xs: null, zoom: null })}
           />
-          <SegmentedControl
-            size="xs"
-            aria-label="Horizontal scale"
-            value={logX ? "log" : "linear"}
-            onChange={(value) => set({ xs: value, zoom: null })}
-            data={LINEAR_OR_LOG}
+          <LinearOrLog
+            label="Horizontal scale"
+            log={logX}
+            onChange={(on) => set({ xs: on ? "log" : "linear", zoom: null })}
           />
           <span aria-hidden>y</span>
-          <SegmentedControl
-            size="xs"
-            aria-label="Vertical axis"
-            value={log ? "log" : "linear"}
-            onChange={(value) => set({ y: value === "log" ? value : null, zoom: null })}
-            data={LINEAR_OR_LOG}
-          />
+          <LinearOrLog label="Vertical axis" log={log} onChange={(on) => set({ y: on ? "log" : null, zoom: null })} />
           <Select
             size="xs"
             w={88}

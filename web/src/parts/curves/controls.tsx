@@ -1,0 +1,49 @@
+import { SegmentedControl, Select } from "@mantine/core";
+
+const LINEAR_OR_LOG = ["linear", "log"];
+
+interface MetricSelectProps {
+  metrics: string[];
+  value: string;
+  width: number;
+  /** What stands there if there is nothing to choose from. */
+  alone?: string;
+  onChange: (metric: string | null) => void;
+}
+
+/** The title of a panel of curves: the metric, which can be chosen if there are several. */
+export function MetricSelect({ metrics, value, width, alone = value, onChange }: MetricSelectProps) {
+  if (metrics.length < 2) return alone;
+  return (
+    <Select
+      size="xs"
+      w={width}
+      aria-label="Metric"
+      allowDeselect={false}
+      data={metrics}
+      value={value}
+      onChange={onChange}
+    />
+  );
+}
+
+/** A switch between a linear and a logarithmic axis. */
+export function LinearOrLog({
+  label,
+  log,
+  onChange,
+}: {
+  label: string;
+  log: boolean;
+  onChange: (log: boolean) => void;
+}) {
+  return (
+    <SegmentedControl
+      size="xs"
+      aria-label={label}
+      value={log ? "log" : "linear"}
+      onChange={(value) => onChange(value === "log")}
+      data={LINEAR_OR_LOG}
+    />
+  );
+}
