@@ -29,7 +29,7 @@ class Writer:
         self._times = times
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
         self.failed_at = float("-inf")
-        """When a write last failed because the database was unreachable, by the monotonic clock.
+        """The time, by the monotonic clock, of the last write that failed because the database was unreachable.
 
         It may be the only sign of an outage, because reads still work if the disk is full or the server has become a standby.
         """
