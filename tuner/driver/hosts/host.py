@@ -39,7 +39,7 @@ from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_name
 from tuner.driver.hosts.upkeep.candidates import Candidates
 from tuner.driver.hosts.upkeep.garbage import ShortCollections
-from tuner.driver.hosts.upkeep.leftovers import find_logs, sweep_checkpoints, sweep_objects
+from tuner.driver.hosts.upkeep.leftovers import ended_uploads, find_logs, sweep_checkpoints, sweep_objects
 from tuner.driver.hosts.upkeep.room import Room
 from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
 from tuner.experiment.logs import driver_log
@@ -501,8 +501,10 @@ class Host:
                 raise
             except Exception as error:
                 return await self._refuse(record, epoch, error)
+            uploaded: list[CheckpointInfo] = []
             if epoch > 1:  # an earlier driver and its ranks may have been killed
                 if record.spec.executor != "agents":  # an agent may be writing a checkpoint now
+                    uploaded = await asyncio.to_thread(ended_uploads, driven)
                     await asyncio.to_thread(sweep_checkpoints, self.store, driven)
                 if self.logs is not None:
                     await find_logs(self.store, self.logs, driven)
@@ -520,7 +522,7 @@ class Host:
             )  # fmt: skip
             self._named[record.public_id] = driven
             self.driven[record.id] = driven  # from now on it gets commands, but its loop handles DriverStarted first
-            state = await driven.loop.run(epoch, slots, commands, executor, workers)
+            state = await driven.loop.run(epoch, slots, commands, executor, workers, uploaded)
             self._crashes.pop(record.public_id, None)
             if state.ended:
                 self.executors.forget(record.public_id)
@@ -591,6 +593,9 @@ class Host:
                             task.cancel()
                     except Exception as error:
                         log.warning("a lease could not be renewed: %s", error)
+                        for other in self.tasks.values():  # the database is away for all of them
+                            if other is not task:
+                                self.driver_logs.say(other.get_name(), "a lease could not be renewed: %s", error)
                         wait = min(wait, POLL_S)  # another host may claim expired leases once the database is back
                         break
 
