@@ -91,7 +91,9 @@ class StoreJournal:
         self._host, self._experiment, self._epoch = host, experiment, epoch
 
     async def commit(self, batch: Batch) -> None:
-        await self._host.write(self._host.store.drivers.commit, self._experiment, self._epoch, batch, time.time())
+        await self._host.writer.write(
+            self._host.store.drivers.commit, self._experiment, self._epoch, batch, time.time()
+        )
 
 
 class RankInbound:
