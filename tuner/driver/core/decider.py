@@ -252,10 +252,10 @@ class Decider:
             yield fit
 
     def _went_back(self, number: int) -> d.Note:
-        """Warn that a trial goes on from its own checkpoint from before an exploit."""
+        """Warn that a trial continues from its own checkpoint from before an exploit."""
         step = self.trials[number].segments[-1].start_iteration
         why = (
-            f"trial {number} goes on from its own checkpoint of iteration {step}, with the configuration that it had then, "
+            f"trial {number} continues from its own checkpoint of iteration {step}, with the configuration that it had then, "
             "because the checkpoint that it was to copy is lost"
         )
         return d.Note(reason=why, trial=number, warning=True)

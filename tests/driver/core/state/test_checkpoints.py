@@ -122,7 +122,7 @@ def test_a_trial_goes_back_behind_an_exploit_only_if_nothing_newer_is_left() -> 
     assert source(bench, 0) == "ckp_3_1_1"  # the exploit's own source
     out = bench.ended(0, "failed", TORN)
     assert source(bench, 0) == "ckp_0_1_2"  # what it had before the exploit
-    assert any("goes on from its own checkpoint of iteration 2" in reason for reason in notes(out))
+    assert any("continues from its own checkpoint of iteration 2" in reason for reason in notes(out))
     bench.ended(0, "failed", TORN)
     assert source(bench, 0) == "ckp_0_1_1"
     bench.ended(0, "failed", TORN)
