@@ -579,9 +579,23 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
                 if interrupts.count > 1:
                     raise KeyboardInterrupt
                 progress.update()
-        ray.get(started)
+        _got(started)
     except DEAD as error:
         raise ClusterUnreachable(f"the driver host could not be started on Ray: {error}") from error
+
+
+def _got(answer: Any) -> Any:
+    """Return the answer of a driver host on Ray. Raise the error that the host raised, as it would come from a thread."""
+    import ray
+
+    try:
+        return ray.get(answer)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, TunerError):
+            raise error.cause from None
+        if isinstance(error.cause, Exception):
+            raise error.cause from error  # whose text has the traceback of the host
+        raise
 
 
 def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
@@ -607,10 +621,7 @@ def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: Interru
     while True:
         ready, _ = ray.wait([done], timeout=POLL_S)
         if ready:
-            try:
-                ray.get(done)
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause if isinstance(error.cause, TunerError) else error from None
+            _got(done)
             return
         _tell(progress, interrupts, host.poke.remote)
 

@@ -13,7 +13,7 @@ from tuner.service.supervisor import Supervisor
 from tuner.service.tokens import about_tokens, check_tokens, with_auth
 from tuner.settings import Settings
 
-SLOW_MODULES = ("tuner.search.importance",)
+SLOW_MODULES = ("tuner.search.optuna_samplers.study",)
 """Modules that requests may need and that take seconds to load, because they import Optuna."""
 
 AFTERWARDS = "Ray and running searches go on: `tuner serve` shows them again, `tuner serve --stop` ends them."
