@@ -8,16 +8,17 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from tuner import __version__, log_format
 from tuner.domain.batch import Batch
+from tuner.domain.segments import CheckpointInfo
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
 from tuner.driver.hosts.driven import Driven
 from tuner.driver.hosts.upkeep.candidates import Candidates
-from tuner.driver.hosts.upkeep.leftovers import find_logs, sweep_checkpoints, sweep_objects
+from tuner.driver.hosts.upkeep.leftovers import ended_uploads, find_logs, sweep_checkpoints, sweep_objects
 from tuner.errors import LostLease, StoreError, TunerError
 from tuner.store.records import CommandRecord, ExperimentRecord
 
@@ -104,6 +105,9 @@ class Driving:
                             task.cancel()
                     except Exception as error:
                         log.warning("a lease could not be renewed: %s", error)
+                        for other in self.tasks.values():  # the database is away for all of them
+                            if other is not task:
+                                self._host.driver_logs.say(other.get_name(), "a lease could not be renewed: %s", error)
                         wait = min(wait, RENEW_S)  # another host may claim expired leases once the database is back
                         break
 
@@ -147,9 +151,10 @@ class Driving:
                 raise
             except Exception as error:
                 return await self._refuse(record, epoch, error)
+            uploaded: list[CheckpointInfo] = []
             if epoch > 1:  # an earlier driver and its ranks may have been killed
-                await self._clean_up_before(driven)
-            state = await self._run(driven, epoch, executor)
+                uploaded = await self._clean_up_before(driven)
+            state = await self._run(driven, epoch, executor, uploaded)
             self._crashes.pop(record.public_id, None)
             if state.ended:
                 await self._clean_up_after(record)
@@ -189,14 +194,19 @@ class Driving:
             return "trials run in processes of the driver's machine: executor is 'local'"
         return said
 
-    async def _clean_up_before(self, driven: Driven) -> None:
-        """Find what an earlier driver of an experiment has left behind."""
+    async def _clean_up_before(self, driven: Driven) -> list[CheckpointInfo]:
+        """Find what an earlier driver of an experiment has left behind. Return the checkpoints that had been uploaded by then."""
+        uploaded: list[CheckpointInfo] = []
         if driven.record.spec.executor != "agents":  # an agent may be writing a checkpoint now
+            uploaded = await asyncio.to_thread(ended_uploads, driven)
             await asyncio.to_thread(sweep_checkpoints, self._host.store, driven)
         if self._host.logs is not None:
             await find_logs(self._host.store, self._host.logs, driven)
+        return uploaded
 
-    async def _run(self, driven: Driven, epoch: int, executor: str) -> ExperimentState:
+    async def _run(
+        self, driven: Driven, epoch: int, executor: str, uploaded: Sequence[CheckpointInfo]
+    ) -> ExperimentState:
         """Run the loop of an experiment until it has ended or is paused, and return its state."""
         host, record = self._host, driven.record
         scaling, limits = record.spec.scaling, record.spec.limits
@@ -214,7 +224,7 @@ class Driving:
         )  # fmt: skip
         self.named[record.public_id] = driven
         self.driven[record.id] = driven  # from now on it gets commands, but its loop handles DriverStarted first
-        return await driven.loop.run(epoch, slots, commands, executor, workers)
+        return await driven.loop.run(epoch, slots, commands, executor, workers, uploaded)
 
     async def _clean_up_after(self, record: ExperimentRecord) -> None:
         """Release what an experiment that has ended no longer needs."""

@@ -18,7 +18,7 @@ from tuner.driver.hosts.measures.driver_log import NAME, DriverLogs
 from tuner.errors import LostLease
 from tuner.experiment.logs import driver_log, driver_log_path
 from tuner.settings import Settings
-from tuner.store import ExperimentRecord
+from tuner.store import ExperimentRecord, StoreUnavailable
 from tuner.trials.groups.cluster import cut_nodes
 
 log = logging.getLogger("tuner.trials.groups.watch")
@@ -250,6 +250,31 @@ async def test_a_lost_lease_is_in_the_log_of_its_experiment_only(host: Host, mon
     first, second = drives.texts()
     assert f"WARNING tuner.driver.hosts.driving: {drives.first.public_id} has another driver now" in first
     assert "another driver" not in second
+
+
+async def test_a_failed_renewal_is_in_the_logs_of_all_experiments(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    drives = Drives(host, monkeypatch)
+    tried: list[int] = []
+
+    def renew(experiment: int, *args: Any) -> None:
+        tried.append(experiment)
+        raise StoreUnavailable("no route to host")
+
+    monkeypatch.setattr(host.store.drivers, "renew", renew)
+    host.driving.begin(drives.first)
+    host.driving.begin(drives.second)
+    tasks = list(host.driving.tasks.values())
+    keeping = asyncio.create_task(host.driving.keep_leases())
+    async with asyncio.timeout(20):
+        while not all("no route" in found for found in drives.texts()):
+            await asyncio.sleep(0.01)
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    counts = [found.count("a lease could not be renewed: no route to host") for found in drives.texts()]
+    assert len(set(counts)) == 1
+    assert counts[0] in (len(tried), len(tried) - 1), "one failure says enough about the database"
+    drives.end.set()
+    await asyncio.gather(*tasks)
 
 
 async def test_what_the_writer_thread_logs_is_about_the_experiment(host: Host) -> None:
