@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -182,6 +183,41 @@ def test_a_thread_that_is_interrupted_while_it_waits_lets_the_next_one_lead(data
     assert found == ["interrupted", "third"]
     assert present(database) == ["third"]
     assert database.write_together(inserts("fourth")) == "fourth"
+
+
+def test_ctrl_c_while_one_thread_commits_for_another_reaches_only_the_main_thread(database: Database) -> None:
+    held, found = threading.Event(), []
+
+    def hold() -> None:
+        """Keep the connection until the main thread leads and the other thread waits for it."""
+        with database._lock:
+            held.set()
+            while not (database._has_leader and len(database._shares) == 1):
+                time.sleep(0.001)
+
+    def interrupted(cursor: Cursor) -> str:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        return inserts("first")(cursor)
+
+    def second() -> None:
+        while not database._has_leader:
+            time.sleep(0.001)
+        try:
+            found.append(database.write_together(inserts("second"), order="z"))
+        except BaseException as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=hold), threading.Thread(target=second)]
+    threads[0].start()
+    assert held.wait(20)
+    threads[1].start()
+    with pytest.raises(KeyboardInterrupt):
+        database.write_together(interrupted, order="a")
+    for thread in threads:
+        thread.join(20)
+    assert found == ["second"]
+    assert present(database) == ["first", "second"], "what was begun is committed"
+    assert database.write_together(inserts("third")) == "third"
 
 
 def test_creates_of_many_threads_are_as_each_alone(store: Store) -> None:

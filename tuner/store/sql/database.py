@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time as clock
 from collections.abc import Callable, Iterator
@@ -166,10 +167,19 @@ class Database:
                 self._withdraw(mine)
                 raise
         if not mine.is_done:
-            self._lead()
+            self._lead_uninterrupted()
         if mine.error is not None:
             raise mine.error
         return mine.result  # type: ignore[return-value]
+
+    def _lead_uninterrupted(self) -> None:
+        """Lead in another thread if this is the main thread, because Ctrl-C would break off the writes of all threads there."""
+        if threading.current_thread() is not threading.main_thread():
+            self._lead()
+            return
+        leader = threading.Thread(target=contextvars.copy_context().run, args=(self._lead,), name="tuner-commit")
+        leader.start()
+        leader.join()
 
     def _lead(self) -> None:
         """Write the shares of all threads that wait, in one transaction. Then let the first thread that came since lead."""
