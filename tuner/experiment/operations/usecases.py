@@ -66,6 +66,8 @@ def create_experiment(
 
     Local directories of the `runtime_env` are packed into the spec's storage, or `storage` if it has none.
 
+    If `data` has no `warm_start`, the spec takes that of its project's settings. A `warm_start` of None means none.
+
     Raises:
         SpecError: the spec has mistakes. The error lists all of them.
         EntrypointError: the function cannot be imported.
@@ -75,7 +77,8 @@ def create_experiment(
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
     code = checked_code(spec, names, sent, checker)
-    spec = packed(store, with_earlier(store, spec), storage)
+    default = None if "warm_start" in data else store.projects.settings(spec.project).warm_start
+    spec = packed(store, with_earlier(store, spec, default=default), storage)
     return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 

@@ -17,6 +17,7 @@ import type {
   Page,
   Problem,
   ProfileAsked,
+  ProjectPatch,
   SegmentItem,
   Webhook,
 } from "./types";
@@ -295,6 +296,8 @@ export const api = {
       signal,
     ),
   projects: (signal?: AbortSignal) => answered(http.GET("/api/v1/projects", { ...aborting(signal) }), signal),
+  changeProject: (project: string, body: ProjectPatch) =>
+    answered(http.PATCH("/api/v1/projects/{project}", { params: { path: { project } }, body: body as never })),
   cluster: (signal?: AbortSignal) => answered(http.GET("/api/v1/cluster", { ...aborting(signal) }), signal),
   audit: (signal?: AbortSignal) =>
     answered(http.GET("/api/v1/audit", { params: { query: { page_size: 50 } }, ...aborting(signal) }), signal),

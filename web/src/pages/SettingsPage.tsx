@@ -99,11 +99,15 @@ export default function SettingsPage() {
           </Panel>
         </>
       )}
-      {!tokens.isLoading && <Projects />}
+      {!tokens.isLoading && <Projects mayChange={mayChange(session.data?.role)} />}
       {!tokens.isLoading && <Webhooks />}
       {tokens.data && <Audit />}
     </div>
   );
+}
+
+function mayChange(role: string | null | undefined): boolean {
+  return role === "editor" || role === "admin";
 }
 
 function Create() {

@@ -27,6 +27,7 @@ const WORDS: readonly (readonly [string, RegExp, string])[] = [
   ["DELETE", /^session$/, "signed out"],
   ["POST", /^tokens$/, "created a token"],
   ["POST", /^tokens\/([^/]+)\/revoke$/, "revoked the token"],
+  ["PATCH", /^projects\/([^/]+)$/, "changed the settings of the project"],
   ["POST", /^webhooks$/, "created a webhook"],
   ["PATCH", /^webhooks\/([^/]+)$/, "changed the webhook"],
   ["DELETE", /^webhooks\/([^/]+)$/, "deleted the webhook"],

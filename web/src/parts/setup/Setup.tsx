@@ -40,7 +40,9 @@ export function Setup({ experiment }: { experiment: Experiment }) {
               "Priority",
               `${experiment.priority}${experiment.weight === 1 ? "" : `, weight ${param(experiment.weight)}`}`,
             ],
+            ["Project", experiment.project],
             ["Labels", tagsText(experiment.tags) || "none"],
+            ...(experiment.warm_start ? [["Learned from", learnedWords(experiment)] as [string, string]] : []),
             ...(experiment.forked_from
               ? [
                   [
@@ -82,6 +84,12 @@ export function Setup({ experiment }: { experiment: Experiment }) {
       ))}
     </div>
   );
+}
+
+/** "digits, digits-2": the earlier experiments that the search began with. */
+export function learnedWords({ learned_from, warm_start }: Pick<Experiment, "learned_from" | "warm_start">): string {
+  if (learned_from.length > 0) return learned_from.join(", ");
+  return warm_start === "auto" ? "no earlier experiment: none fitted when it was created" : "none of those it names";
 }
 
 /** {"type": "loguniform", "lower": 0.001, "upper": 0.1} as loguniform(0.001, 0.1). */
