@@ -444,10 +444,16 @@ def _drive(
     echo = Echo(store, store.experiments.get(experiment_id).id) if verbose > 1 else None
     progress = Progress(Stored(store, experiment_id), show=verbose > 0, echo=echo, reopens=reopens)
     with observing(callbacks, StoredLog(store, experiment_id), experiment_id, settings.home, progress.say):
-        if chosen.local:
-            _drive_here(store, settings, experiment_id, progress, chosen.why, keep)
-        else:
-            _drive_on_ray(store, settings, experiment_id, ray_address, progress, chosen.why, keep)
+        try:
+            if chosen.local:
+                _drive_here(store, settings, experiment_id, progress, chosen.why, keep)
+            else:
+                _drive_on_ray(store, settings, experiment_id, ray_address, progress, chosen.why, keep)
+        except KeyboardInterrupt as error:  # Ctrl-C twice, or while the driver started
+            error.add_note(
+                f"The search was ended at once. No report is lost; continue with: tuner resume {experiment_id}"
+            )
+            raise
     result = read_result(store, experiment_id, ray_address, callbacks)
     if verbose:
         url = service_url(settings.home, shown_url(settings.database_url))
