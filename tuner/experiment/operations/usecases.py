@@ -37,10 +37,10 @@ from tuner.names import did_you_mean
 from tuner.schedulers.functions import functions_by_name
 from tuner.space import Space
 from tuner.space.revisions import in_words
-from tuner.store import CodeRecord, ExperimentRecord, Store
+from tuner.store import CodeRecord, Creation, ExperimentRecord, Store
 from tuner.trials.checkpoints import packages
 from tuner.trials.groups.pools.local_pool import unfit
-from tuner.usercode.entrypoints import EntrypointChecker
+from tuner.usercode.entrypoints import Checker, EntrypointChecker
 
 #: if the runtime_env has any of these options, workers can have packages that this process does not have
 _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
@@ -52,12 +52,31 @@ MOST_TRIES = 50
 def create_experiment(
     store: Store,
     data: Mapping[str, Any],
-    checker: EntrypointChecker,
+    checker: Checker,
     *,
     idempotency_key: str | None = None,
     storage: str | None = None,
 ) -> ExperimentRecord:
     """Check a spec, including its entrypoint, and store it as a new experiment, which a driver then starts.
+
+    Take the same arguments and raise the same errors as `creation`.
+    """
+    found = creation(store, data, checker, idempotency_key=idempotency_key, storage=storage)
+    if isinstance(found, ExperimentRecord):
+        return found
+    store.experiments.create_all([found])
+    return store.experiments.created(found)
+
+
+def creation(
+    store: Store,
+    data: Mapping[str, Any],
+    checker: Checker,
+    *,
+    idempotency_key: str | None = None,
+    storage: str | None = None,
+) -> Creation | ExperimentRecord:
+    """Check a spec, including its entrypoint, and return the work that stores it as a new experiment.
 
     A function by value in the spec is stored without unpickling it; only ranks unpickle it.
 
@@ -76,7 +95,7 @@ def create_experiment(
         return found
     code = checked_code(spec, names, sent, checker)
     spec = packed(store, with_earlier(store, spec), storage)
-    return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
+    return store.experiments.creation(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 
 def packed(store: Store, spec: Spec, storage: str | None) -> Spec:
@@ -100,7 +119,7 @@ def packed(store: Store, spec: Spec, storage: str | None) -> Spec:
 
 def dry_run(
     data: Mapping[str, Any],
-    checker: EntrypointChecker,
+    checker: Checker,
     configurations: int = 5,
     seconds_per_iteration: float | None = None,
 ) -> Preview:
@@ -112,7 +131,7 @@ def dry_run(
 
 
 def parsed(
-    data: Mapping[str, Any], kept: CodeRecord | None = None, checker: EntrypointChecker | None = None
+    data: Mapping[str, Any], kept: CodeRecord | None = None, checker: Checker | None = None
 ) -> tuple[Spec, Container[str], CodeRecord | None]:
     """Return the spec, the names of the functions in it, and its training function if the function is sent by value.
 
@@ -134,7 +153,7 @@ def parsed(
     return spec, names, code
 
 
-def _check_entrypoint(data: Any, found: Sequence[tuple[str, str]], checker: EntrypointChecker) -> None:
+def _check_entrypoint(data: Any, found: Sequence[tuple[str, str]], checker: Checker) -> None:
     """Check the entrypoint of a spec that has the mistakes `found`. Raise EntrypointError if it cannot be imported."""
     known = {pointer.split("/")[1] for pointer, _ in found if pointer}
     if (
@@ -148,9 +167,7 @@ def _check_entrypoint(data: Any, found: Sequence[tuple[str, str]], checker: Entr
         checker.check(entrypoint, search_path(environment), environment.get("env_vars"))
 
 
-def checked_code(
-    spec: Spec, names: Container[str], sent: CodeRecord | None, checker: EntrypointChecker
-) -> CodeRecord | None:
+def checked_code(spec: Spec, names: Container[str], sent: CodeRecord | None, checker: Checker) -> CodeRecord | None:
     """Check the functions that the spec names by importing them in a helper process. No user code runs in this process.
 
     Return the code to store with the experiment, or None if agents bring the code.
@@ -212,7 +229,7 @@ def create_from_python(
     return store.experiments.create(spec, code=whole, source="python")
 
 
-def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
+def entrypoint_code(spec: Spec, checker: Checker) -> CodeRecord:
     """Return the record of a function that workers import, with the folders to search and a hash of the function's files.
 
     Raise EntrypointError if the function cannot be imported here, unless the workers' environment is different.
