@@ -24,6 +24,7 @@ import pytest
 
 import tuner
 from tests import invariants
+from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer
 from tuner.driver.hosts.ray.ray_start import without_helpers
 from tuner.store import Store
 
@@ -169,11 +170,12 @@ def private_ray(_kept: _Ray) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def local_ray(_kept: _Ray) -> None:
-    """Connect to a Ray of four CPUs, which is kept for later modules."""
+    """Connect to a Ray of four CPUs, which is kept for later modules. Its workers are forked, as in a Ray that tuner starts."""
     import ray
 
     if not _kept.use("local_ray"):
-        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="warning")
+        with without_helpers(ForkServer(torch=True) if FORKS else None):
+            ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="warning")
 
 
 @pytest.fixture(scope="module")

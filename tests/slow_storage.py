@@ -1,4 +1,4 @@
-"""A storage for tests, at URIs such as slow:///tmp/x: the local directory of that path, to which uploads can be held up.
+"""A storage for tests, at URIs such as fsspec+slow:///tmp/x: the local directory of that path, to which uploads can be held up.
 
 Call `install` in every process that uses the storage: in the test, and in the training function.
 """
@@ -18,7 +18,7 @@ class SlowStorage:
     """The switches of a slow storage, for the test that uses it. Any process can use a switch."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.uri = folder, f"slow://{folder}/kept"
+        self.folder, self.uri = folder, f"fsspec+slow://{folder}/kept"
         folder.mkdir(parents=True, exist_ok=True)
         install()
 
@@ -41,7 +41,7 @@ class SlowStorage:
 
 
 def install() -> None:
-    """Let this process understand slow:// URIs."""
+    """Let this process understand fsspec+slow:// URIs."""
     if hasattr(storage._filesystem, "slow"):
         return
     from pyarrow import fs
@@ -49,10 +49,11 @@ def install() -> None:
     other, upload = storage._filesystem, storage.Place.upload
 
     def find(uri: str) -> tuple[Any, str]:
-        return (fs.LocalFileSystem(), uri.removeprefix("slow://")) if uri.startswith("slow://") else other(uri)
+        path = uri.removeprefix("fsspec+slow://")
+        return (fs.LocalFileSystem(), path) if path != uri else other(uri)
 
     def slowly(self: storage.Place, source: str) -> None:
-        if self.uri.startswith("slow://"):
+        if self.uri.startswith("fsspec+slow://"):
             folder = Path(self.path.partition("/kept/")[0])
             while _held(folder / _HOLD, self.path):
                 time.sleep(0.005)

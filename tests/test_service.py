@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ import httpx
 import pytest
 
 from tests.services import DEADLINE_S, NO_MILESTONES, SLOW, SPEC, Service, until
+from tuner.driver.hosts.ray import head
+from tuner.service.serve import AFTERWARDS
 from tuner.store import Store
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
@@ -178,12 +181,19 @@ def test_the_api_restarts_without_disturbing_trials_and_stop_ends_everything(ser
     created = service.post(SLOW)
     until("a trial to run", lambda: service.get(f"/experiments/{created['id']}")["counts"]["running"])
     service.end()
+    assert service.process.returncode == 0
+    until("the last line", lambda: service.output.endswith(f"{AFTERWARDS}\n"), 30)
     service.start()
     ended = service.ended(created["id"])
     assert ended["state"] == "completed"
     for row in service.get(f"/experiments/{created['id']}/trials")["items"]:
         assert len(service.get(f"/trials/{row['id']}")["segments"]) == 1
-    service.end()
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(timeout=30) == 0
+    until("the last line", lambda: service.output.endswith(f"{AFTERWARDS}\n"), 30)
+    files = head._scratch(service.home)
+    assert files.is_dir()
     assert service.stop() == "stopped"
+    assert not files.exists()
     until("no process left", lambda: not service.processes(), 30)
     assert service.stop() == "there was nothing to stop"

@@ -141,3 +141,9 @@ def test_nothing_else_reads_settings_from_the_environment() -> None:
                 and node.value.isupper()
             ):
                 assert path.name == "settings.py", f"{path} mentions {node.value}"
+
+
+def test_an_unknown_kind_of_storage_is_refused_at_once() -> None:
+    with pytest.raises(SpecError, match=r"TUNER_STORAGE: unknown kind of storage s4://; expected a path"):
+        Settings.from_env({"TUNER_STORAGE": "s4://bucket"})
+    assert Settings.from_env({"TUNER_STORAGE": "~/x"}).storage == "~/x"

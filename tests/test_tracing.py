@@ -99,8 +99,8 @@ async def test_reports_and_verdicts_have_spans(
     monkeypatch.setattr(HostGroups, "run", run)
     made = host.store.experiments.create(a_spec(num_samples=1, search={"type": "random"}, scheduler={"type": "fifo"}))
     try:
-        host._begin(made)
-        assert await host.tasks[made.id] is ExperimentState.COMPLETED
+        host.driving.begin(made)
+        assert await host.driving.tasks[made.id] is ExperimentState.COMPLETED
     finally:
         host.store.close()
     [report], [verdict] = named(spans, "report"), named(spans, "verdict")

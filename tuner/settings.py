@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tuner.domain.experiment import PROJECT
 from tuner.errors import SpecError
-from tuner.trials.checkpoints.storage import absolute
+from tuner.trials.checkpoints.storage import absolute, unknown_scheme
 from tuner.trials.groups.cluster.growth import NodeType
 
 
@@ -237,6 +237,12 @@ class Settings:
         return cls(**values)
 
 
+def _storage(text: str) -> str:
+    if (wrong := unknown_scheme(text)) is not None:
+        raise ValueError(wrong)
+    return text
+
+
 def _port(text: str) -> int:
     if not text.isdecimal() or not 0 <= int(text) <= 65535:
         raise ValueError(f"expected a port from 0 to 65535, got {text!r}")
@@ -369,6 +375,7 @@ def _http(text: str) -> str:
 
 _READERS: Mapping[str, Any] = {
     "home": Path,
+    "storage": _storage,
     "durability": _one_of("NORMAL", "FULL"),
     "port": _port,
     "auth": _lower("auto", "on", "off"),

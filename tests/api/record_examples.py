@@ -68,6 +68,7 @@ async def _record(store: Store, folder: Path) -> dict[str, Any]:
             "trial_id": trial_id(EXPERIMENT, number),
             "checkpoint_id": checkpoint["id"],
             "webhook_id": hook,
+            "project": "default",
             "sha256": sha256(CODE),
             "experiment": FOR_AGENTS,
             "lease": "0-1-0123456789abcdef",

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from tests.store.examples import a_spec
 from tuner.api.creations import QUICK_BYTES, is_quick
+from tuner.experiment.operations import usecases
 from tuner.store import Store
 from tuner.store.writing.writer import Cursor
 
@@ -83,6 +84,24 @@ async def test_a_slow_import_delays_no_other_request(
     assert time.monotonic() - begun < 30
     done.touch()
     assert (await slow).status_code == 201
+
+
+async def test_an_experiment_that_learns_by_its_project_is_not_made_among_the_others(
+    app: FastAPI, client: httpx.AsyncClient, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (await client.post(API, json=spec)).raise_for_status()
+    (await client.patch("/api/v1/projects/default", json={"warm_start": "auto"})).raise_for_status()
+    threads: list[str] = []
+    real = usecases.with_earlier
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(usecases, "with_earlier", noted)
+    (await client.post(API, json=spec)).raise_for_status()
+    (await client.post(API, json={**spec, "warm_start": None})).raise_for_status()
+    assert [name.split("_")[0] for name in threads] == ["check", "create"]
 
 
 async def test_a_used_key_gets_the_first_answer_beside_others(

@@ -74,7 +74,8 @@ def fill(store: Store, name: str, role: Role = Role.ADMIN) -> Project:
         "webhook_id": hook.public_id,
     }
     marks = [*ids.values(), f"of {name}", f"width_{name}", f"loss_{name}", f"of/{name}", f"by {name}"]
-    return Project(name, ids, marks, {"Authorization": f"Bearer {secret}"})
+    store.projects.change(name, warm_start="auto")
+    return Project(name, {**ids, "project": name}, marks, {"Authorization": f"Bearer {secret}"})
 
 
 @pytest.fixture
@@ -278,6 +279,74 @@ async def test_the_list_of_projects_has_what_they_used_and_their_quotas(
         assert found[1]["latest_at"] == "2023-11-14T22:14:20.000000Z"
         limited = (await caller.get("/api/v1/projects", headers=theirs.head)).json()["items"]
         assert limited == [found[2]], "nothing of other projects, not even their quotas"
+
+
+async def test_editors_change_the_settings_of_their_project(
+    caller: httpx.AsyncClient, sqlite_store: Store, theirs: Project
+) -> None:
+    heads = {
+        role: {"Authorization": f"Bearer {sqlite_store.access.create_token('one', role, project='ours')[0]}"}
+        for role in (Role.VIEWER, Role.EDITOR)
+    }
+    url = "/api/v1/projects/ours"
+    assert (await caller.get(url, headers=heads[Role.VIEWER])).status_code == 404, "it has nothing yet"
+    assert (await caller.patch(url, json={"warm_start": "auto"}, headers=heads[Role.VIEWER])).status_code == 403
+    made = await caller.patch(url, json={"warm_start": "auto"}, headers=heads[Role.EDITOR])
+    assert (made.status_code, made.json()["warm_start"], made.json()["experiments"]) == (200, "auto", 0)
+    assert (await caller.get(url, headers=heads[Role.VIEWER])).json() == made.json()
+    assert (await caller.get("/api/v1/projects", headers=heads[Role.VIEWER])).json()["items"] == [made.json()]
+    same = await caller.patch(url, json={}, headers=heads[Role.EDITOR])
+    assert same.json()["warm_start"] == "auto", "what is left out stays"
+    for wrong in ("always", ["old"], True):
+        refused = await caller.patch(url, json={"warm_start": wrong}, headers=heads[Role.EDITOR])
+        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/warm_start")
+    off = await caller.patch(url, json={"warm_start": None}, headers=heads[Role.EDITOR])
+    assert (off.status_code, off.json()["warm_start"]) == (200, None)
+    for other in ("theirs", "new"):
+        path = f"/api/v1/projects/{other}"
+        assert (await caller.get(path, headers=heads[Role.EDITOR])).status_code == 404
+        assert (await caller.patch(path, json={"warm_start": None}, headers=heads[Role.EDITOR])).status_code == 404
+    assert sqlite_store.projects.settings("theirs").warm_start == "auto"
+    admin = {"Authorization": f"Bearer {sqlite_store.access.create_token('all', Role.ADMIN)[0]}"}
+    for wrong in ("a b", "x" * 101, "-a"):
+        refused = await caller.patch(f"/api/v1/projects/{wrong}", json={"warm_start": "auto"}, headers=admin)
+        assert refused.status_code == 404
+        assert "no project can have the name" in refused.json()["detail"]
+    assert set(sqlite_store.projects.all()) == {"theirs"}
+
+
+async def test_an_experiment_takes_the_warm_start_of_its_project_unless_it_names_its_own(
+    caller: httpx.AsyncClient, sqlite_store: Store, ours: Project
+) -> None:
+    async def posted(**fields: Any) -> dict[str, Any]:
+        key = {"Idempotency-Key": fields.pop("key")} if "key" in fields else {}
+        made = await caller.post(EXPERIMENTS, json={**SPEC, **fields}, headers={**ours.head, **key})
+        assert made.status_code == 201, made.text
+        found: dict[str, Any] = made.json()
+        return found
+
+    def said(made: dict[str, Any]) -> list[str]:
+        return list(sqlite_store.experiments.get(made["id"]).spec.earlier.get("notes", ()))
+
+    taken = await posted(key="monday")
+    assert taken["warm_start"] == "auto"
+    assert said(taken)[0] == "takes warm_start=\"auto\", the default of the project 'ours'"
+    several = await posted(metric=["accuracy", "loss"], mode=["max", "min"], scheduler={"type": "fifo"})
+    assert several["warm_start"] is None
+    assert said(several)[0].startswith(
+        "did not take warm_start=\"auto\", the default of the project 'ours': an experiment"
+    )
+    own = await posted(warm_start=None)
+    assert (own["warm_start"], said(own)) == (None, [])
+    sqlite_store.projects.change("ours", warm_start=None)
+    again = await posted(key="monday")
+    assert again == taken, "neither the experiment nor a repeated request knows of the change"
+    assert (await posted())["warm_start"] is None
+    named = await posted(warm_start="auto")
+    assert named["warm_start"] == "auto"
+    assert not any("default of the project" in note for note in said(named))
+    elsewhere = await caller.post(EXPERIMENTS, json={**SPEC, "project": "theirs"}, headers=ours.head)
+    assert elsewhere.status_code == 422
 
 
 async def test_an_experiment_is_created_in_the_project_of_the_token(

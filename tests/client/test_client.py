@@ -50,6 +50,19 @@ def test_every_verb_is_a_method() -> None:
 # -- creating
 
 
+def test_a_project_is_shown_with_its_settings_which_can_be_changed(client: Client, spec: dict[str, Any]) -> None:
+    with pytest.raises(NotFound, match="no project 'vision'"):
+        client.project("vision")
+    assert client.change_project("vision", warm_start="auto").warm_start == "auto"
+    made = client.create({**spec, "project": "vision"}).get()
+    assert (made.warm_start, made.learned_from) == ("auto", [])
+    found = client.project("vision")
+    assert (found.experiments, found.warm_start) == (1, "auto")
+    assert client.projects() == [found]
+    assert client.change_project("vision", warm_start=None).warm_start is None
+    assert client.experiment(made.id).get().warm_start == "auto"
+
+
 def test_an_experiment_is_created_and_found(client: Client, spec: dict[str, Any]) -> None:
     made = client.create(spec)
     found = made.get()

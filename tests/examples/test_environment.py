@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,20 @@ def test_a_file_of_the_caller_is_not_found_and_explained(tmp_path: Path, monkeyp
     assert failed.trials[0].error is not None
     assert "data.csv" in failed.trials[0].error
     assert tuner.run(train, working_dir="caller", **OPTIONS).trials[0].metrics == {"a": 1.0}
+
+
+def test_a_rank_alone_has_no_torch_unless_its_code_imports_it() -> None:
+    """Here no server forks the workers. Otherwise they would have the server's torch."""
+
+    def train(config: dict[str, Any]) -> None:
+        before = "torch" in sys.modules
+        import torch
+        import torch.distributed as dist
+
+        one = torch.ones(1)
+        dist.all_reduce(one)
+        tuner.report({"a": one[0], "before": before, "world": dist.get_world_size()})
+
+    result = tuner.run(train, reuse_workers=False, **OPTIONS)
+    assert result.error is None
+    assert result.trials[0].metrics == {"a": 1.0, "before": 0.0, "world": 1.0}

@@ -20,7 +20,7 @@ BLOCKS: dict[str, str] = dict(re.findall(r"<!-- runs: ([^\n]*) -->\n```\w+\n(.*?
 
 
 def test_every_block_is_one_that_is_run() -> None:
-    assert list(BLOCKS) == ["first.py", "second.py", "shell", "third.py", "fourth.py"]
+    assert list(BLOCKS) == ["first.py", "second.py", "third.py", "shell", "fourth.py"]
     assert TEXT.count("```") == 2 * len(BLOCKS)
 
 
@@ -30,8 +30,10 @@ def test_every_block_is_one_that_is_run() -> None:
 def test_the_code_of_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Run both scripts and the commands in this process, with the Ray of the tests."""
+    """Run the scripts and the commands in this process, with the Ray of the tests."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # `python SCRIPT` does that
+    monkeypatch.delitem(sys.modules, "second", raising=False)
     said = {}
     for name, code in BLOCKS.items():
         if name.endswith(".py"):
@@ -50,7 +52,7 @@ def test_the_code_of_the_page(
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_page_as_it_stands(tmp_path: Path) -> None:
-    """Run both scripts, one after the other, and then the commands that show what they did."""
+    """Run the scripts one after the other, and the commands that show what they did."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     settings = {"HOME": str(tmp_path), "TUNER_HOME": str(tmp_path / "home"), "PATH": path}
     said = {}
@@ -74,7 +76,8 @@ def test_the_page_as_it_stands(tmp_path: Path) -> None:
 def check(said: dict[str, str]) -> None:
     """Check what the scripts and the commands of the page have printed."""
     assert "3 full trainings" in said["first.py"]
-    assert "Checkpoint(" in said["second.py"]
-    assert "tensor([[" in said["fourth.py"]
-    assert "first" in said["shell"]
-    assert "second" in said["shell"]
+    assert re.search(r"\{'lr': .*, 'width': \d+\} (0\.\d+)\naccuracy of the loaded model: \1\n", said["second.py"])
+    assert "Checkpoint(" in said["third.py"]
+    [accuracy] = re.findall(r"accuracy of the loaded model: (.*)", said["second.py"])
+    assert f"accuracy of the best model: {accuracy}" in said["fourth.py"]
+    assert all(name in said["shell"] for name in ("first", "second", "third"))

@@ -63,6 +63,16 @@ def test_a_torn_checkpoint_is_passed_over(sqlite_url: str) -> None:
     assert counts.faults["torn checkpoints"] >= 2
 
 
+def test_a_trial_whose_donors_checkpoint_is_torn_goes_on_from_its_own(sqlite_url: str) -> None:
+    counts = Counts()
+    campaign = Campaign("pbt", sqlite_url, counts)
+    launches = [number for number, kind in enumerate(campaign.places, 1) if kind == "launch"]
+    for place in launches[2:5]:
+        campaign.tear_after(place)
+    assert counts.faults["torn checkpoints"] == counts.outcomes == 3
+    assert campaign.gone_back >= 1
+
+
 def test_a_driver_that_slept_writes_nothing_when_it_wakes_up(sqlite_url: str) -> None:
     counts = Counts()
     campaign = Campaign("pbt", sqlite_url, counts)

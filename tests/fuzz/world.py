@@ -420,19 +420,24 @@ class World:
     # ------------------------------------------------------------------------------------------------ checkpoints
 
     def line(self, number: int) -> list[Saved]:
-        """Return what the trial could start from, as far as the core can know: saved since its last exploit, the newest last."""
+        """Return what the trial could start from, as far as the core can know, the newest last.
+
+        That is what it has saved since its last exploit, else the donor's checkpoint, else what it had saved before.
+        """
         trial = self.core.trials[number]
         exploits = [s for s in trial.segments if s.cause in ("exploit", "fork")]
         begins = exploits[-1].ordinal if exploits else 1
-        own = [
+        mine = [
             saved
             for saved in self.saved.values()
-            if saved.trial == number and saved.segment >= begins
+            if saved.trial == number
             and saved.told and saved.reported and not saved.known_torn and not saved.deleted
         ]  # fmt: skip
         inherited = [self.saved[exploits[-1].source.id]] if exploits and exploits[-1].source is not None else []
         usable = [saved for saved in inherited if not saved.known_torn and not saved.deleted]
-        return usable + sorted(own, key=lambda saved: (saved.segment, saved.info.step))
+        mine.sort(key=lambda saved: (saved.segment, saved.info.step))
+        earlier = [saved for saved in mine if saved.segment < begins]
+        return [*earlier, *usable, *(saved for saved in mine if saved.segment >= begins)]
 
     def awaited(self, number: int, instead: Saved | None) -> list[Saved]:
         """Return the late uploads that would give the trial a newer checkpoint to start from than `instead`."""

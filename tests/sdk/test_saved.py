@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,23 @@ def test_a_name_that_several_have_is_answered_with_their_ids(store: Store) -> No
     with pytest.raises(Conflict) as caught:
         load("digits")
     assert all(each in str(caught.value) for each in ids)
+
+
+def test_a_second_search_of_a_name_says_at_once_that_an_id_is_needed(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(name: str) -> str:
+        options: dict[str, Any] = {"metric": "loss", "mode": "min", "num_samples": 1, "executor": "local"}
+        return tuner.run(lambda config: tuner.report({"loss": 1.0}), name=name, **options).experiment_id
+
+    earlier = run("twice")
+    assert "note: " not in capsys.readouterr().out
+    later = run("twice")
+    note = capsys.readouterr().out.splitlines()[0]
+    assert note.startswith(
+        f"note: an earlier search has the name 'twice' too (the last one is {earlier}), so tuner.load"
+    )
+    assert f"an id: {later} for this search" in note
 
 
 def test_a_trial_is_not_an_experiment(store: Store) -> None:

@@ -365,7 +365,7 @@ def test_a_head_that_the_supervisor_itself_has_replaced_does_not_count_as_stoppe
     marked = True
     starts = 0
 
-    def stop_head(home: Path) -> bool:
+    def stop_head(home: Path, *, keep_logs: bool) -> bool:
         nonlocal marked
         marked = False
         stopped.append(home)

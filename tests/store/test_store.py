@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy.event import listen, remove
 
 from tests.store.examples import T0, a_report, a_spec, begin, run_all
-from tuner.domain.batch import Batch
+from tuner.domain.batch import Batch, Entry
 from tuner.domain.decisions import Finish, Note, Pause, Stop
 from tuner.domain.events import (
     CheckpointDeleted,
     CheckpointInfo,
     CheckpointSaved,
     Commanded,
+    DriverStarted,
     Failure,
 )
 from tuner.domain.keys import checkpoint_id, segment_id, trial_id
@@ -463,3 +465,22 @@ class TestCommands:
         resume = store.commands.add(made.id, "resume")
         assert store.commands.add(made.id, "pause") not in (first, resume)  # it comes after the resume
         assert store.commands.add(made.id, "stop", 1) != store.commands.add(made.id, "stop", 2)
+
+
+def test_an_upload_that_was_complete_when_its_driver_died_is_ready_and_a_deleted_one_stays_deleted(
+    store: Store,
+) -> None:
+    made, epoch, trials = begin(store)
+    infos = [CheckpointInfo(id=f"ckpt_{n}", uri=f"s3://bucket/{n}", step=1, ready=False) for n in (1, 2)]
+    log: list[Entry] = [
+        (4 + n, CheckpointSaved(time=T0 + 2, trial=0, segment=1, checkpoint=info)) for n, info in enumerate(infos)
+    ]
+    log.append((6, CheckpointDeleted(time=T0 + 3, trial=0, checkpoint="ckpt_2")))
+    uploaded = tuple(replace(info, ready=True) for info in infos)
+    log.append((7, DriverStarted(time=T0 + 4, epoch=epoch, uploaded=uploaded)))
+    store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0 + 4)
+    assert {row.public_id: row.state for row in store.trials.checkpoints(made.id)} == {
+        "ckpt_1": "ready",
+        "ckpt_2": "deleted",
+    }
+    assert list(store.drivers.load(made.id))[-1][1] == log[-1][1]

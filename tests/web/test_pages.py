@@ -173,6 +173,16 @@ def test_the_settings_list_projects_and_a_project_filters_the_experiments(visit:
     expect(projects.nth(2)).to_contain_text("4 GPUs, 1 CPU")
     expect(projects.nth(2)).to_contain_text("1 (1 not ended)")
     expect(projects.nth(1)).to_contain_text("no limit")
+    learn = page.get_by_label("New experiments of vision learn")
+    expect(learn).to_have_value("none")
+    learn.select_option("from earlier ones of the project")
+    expect(page.get_by_role("region", name="Latest changes")).to_contain_text(
+        "changed the settings of the project vision"
+    )
+    assert set(service.store.projects.all()) == {"vision"}
+    page.reload()
+    expect(learn).to_have_value("auto")
+    expect(page.get_by_label("New experiments of speech learn")).to_have_value("none")
     projects.nth(2).get_by_role("link", name="vision").click()
     expect(page).to_have_url(re.compile(r"/experiments\?project=vision"))
     expect(page.get_by_role("link", name="one")).to_be_visible()

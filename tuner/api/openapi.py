@@ -34,6 +34,7 @@ from tuner.api.schemas import (
     ProfileRequest,
     ReplayRequest,
 )
+from tuner.api.schemas.service.projects import ProjectPatch
 from tuner.api.schemas.service.webhooks import NewWebhook, WebhookPatch
 from tuner.experiment.specs.changes import ExperimentPatchModel
 from tuner.experiment.specs.model import SpecModel
@@ -62,6 +63,7 @@ BODIES: dict[tuple[str, str], tuple[type[BaseModel], bool]] = {
     ("post", "/tokens"): (NewToken, True),
     ("post", "/webhooks"): (NewWebhook, True),
     ("patch", "/webhooks/{webhook_id}"): (WebhookPatch, True),
+    ("patch", "/projects/{project}"): (ProjectPatch, True),
     ("patch", "/experiments/{experiment_id}"): (ExperimentPatchModel, True),
     ("post", "/experiments/{experiment_id}/replay"): (ReplayRequest, True),
     ("post", "/experiments/{experiment_id}/enqueue"): (Enqueue, True),
@@ -99,6 +101,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "threshold": 0.95,
     },
     "WebhookPatch": {"events": ["experiment.failed"]},
+    "ProjectPatch": {"warm_start": "auto"},
     "AssignmentRequest": {"agent": "gpu-7", "request": "gpu-7-0001", "wait_s": 20.0},
     "AgentReport": {"iteration": 1, "metrics": {"loss": 0.71}, "checkpoint": "s3://bucket/trial-0/epoch-1.pt"},
     "LateCheckpoint": {"iteration": 1, "uri": "s3://bucket/trial-0/epoch-1.pt"},

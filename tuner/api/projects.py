@@ -45,6 +45,7 @@ LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
     "experiment_id": lambda store, found: store.experiments.get(found),
     "trial_id": lambda store, found: store.trials.get(found),
     "checkpoint_id": lambda store, found: store.trials.checkpoint(found),
+    "project": lambda store, found: store.projects.check(found),
     "webhook_id": lambda store, found: store.webhooks.get(found),
 }
 """Maps the name of a path parameter to a function that looks up its value in a store, or raises NotFound."""

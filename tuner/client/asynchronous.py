@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 import httpx
 
@@ -223,6 +224,25 @@ class AsyncClient:
         """
         found: dict[str, Any] = await self.request("GET", "/session")
         return found
+
+    async def projects(self) -> list[schemas.Project]:
+        """Return the projects that have experiments, settings or a quota, ordered by name."""
+        return read(schemas.ProjectList, await self.request("GET", "/projects")).items
+
+    async def project(self, name: str) -> schemas.Project:
+        """Return a project with its settings and what its experiments have used."""
+        return read(schemas.Project, await self.request("GET", f"/projects/{quote(name, safe='')}"))
+
+    async def change_project(self, name: str, *, warm_start: Literal["auto"] | None) -> schemas.Project:
+        """Change the settings of a project, and return the changed project. Experiments that exist keep what they have.
+
+        Args:
+            name: the name of the project. It need not have any experiments yet.
+            warm_start: the ``warm_start`` of new experiments whose spec has none. "auto": they learn from earlier experiments
+                of the project with the same metric and a similar space. None: they do not.
+        """
+        body = {"warm_start": warm_start}
+        return read(schemas.Project, await self.request("PATCH", f"/projects/{quote(name, safe='')}", body=body))
 
     async def webhooks(self) -> list[schemas.Webhook]:
         """Return all webhooks, newest first, without their secrets."""

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 import httpx
 
@@ -222,6 +223,25 @@ class Client:
         """
         found: dict[str, Any] = self.request("GET", "/session")
         return found
+
+    def projects(self) -> list[schemas.Project]:
+        """Return the projects that have experiments, settings or a quota, ordered by name."""
+        return read(schemas.ProjectList, self.request("GET", "/projects")).items
+
+    def project(self, name: str) -> schemas.Project:
+        """Return a project with its settings and what its experiments have used."""
+        return read(schemas.Project, self.request("GET", f"/projects/{quote(name, safe='')}"))
+
+    def change_project(self, name: str, *, warm_start: Literal["auto"] | None) -> schemas.Project:
+        """Change the settings of a project, and return the changed project. Experiments that exist keep what they have.
+
+        Args:
+            name: the name of the project. It need not have any experiments yet.
+            warm_start: the ``warm_start`` of new experiments whose spec has none. "auto": they learn from earlier experiments
+                of the project with the same metric and a similar space. None: they do not.
+        """
+        body = {"warm_start": warm_start}
+        return read(schemas.Project, self.request("PATCH", f"/projects/{quote(name, safe='')}", body=body))
 
     def webhooks(self) -> list[schemas.Webhook]:
         """Return all webhooks, newest first, without their secrets."""

@@ -86,6 +86,9 @@ class Exploit(_Decision):
     checkpoint: str = ""  # id of the donor's checkpoint, filled in and pinned by the core
     mutations: Mapping[str, Any] = field(default_factory=dict)  # param -> how it was changed, in words
     space_revision: int | None = None  # the revision of the space of `params`, filled in by the core
+    # True if the trial goes back to its own newest checkpoint, and to the configuration that saved it, should the donor's
+    # checkpoint be lost. Filled in by the core; the trials in logs of older versions started from the beginning.
+    goes_back: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,7 @@ class DriverStarted(_Event):
     slots: int | None = None  # how many trials the cluster can run at once; used if the spec sets no limit
     executor: str = ""  # where trials run and why, in words; may be empty
     workers: int | None = None  # how many ranks the cluster holds, for elastic trials; None: unknown
+    uploaded: tuple[CheckpointInfo, ...] = ()  # checkpoints whose upload was complete although nobody had said so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,6 +320,7 @@ def from_json(kind: str, data: Mapping[str, Any]) -> Event:
         parts["failure"] = Failure(**parts["failure"])
     if parts.get("checkpoint") and isinstance(parts["checkpoint"], Mapping):
         parts["checkpoint"] = CheckpointInfo(**parts["checkpoint"])
-    if "uploading" in parts:
-        parts["uploading"] = tuple(CheckpointInfo(**info) for info in parts["uploading"])
+    for name in ("uploading", "uploaded"):
+        if name in parts:
+            parts[name] = tuple(CheckpointInfo(**info) for info in parts[name])
     return _KINDS[kind](**parts)

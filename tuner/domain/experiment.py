@@ -210,6 +210,7 @@ class Spec:
         "null: none",
     )
     # What was learned from earlier experiments when this one was created; see `tuner.driver.earlier.learn`. It may be empty.
+    # `of_project` is true if the settings of the project gave `warm_start`, and not the request.
     earlier: Mapping[str, Any] = field(default_factory=dict)
     forked_from: str | None = None  # the public id of the experiment that this one was forked from
     project: str = option(

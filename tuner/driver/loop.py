@@ -171,6 +171,7 @@ class ExperimentLoop:
         commands: Mapping[int, Event] | None = None,
         executor: str = "",
         workers: int | None = None,
+        uploaded: Sequence[CheckpointInfo] = (),
     ) -> ExperimentState:
         """Take over the experiment and drive it until it has ended or is paused. Return its state.
 
@@ -179,8 +180,11 @@ class ExperimentLoop:
         commands: the events of commands that users have already given, by the commands' ids.
         executor: where trials run and why, for the log.
         workers: for elastic trials, how many ranks the cluster holds.
+        uploaded: the checkpoints whose upload has ended while nobody drove the experiment.
         """
-        started = e.DriverStarted(time=time.time(), epoch=epoch, slots=slots, executor=executor, workers=workers)
+        started = e.DriverStarted(
+            time=time.time(), epoch=epoch, slots=slots, executor=executor, workers=workers, uploaded=tuple(uploaded)
+        )
         self._open_inbox(started, commands or {})
         self._track(self._watch_budget())
         self._track(self._watch_gpu_hours())

@@ -39,7 +39,7 @@ from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.space.primitives import OPTIONS as KINDS
-from tuner.store import CodeRecord, Store
+from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.usercode.trainable import by_value
 
 __all__ = ["Result", "resume", "run"]
@@ -148,7 +148,8 @@ def run(
         stop_grace_s: seconds that a rank has to leave the training function before its group is killed.
         seed: searches with the same seed draw the same configurations. The default is fixed, so that a search can be
             repeated; pass another seed to draw other configurations.
-        name: name of the experiment. None: the name of the function.
+        name: name of the experiment. None: the name of the function. Each call creates a new experiment, even if earlier ones
+            have the same name; `tuner.load` and the commands then need the id, which the first lines show.
         project: project of the experiment. A service can limit tokens to one project; here it is a label.
         priority: experiments of a higher priority get resources first. It matters on a service that runs several
             experiments.
@@ -232,12 +233,26 @@ def _search(given: Mapping[str, Any]) -> Result:
         check = functools.partial(_check_executor, code=code, ray_address=ray_address, settings=settings, alone=alone)
         with noting_imports():
             record = create_from_python(store, data, code, parts, check)
+        if given["name"] and given["verbose"] and (said := _namesakes(store, record)):
+            print(said)
         keep = not _brings_code(store, record.spec)
         try:
             return _drive(store, settings, record.public_id, ray_address, given["verbose"], keep, callbacks)
         except ClusterUnreachable as error:
             never_driven(store, record.public_id, str(error))
             raise
+
+
+def _namesakes(store: Store, record: ExperimentRecord) -> str | None:
+    """Return a line that says how to refer to this experiment if earlier ones have its name; None if none has it."""
+    earlier = [other.public_id for other in store.experiments.named(record.name) if other.id != record.id]
+    if not earlier:
+        return None
+    many = f"{len(earlier)} earlier searches have the name" if len(earlier) > 1 else "an earlier search has the name"
+    return (
+        f"note: {many} {printable(record.name)!r} too (the last one is {earlier[0]}), so tuner.load and the commands need "
+        f"an id: {record.public_id} for this search"
+    )
 
 
 def _check_required(given: Mapping[str, Any]) -> None:
@@ -428,10 +443,16 @@ def _drive(
     echo = Echo(store, store.experiments.get(experiment_id).id) if verbose > 1 else None
     progress = Progress(Stored(store, experiment_id), show=verbose > 0, echo=echo, reopens=reopens)
     with observing(callbacks, StoredLog(store, experiment_id), experiment_id, settings.home, progress.say):
-        if chosen.local:
-            _drive_here(store, settings, experiment_id, progress, chosen.why, keep)
-        else:
-            _drive_on_ray(store, settings, experiment_id, ray_address, progress, chosen.why, keep)
+        try:
+            if chosen.local:
+                _drive_here(store, settings, experiment_id, progress, chosen.why, keep)
+            else:
+                _drive_on_ray(store, settings, experiment_id, ray_address, progress, chosen.why, keep)
+        except KeyboardInterrupt as error:  # Ctrl-C twice, or while the driver started
+            error.add_note(
+                f"The search was ended at once. No report is lost; continue with: tuner resume {experiment_id}"
+            )
+            raise
     result = read_result(store, experiment_id, ray_address, callbacks)
     if result.state == "paused":
         progress.say(f"paused; continue with: tuner resume {experiment_id}")
@@ -564,9 +585,23 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
                 if interrupts.count > 1:
                     raise KeyboardInterrupt
                 progress.update()
-        ray.get(started)
+        _got(started)
     except DEAD as error:
         raise ClusterUnreachable(f"the driver host could not be started on Ray: {error}") from error
+
+
+def _got(answer: Any) -> Any:
+    """Return the answer of a driver host on Ray. Raise the error that the host raised, as it would come from a thread."""
+    import ray
+
+    try:
+        return ray.get(answer)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, TunerError):
+            raise error.cause from None
+        if isinstance(error.cause, Exception):
+            raise error.cause from error  # whose text has the traceback of the host
+        raise
 
 
 def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
@@ -592,10 +627,7 @@ def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: Interru
     while True:
         ready, _ = ray.wait([done], timeout=POLL_S)
         if ready:
-            try:
-                ray.get(done)
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause if isinstance(error.cause, TunerError) else error from None
+            _got(done)
             return
         _tell(progress, interrupts, host.poke.remote)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import threading
 import time
 
@@ -12,8 +13,10 @@ from tuner.service.supervisor import Supervisor
 from tuner.service.tokens import about_tokens, check_tokens, with_auth
 from tuner.settings import Settings
 
-SLOW_MODULES = ("tuner.search.importance",)
+SLOW_MODULES = ("tuner.search.optuna_samplers.study",)
 """Modules that requests may need and that take seconds to load, because they import Optuna."""
+
+AFTERWARDS = "Ray and running searches go on: `tuner serve` shows them again, `tuner serve --stop` ends them."
 
 LOAD_AFTER_S = 10.0
 """Timeout in seconds of the wait for the driver before `SLOW_MODULES` are loaded. The driver needs the CPU for its start."""
@@ -27,13 +30,14 @@ def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
         early: answers requests on the socket until the service is loaded.
         adopt: continue not only experiments that were created over the API, but also those whose script has ended.
     """
-    with Supervisor.loading(settings, adopt) as supervisor:  # so Ray and the API are loaded at the same time
-        _serve(settings, early, supervisor)
-    if not settings.ray_address:
-        print(
-            "The driver and its trials continue. `tuner serve` shows them again; `tuner serve --stop` ends them.",
-            flush=True,
-        )
+    # uvicorn handles both signals while it serves, and raises them again after it has shut down
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with Supervisor.loading(settings, adopt) as supervisor:  # so Ray and the API are loaded at the same time
+            _serve(settings, early, supervisor)
+    except KeyboardInterrupt:
+        if not settings.ray_address:
+            print(AFTERWARDS, flush=True)
 
 
 def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
@@ -66,6 +70,8 @@ def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
                 f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True
             )
             print(about_tokens(settings), flush=True)
+            if not settings.ray_address:
+                print("Ctrl-C ends it, but not Ray and running searches. `tuner serve --stop` ends those.", flush=True)
             threading.Thread(target=_load_ahead, args=(supervisor,), name="load-ahead", daemon=True).start()
             early.end()
             Server(created, log_level=settings.log_level.lower()).run(sockets=[early.listening])

@@ -157,7 +157,7 @@ class Supervisor:
         try:
             if not self.settings.ray_address:
                 if self._futile > FUTILE:
-                    stop_head(self.settings.home)
+                    stop_head(self.settings.home, keep_logs=True)
                     self._headed = False  # otherwise the stopped head would look like one that the user has stopped
                     self._futile = 1
                 head = start_head(self.settings.home, child.ray)

@@ -488,6 +488,8 @@ def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | Non
 def _asked(spec: Mapping[str, Any]) -> Any:
     """Return the part of a stored spec that came from the request."""
     found = {**spec, "earlier": None, "resolved": None}
+    if spec["earlier"].get("of_project"):
+        found["warm_start"] = None  # the request had none; the project's settings may have changed since then
     return _plain({**found, "code": None} if spec.get("entrypoint") else found)
 
 

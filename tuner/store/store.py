@@ -21,6 +21,7 @@ from tuner.store.output.logs import Logs
 from tuner.store.output.ranks import Ranks
 from tuner.store.series.metrics import Metrics
 from tuner.store.service.access import Access
+from tuner.store.service.projects import Projects
 from tuner.store.service.uses import Uses, name_in
 from tuner.store.service.webhooks import Webhooks
 from tuner.store.sql.connect import Synchronous, connect
@@ -44,6 +45,7 @@ class Store:
     commands: what users have asked drivers to do.
     drivers: leases, and the log as a driver reads and writes it.
     access: tokens and the audit trail.
+    projects: the settings of projects.
     webhooks: URLs that events are sent to, and their deliveries.
     """
 
@@ -62,6 +64,7 @@ class Store:
         self.commands = Commands(database)
         self.drivers = Drivers(database)
         self.access = Access(database, project)
+        self.projects = Projects(database, project)
         self.webhooks = Webhooks(database, project)
 
     @classmethod

@@ -90,8 +90,8 @@ class Checker(Protocol):
         """Return the function if it can be imported; see `EntrypointChecker.check_function`."""
 
 
-class NotRemembered(Exception):
-    """Raised by a `Remembered` if a function would have to be imported to check it."""
+class TakesLong(Exception):
+    """Raised instead of doing something that may take long, such as an import."""
 
 
 class EntrypointChecker:
@@ -146,7 +146,7 @@ class EntrypointChecker:
     def remembered(self) -> Checker:
         """Return a checker that gives the answers of earlier checks that still hold, and imports nothing.
 
-        If there is no such answer, it raises NotRemembered.
+        If there is none, it raises TakesLong.
         """
         return _Remembered(self)
 
@@ -304,7 +304,7 @@ class _Remembered:
     ) -> Entrypoint:
         found = self._checker.recall(name, sys_path, environ, pointer, trainable=trainable)
         if found is None:
-            raise NotRemembered
+            raise TakesLong
         return found
 
 

@@ -49,6 +49,18 @@ def test_a_part_of_it_is_printed(trial: str) -> None:
     assert output(trial, "--rank", "0", "--search", "EPOCH") == "epoch 1\n"
 
 
+def test_a_rank_that_printed_nothing_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    with Store.open(Settings.from_env().database_url) as store:
+        store.migrate()
+        made, _, _ = begin(store, spec=a_spec("digits"))
+        written = LogChunk.of(0, 0, b"epoch 1\n", T0)
+        store.logs.add(made.id, {(0, 1): [written, LogChunk.of(0, 8, b"", T0), LogChunk.of(1, 0, b"", T0)]})
+    trial = trial_id(made.public_id, 0)
+    assert output(trial) == "--- rank 0\nepoch 1\n--- rank 1\n(no output)\n"
+    assert output(trial, "--search", "loss") == "--- rank 0\n(no such line)\n--- rank 1\n(no such line)\n"
+
+
 def test_a_log_that_is_followed_ends_with_its_rank(trial: str) -> None:
     assert output(trial, "--follow").endswith("last of 0")
 

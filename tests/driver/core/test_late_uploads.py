@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,43 @@ def test_what_a_failed_upload_has_left_behind_is_deleted_once_and_again_by_the_n
 def test_what_the_uploads_of_a_dead_driver_have_left_behind_is_deleted_once() -> None:
     after = paused().successor()
     assert deletions(after.feed(e.DriverStarted(time=after.tick(), epoch=2))) == [late(0, 2).id]
+
+
+def uploading() -> Bench:
+    """Return a bench that has died while a checkpoint of a running trial was uploaded."""
+    bench = Bench(num_samples=1, checkpoint={"interval_s": None, "keep_last": 2})
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    bench.reported(0)
+    bench.saved(0, late(0, 2).id, 2, ready=False)
+    return bench
+
+
+def test_an_upload_that_was_complete_when_its_driver_died_is_used_by_the_next_one() -> None:
+    after = uploading().successor()
+    ready = replace(late(0, 2), ready=True)
+    assert [info.id for _, _, info in after.core.experiment.checkpoints.uploading()] == [ready.id]
+    out = after.feed(e.DriverStarted(time=after.tick(), epoch=2, uploaded=(ready,)))
+    assert deletions(out) == []
+    assert launches(out) == [(0, 2)]
+    assert after.core.trials[0].segments[-1].source == ready
+    assert after.core.experiment.checkpoints.uploading() == []
+
+
+def test_what_an_upload_of_a_running_trial_has_left_behind_is_deleted_by_the_next_driver() -> None:
+    after = uploading().successor()
+    assert deletions(after.feed(e.DriverStarted(time=after.tick(), epoch=2))) == [late(0, 2).id]
+    assert after.core.trials[0].segments[-1].start_iteration == 1
+    assert after.core.experiment.checkpoints.uploading() == []
+
+
+def test_an_agent_goes_on_with_its_upload_under_the_next_driver() -> None:
+    bench = uploading()
+    bench.spec = replace(bench.spec, executor="agents")
+    after = bench.successor()
+    assert deletions(after.feed(e.DriverStarted(time=after.tick(), epoch=2))) == []
+    after.saved(0, late(0, 2).id, 2, segment=1)
+    assert after.core.trials[0].checkpoints[late(0, 2).id].info.ready
 
 
 def test_a_trial_that_is_resumed_waits_for_its_upload_and_others_use_its_slot() -> None:

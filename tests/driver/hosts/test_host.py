@@ -66,8 +66,8 @@ async def test_an_experiment_that_has_ended_is_let_go_of_at_once(
     gc.collect()
     gc.disable()
     try:
-        host._begin(made)
-        assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.COMPLETED
+        host.driving.begin(made)
+        assert await asyncio.wait_for(asyncio.shield(host.driving.tasks[made.id]), 30) is ExperimentState.COMPLETED
         await asyncio.sleep(0)
         assert sorted(trials) == [0, 1, 2]
         async with asyncio.timeout(10):  # the threads that it worked in let go of it too
@@ -102,16 +102,16 @@ async def test_nodes_that_join_let_more_trials_run_at_once(
         made = host.store.experiments.create(
             a_spec(num_samples=4, search={"type": "random"}, scheduler={"type": "fifo"}, limits=Limits())
         )
-        host._begin(made)
+        host.driving.begin(made)
         await asyncio.wait_for(until_started(1), 30)
         slots[0] = 3
         await host.room.count_slots()
-        assert host.driven[made.id].core.experiment.room == 1
+        assert host.driving.driven[made.id].core.experiment.room == 1
         await host.room.count_slots()
         await asyncio.wait_for(until_started(3), 30)
-        assert host.driven[made.id].core.experiment.room == 3
+        assert host.driving.driven[made.id].core.experiment.room == 3
         end.set()
-        assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.COMPLETED
+        assert await asyncio.wait_for(asyncio.shield(host.driving.tasks[made.id]), 30) is ExperimentState.COMPLETED
     finally:
         end.set()
         host.store.close()
@@ -137,8 +137,8 @@ async def test_workers_get_the_packages_of_local_directories(
     )
     try:
         made = host.store.experiments.create(dataclasses.replace(spec, resolved={"runtime_env": shipped}))
-        host._begin(made)
-        await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30)
+        host.driving.begin(made)
+        await asyncio.wait_for(asyncio.shield(host.driving.tasks[made.id]), 30)
     finally:
         host.store.close()
     assert sent == [shipped]
@@ -168,8 +168,8 @@ async def test_reports_that_are_missing_are_asked_for_again_and_times_are_the_ho
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     made = host.store.experiments.create(a_spec(num_samples=1, search={"type": "random"}, scheduler={"type": "fifo"}))
     try:
-        host._begin(made)
-        assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.COMPLETED
+        host.driving.begin(made)
+        assert await asyncio.wait_for(asyncio.shield(host.driving.tasks[made.id]), 30) is ExperimentState.COMPLETED
         reports = [entry for _, entry in host.store.drivers.load(made.id) if isinstance(entry, Reported)]
     finally:
         host.store.close()
@@ -226,8 +226,8 @@ async def test_logs_that_a_killed_host_has_not_written_are_read_from_the_files(
     sqlite_store.drivers.release(made.id, epoch)
     host = Host(Settings(home=tmp_path, database_url=sqlite_url), "host")
     try:
-        host._begin(sqlite_store.experiments.get(made.public_id))
-        await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30)
+        host.driving.begin(sqlite_store.experiments.get(made.public_id))
+        await asyncio.wait_for(asyncio.shield(host.driving.tasks[made.id]), 30)
     finally:
         host.store.close()
     assert nodes == ["a node"], "the log of rank 0 is complete"
@@ -270,25 +270,25 @@ async def test_a_locked_database_does_not_block_the_event_loop(host: Host, sqlit
     other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     try:
-        host._begin(made)
+        host.driving.begin(made)
         asked: list[Any] = []
-        write = host.write
+        write = host.writer.write
 
         async def watched(function: Any, *args: Any) -> Any:
             asked.append(function)
             return await write(function, *args)
 
-        host.write = watched  # type: ignore[method-assign]
+        host.writer.write = watched  # type: ignore[method-assign]
         async with asyncio.timeout(10):  # a blocked loop would only come round once SQLite gives up, after 30 s
             while not asked:
                 await asyncio.sleep(0.001)
             for _ in range(100):
                 await asyncio.sleep(0.001)
-        assert not host.tasks[made.id].done()
+        assert not host.driving.tasks[made.id].done()
     finally:
         other.rollback()
         other.close()
-    assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.COMPLETED
+    assert await asyncio.wait_for(asyncio.shield(host.driving.tasks[made.id]), 30) is ExperimentState.COMPLETED
 
 
 async def test_a_command_that_has_the_id_of_a_deleted_one_is_given_to_its_experiment(
@@ -303,16 +303,16 @@ async def test_a_command_that_has_the_id_of_a_deleted_one_is_given_to_its_experi
             given.append((of, command))
 
         driven: Any = SimpleNamespace(loop=SimpleNamespace(put=put))
-        host.driven[record.id] = driven
+        host.driving.driven[record.id] = driven
     first = host.store.commands.add(deleted.id, "pause")
-    await host._take_commands()
+    await host.driving.take_commands()
     host.store.experiments.remove(deleted.id)
     with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as database:
         database.execute("DELETE FROM sqlite_sequence WHERE name = 'command'")
     second = host.store.commands.add(going_on.id, "pause")
     assert second == first, "otherwise this test shows nothing"
-    await host._take_commands()
-    await host._take_commands()
+    await host.driving.take_commands()
+    await host.driving.take_commands()
     assert given == [(deleted.public_id, first), (going_on.public_id, second)]
 
 
@@ -324,16 +324,16 @@ async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
     host.store.drivers.release(made.id, old)
     swept = threading.Event()
     monkeypatch.setattr(leftovers.checkpoints, "sweep", lambda *_: swept.wait(10))
-    host._begin(made)
+    host.driving.begin(made)
     await asyncio.sleep(0)
     async with asyncio.timeout(10):
-        while host._claimed.get(made.id) is None:
+        while host.driving.claimed.get(made.id) is None:
             await asyncio.sleep(0.001)
     host.store.commands.add(made.id, "cancel", reason="by a test")
-    await host._take_commands()
-    assert not host._seen
+    await host.driving.take_commands()
+    assert not host.driving.given
     swept.set()
-    assert await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30) is ExperimentState.CANCELLED
+    assert await asyncio.wait_for(asyncio.shield(host.driving.tasks[made.id]), 30) is ExperimentState.CANCELLED
     assert not host.store.commands.pending([made.id])
     first, *_ = host.store.drivers.load(made.id)
     assert isinstance(first[1], DriverStarted)
@@ -350,8 +350,8 @@ async def test_no_decision_stays_pending_once_an_experiment_has_ended(
 
     monkeypatch.setattr(HostGroups, "run", run)
     made = host.store.experiments.create(a_spec(**SMALL))
-    host._begin(made)
-    await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 30)
+    host.driving.begin(made)
+    await asyncio.wait_for(asyncio.shield(host.driving.tasks[made.id]), 30)
     states = {(d.kind, d.state) for d in host.store.log.decisions(made.id, page_size=1000).items}
     assert ("start", "superseded") in states
     assert ("retry", "done") in states
@@ -364,14 +364,14 @@ def left_behind(host: Host, source: str = "python", age: float = 3600.0) -> Expe
 
 
 async def ended(host: Host, record: ExperimentRecord) -> ExperimentState:
-    return await asyncio.wait_for(asyncio.shield(host.tasks[record.id]), 30)
+    return await asyncio.wait_for(asyncio.shield(host.driving.tasks[record.id]), 30)
 
 
 async def test_a_service_runs_what_was_given_to_it_and_offers_what_scripts_left_behind(host: Host) -> None:
     posted, left, young = left_behind(host, "api"), left_behind(host), left_behind(host, age=1.0)
     for _ in range(2):
         await host._take_experiments()
-    assert list(host.tasks) == [posted.id]
+    assert list(host.driving.tasks) == [posted.id]
     news = await host.news()
     assert news[0] == f"{posted.public_id} (digits) is driven here: the experiment was created over the API"
     assert f"`tuner resume {left.public_id}` continues it" in news[1]
@@ -410,7 +410,7 @@ async def test_the_resume_of_a_script_that_is_gone_again_starts_nothing(host: Ho
     left = left_behind(host)
     host.store.commands.add(left.id, "resume", reason="by a user")
     await host._take_experiments()
-    assert not host.tasks
+    assert not host.driving.tasks
 
 
 async def test_what_a_dead_driver_holds_is_taken_up_before_its_lease_runs_out(
@@ -426,7 +426,7 @@ async def test_what_a_dead_driver_holds_is_taken_up_before_its_lease_runs_out(
         host.store.drivers.claim(record.id, owner, 3600.0, time.time())
     host._candidates.add_dead([told])
     await host._take_experiments()
-    assert set(host.tasks) == {held[dead_here].id, held[told].id}
+    assert set(host.driving.tasks) == {held[dead_here].id, held[told].id}
     states = await asyncio.gather(*(ended(host, held[owner]) for owner in (dead_here, told)))
     assert states == [ExperimentState.COMPLETED] * 2
 
@@ -438,11 +438,11 @@ async def test_after_an_outage_a_living_driver_has_time_to_renew_its_lease(
     monkeypatch.setattr(candidates, "WITNESS_S", 0.0)
     theirs, nobodys = left_behind(host, "api"), left_behind(host, "api")
     host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
-    host._failed_at = time.monotonic()
+    host._read_failed_at = time.monotonic()
     await host._take_experiments()
-    assert set(host.tasks) == {nobodys.id}, "its lease has run out, but nobody could renew one"
+    assert set(host.driving.tasks) == {nobodys.id}, "its lease has run out, but nobody could renew one"
     assert await ended(host, nobodys) is ExperimentState.COMPLETED
-    host._failed_at -= host.settings.lease_s
+    host._read_failed_at -= host.settings.lease_s
     await host._take_experiments()
     assert await ended(host, theirs) is ExperimentState.COMPLETED
 
@@ -452,13 +452,13 @@ async def test_a_host_that_starts_after_an_outage_gives_living_drivers_time_to_r
     theirs = left_behind(host, "api")
     epoch = host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
     await host._take_experiments()
-    assert not host.tasks
+    assert not host.driving.tasks
     host.store.drivers.renew(theirs.id, epoch, 60.0, time.time())
     await host._take_experiments()
     host.store.drivers.renew(theirs.id, epoch, 1.0, time.time() - 60.0)
     _let_witness_pass(host)
     await host._take_experiments()
-    assert not host.tasks, "it was renewed in between, so it has been expired only now"
+    assert not host.driving.tasks, "it was renewed in between, so it has been expired only now"
     _let_witness_pass(host)
     await host._take_experiments()
     assert await ended(host, theirs) is ExperimentState.COMPLETED
@@ -481,10 +481,10 @@ async def test_after_writes_alone_have_failed_a_living_driver_has_time_to_renew_
         await host._take_experiments()
         with pytest.raises(StoreUnavailable):
             await ended(host, theirs)
-    host._not_before.clear()
+    host.driving.not_before.clear()
     await host._take_experiments()
-    assert not host.tasks, "the disk has room again, and its driver has had no time to renew the lease"
-    host._failed_at -= host.settings.lease_s
+    assert not host.driving.tasks, "the disk has room again, and its driver has had no time to renew the lease"
+    host.writer.failed_at -= host.settings.lease_s
     await host._take_experiments()
     assert await ended(host, theirs) is ExperimentState.COMPLETED
 
@@ -514,7 +514,7 @@ async def test_a_host_that_is_told_twice_to_start_keeps_its_leases_once(
         assert await asyncio.gather(*starts) == [host.owner] * 2
         running = [str(task.get_coro()) for task in asyncio.all_tasks()]
         assert len([name for name in running if "_watch" in name]) == 1
-        assert len([name for name in running if "_keep_leases" in name]) == 1
+        assert len([name for name in running if "keep_leases" in name]) == 1
         assert removals == [1]
     finally:
         first.set()
@@ -605,7 +605,7 @@ async def test_a_trial_ends_at_the_very_report_that_its_stop_function_ends_it_at
     reporting = Reporting(monkeypatch)
     before = set(sys.modules)
     made = host.store.experiments.create(a_spec(**stopping("at_two")))
-    host._begin(made)
+    host.driving.begin(made)
     assert await ended(host, made) is ExperimentState.COMPLETED
     assert set(reporting.reports.values()) == {2}
     for trial in host.store.trials.page(made.id).items:
@@ -630,14 +630,14 @@ async def test_a_stop_function_that_blocks_delays_no_other_experiment(
     environment = {"env_vars": {"MARKER": str(marker)}}
     slow = host.store.experiments.create(a_spec("slow", **stopping("waits_for_the_marker"), runtime_env=environment))
     quick = host.store.experiments.create(a_spec("quick", **SMALL))
-    host._begin(slow)
+    host.driving.begin(slow)
     async with asyncio.timeout(30):
         while len(reporting.reports) < 2:
             await asyncio.sleep(0.001)
-    host._begin(quick)
+    host.driving.begin(quick)
     assert await ended(host, quick) is ExperimentState.COMPLETED
     assert {reporting.reports[f"quick {number}"] for number in range(3)} == {50}
-    assert not host.tasks[slow.id].done()
+    assert not host.driving.tasks[slow.id].done()
     assert {reporting.reports[f"slow {number}"] for number in range(2)} == {1}, "its report waits for the answer"
     marker.touch()
     assert await ended(host, slow) is ExperimentState.COMPLETED
@@ -658,7 +658,7 @@ async def test_a_stop_function_that_goes_wrong_fails_the_experiment_with_words(
     Reporting(monkeypatch)
     monkeypatch.setattr(driven_module, "Judge", functools.partial(Judge, call_s=0.3))
     made = host.store.experiments.create(a_spec(**stopping(function)))
-    host._begin(made)
+    host.driving.begin(made)
     assert await ended(host, made) is ExperimentState.FAILED
     assert says in str(host.store.experiments.get(made.public_id).error)
 
@@ -675,7 +675,7 @@ async def test_objects_of_experiments_that_have_ended_are_deleted(
     host.store.drivers.commit(paused.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), time.time())
     host.store.drivers.release(paused.id, epoch)
     monkeypatch.setattr(RayExecutor, "share", lambda self, value: None)
-    host._begin(ends)
+    host.driving.begin(ends)
     assert await ended(host, ends) is ExperimentState.COMPLETED
     assert not Path(kept[0].uri).exists()
     assert kept[1].load() == 2, "a paused experiment will need it"

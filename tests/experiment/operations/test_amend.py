@@ -22,7 +22,7 @@ from tuner.store import removal as tables_of
 from tuner.store.sql.tables import metadata
 from tuner.trials.checkpoints.storage import Place
 
-APART = {"bundle", "package", "code", "token", "session", "audit", "webhook", "webhook_delivery"}
+APART = {"bundle", "package", "code", "token", "session", "audit", "webhook", "webhook_delivery", "project"}
 """Tables that do not belong to experiments. Code goes with its last experiment."""
 
 

@@ -111,6 +111,28 @@ def test_several_objectives_learn_nothing_yet(sqlite_store: Store) -> None:
         with_earlier(sqlite_store, spec_of("new", objectives=two, warm_start="auto"))
 
 
+def test_the_default_of_the_project_counts_only_for_specs_without_one(sqlite_store: Store) -> None:
+    searched(sqlite_store, "old", project="vision")
+    taken = with_earlier(sqlite_store, spec_of("new", project="vision"), default="auto")
+    assert (taken.warm_start, names(taken)) == ("auto", ["old"])
+    assert taken.earlier["notes"][:2] == [
+        "takes warm_start=\"auto\", the default of the project 'vision'",
+        "learns from old (12 trials)",
+    ]
+    assert taken.earlier["of_project"] is True
+    own = spec_of("new", project="vision", warm_start=["old"])
+    assert with_earlier(sqlite_store, own, default="auto") == with_earlier(sqlite_store, own)
+    two = (Objective("loss", "min"), Objective("size", "min"))
+    several = with_earlier(sqlite_store, spec_of("new", objectives=two), default="auto")
+    assert several.warm_start is None
+    assert several.earlier == {
+        "notes": [
+            "did not take warm_start=\"auto\", the default of the project 'default': an experiment with several objectives "
+            "cannot learn from earlier experiments yet"
+        ]
+    }
+
+
 def test_auto_stays_within_the_project(sqlite_store: Store) -> None:
     searched(sqlite_store, "theirs", project="other")
     searched(sqlite_store, "ours", project="mine")

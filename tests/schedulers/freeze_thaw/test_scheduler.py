@@ -301,6 +301,21 @@ def test_more_scouts_are_sent_while_nothing_gets_better() -> None:
     assert scouts(improves=False) > 1.5 * scouts(improves=True) > 0
 
 
+def test_more_scouts_are_sent_while_early_reports_say_little() -> None:
+    def scouts(noise: float) -> list[str]:
+        def run(config: dict[str, Any], checkpoint: int | None) -> Iterator[Step]:
+            for r in range((checkpoint or 0) + 1, 28):
+                luck = random.Random(f"{config['x']} {r}").random()
+                yield Step({"loss": 1 / r + 0.1 * config["x"] + noise * luck}, 1.0, r)
+
+        done = search("freeze_thaw", 0, 16, evaluate=run, space={"x": uniform(0, 1)})
+        return [d.reason for d in done.decisions if isinstance(d, Start) and d.tags.get("scout")]
+
+    assert len(scouts(noise=10)) > 2 * len(scouts(noise=0)) > 0
+    assert "early reports of trials say little about their later ones" in scouts(noise=10)[-1]
+    assert "say little" not in "".join(scouts(noise=0))
+
+
 def test_a_costly_start_makes_switches_rarer_and_is_measured() -> None:
     def switches_per_report(startup_s: float) -> float:
         done = search("freeze_thaw", 0, 6, startup_s=startup_s, num_samples=40)

@@ -160,6 +160,17 @@ def test_the_end_warns_where_no_trial_was_trained_to_its_end(sqlite_store: Store
     assert "warning: no trial was trained to its end, so the best value may not last" in text
 
 
+def test_the_end_says_how_many_trials_were_not_started(sqlite_store: Store) -> None:
+    one = {"max_concurrent_trials": 1}
+    bench = Bench(num_samples=8, max_t=1, scheduler={"type": "freeze_thaw", "budget": 1}, limits=one)
+    bench.started(0)
+    bench.reported(0, 0.25)
+    bench.ended(0)
+    text = last_words(sqlite_store, bench)
+    assert "ended: the budget of 1 full training is spent; 7 of 8 trials were not started" in text
+    assert "not started" not in last_words(sqlite_store, ended())
+
+
 def test_the_end_says_why_there_is_no_best_trial(sqlite_store: Store) -> None:
     text = last_words(sqlite_store, ended(**CONSTRAINED))
     assert "no trial satisfies the constraints (size at most 0.25): the nearest one, trial 0, has size = 0.5" in text

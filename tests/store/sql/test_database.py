@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,6 +186,41 @@ def test_a_thread_that_is_interrupted_while_it_waits_lets_the_next_one_lead(data
     assert database.write_together(inserts("fourth")) == "fourth"
 
 
+def test_ctrl_c_while_one_thread_commits_for_another_reaches_only_the_main_thread(database: Database) -> None:
+    held, found = threading.Event(), []
+
+    def hold() -> None:
+        """Keep the connection until the main thread leads and the other thread waits for it."""
+        with database._lock:
+            held.set()
+            while not (database._has_leader and len(database._shares) == 1):
+                time.sleep(0.001)
+
+    def interrupted(cursor: Cursor) -> str:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        return inserts("first")(cursor)
+
+    def second() -> None:
+        while not database._has_leader:
+            time.sleep(0.001)
+        try:
+            found.append(database.write_together(inserts("second"), order="z"))
+        except BaseException as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=hold), threading.Thread(target=second)]
+    threads[0].start()
+    assert held.wait(20)
+    threads[1].start()
+    with pytest.raises(KeyboardInterrupt):
+        database.write_together(interrupted, order="a")
+    for thread in threads:
+        thread.join(20)
+    assert found == ["second"]
+    assert present(database) == ["first", "second"], "what was begun is committed"
+    assert database.write_together(inserts("third")) == "third"
+
+
 def test_creates_of_many_threads_are_as_each_alone(store: Store) -> None:
     code = CodeRecord(hash="c", python="3", packages={}, sys_path=[], working_dir="/")
     made: list[Any] = [None] * MANY
@@ -203,3 +240,18 @@ def test_creates_of_many_threads_are_as_each_alone(store: Store) -> None:
     records = [one for one in made if one != "conflict"]
     assert [store.experiments.get(one.public_id) for one in records] == records
     assert sorted(one.id for one in records) == sorted(one.id for one in store.experiments.page(page_size=100).items)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_database_that_was_deleted_while_it_was_in_use_takes_nothing_more(tmp_path: Path, replaced: bool) -> None:
+    path = tmp_path / "tuner.db"
+    with Store.open(f"sqlite:///{path}") as store:
+        store.migrate()
+        database = store._database
+        assert database.write_together(inserts("kept")) == "kept"
+        for file in tmp_path.glob("tuner.db*"):
+            file.unlink()
+        if replaced:
+            path.touch()
+        with pytest.raises(StoreError, match=r"tuner.db was deleted or replaced while it was in use"):
+            database.write_together(inserts("lost"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
+import packaging.utils
+import packaging.version
 import pytest
 
 from tuner.errors import SpecError
@@ -62,3 +64,18 @@ def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
         ship({"working_dir": str(tmp_path / "nowhere")}, str(tmp_path))
     with pytest.raises(SpecError, match=r"runtime_env.py_modules.1"):
         ship({"py_modules": ["s3://a/b.zip", str(tmp_path / "nowhere")]}, str(tmp_path))
+
+
+@pytest.mark.parametrize("tags", ["py3-none-any", "7-py3-none-any"])
+def test_a_wheel_that_was_built_again_under_the_same_name_is_another_package(tmp_path: Path, tags: str) -> None:
+    path, storage, uris = tmp_path / f"mine-1.0-{tags}.whl", str(tmp_path / "storage"), []
+    for value in ("1", "2"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("mine.py", f"VALUE = {value}\n")
+        [uri] = ship({"py_modules": [str(path)]}, storage)["py_modules"]
+        assert Path(uri.removeprefix("file://")).read_bytes() == path.read_bytes()
+        uris.append(uri)
+    names = [uri.rpartition("/")[2] for uri in uris]
+    assert names[0] != names[1]
+    for name in names:  # pip takes the name and the version from the name, and the build tag must begin with a digit
+        assert packaging.utils.parse_wheel_filename(name)[:2] == ("mine", packaging.version.Version("1.0"))

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,13 +89,6 @@ def define(flavour: str) -> Any:
             print("validated, says rank", trainer.global_rank)
 
     return Net, Watch
-
-
-@pytest.fixture(scope="module")
-def local_ray(without_ray: None) -> Iterator[None]:
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="warning")
-    yield
-    ray.shutdown()
 
 
 def strategy(kind: str = "RayStrategy", **options: Any) -> Any:

@@ -1,34 +1,91 @@
-"""The projects of the service."""
+"""/projects: the projects of the service, and their settings."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path
 from fastapi.responses import Response
 
 from tuner.api import schemas
-from tuner.api.answers import BAD, answer
-from tuner.api.context import Here
+from tuner.api.answers import BAD, NOT_FOUND, answer, checked, json_body, plain_text
+from tuner.api.context import Context, Here
+from tuner.api.routes.access import FORBIDDEN
+from tuner.domain.experiment import PROJECT
+from tuner.errors import NotFound
 from tuner.settings import Quota
 from tuner.store.experiments import ProjectTotals
+from tuner.store.service.projects import ProjectSettings
 
 router = APIRouter(tags=["projects"])
+
+ProjectName = Annotated[str, Path(description="the name of the project", examples=["vision"])]
 
 
 @router.get(
     "/projects",
     response_model=schemas.ProjectList,
     responses=BAD,
-    summary="List the projects that have experiments or a quota, with what their experiments have used.",
+    summary="List the projects that have experiments, settings or a quota, with what their experiments have used.",
 )
 def projects(here: Here) -> Response:
     """Return the projects that the caller may see."""
+    found = _projects(here)
+    return answer(schemas.ProjectList(items=[found[name] for name in sorted(found)]))
+
+
+@router.get(
+    "/projects/{project}",
+    name="get",
+    response_model=schemas.Project,
+    responses={**NOT_FOUND, **BAD},
+    summary="Get a project with its settings, and with what its experiments have used.",
+)
+def get_project(here: Here, project: ProjectName) -> Response:
+    name = plain_text(project)
+    found = _projects(here)
+    if name not in found:
+        raise NotFound(f"no project {name!r}")
+    return answer(found[name])
+
+
+@router.patch(
+    "/projects/{project}",
+    name="change",
+    response_model=schemas.Project,
+    responses={**NOT_FOUND, **BAD, **FORBIDDEN},
+    summary="Change the settings of a project, which need not have experiments yet; for editors.",
+)
+def change_project(here: Here, project: ProjectName, data: Annotated[object, Depends(json_body)]) -> Response:
+    """Change what experiments get that are created from now on. Experiments that exist keep what they have."""
+    name = plain_text(project)
+    if not re.fullmatch(PROJECT, name):
+        raise NotFound(f"no project can have the name {name!r}: use up to 100 letters, digits, '.', '_' and '-'")
+    given = checked(schemas.ProjectPatch, data)
+    if "warm_start" in given.model_fields_set:
+        here.store.projects.change(name, warm_start=given.warm_start)
+    unused = schemas.Project.of(_unused(name), _quota_of(name, here.settings.quotas), ProjectSettings())
+    return answer(_projects(here).get(name, unused))
+
+
+def _projects(here: Context) -> Mapping[str, schemas.Project]:
+    """Return project -> what the API shows of it, for each project that the caller may see."""
     quotas = here.settings.quotas
     totals = {found.project: found for found in here.store.experiments.projects()}
-    for quota in quotas:
-        if quota.project != "*" and here.project in (None, quota.project):
-            totals.setdefault(quota.project, ProjectTotals(quota.project, 0, 0, 0, 0.0, 0.0, 0.0, 0.0))
-    items = [schemas.Project.of(totals[name], _quota_of(name, quotas)) for name in sorted(totals)]
-    return answer(schemas.ProjectList(items=items))
+    settings = here.store.projects.all()
+    with_quota = (q.project for q in quotas if q.project != "*" and here.project in (None, q.project))
+    for name in (*with_quota, *settings):
+        totals.setdefault(name, _unused(name))
+    return {
+        name: schemas.Project.of(found, _quota_of(name, quotas), settings.get(name, ProjectSettings()))
+        for name, found in totals.items()
+    }
+
+
+def _unused(name: str) -> ProjectTotals:
+    return ProjectTotals(name, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 
 def _quota_of(project: str, quotas: tuple[Quota, ...]) -> dict[str, float]:

@@ -82,7 +82,7 @@ from tuner.api.schemas.service.agents import (
 from tuner.api.schemas.service.bundles import Bundle
 from tuner.api.schemas.service.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
 from tuner.api.schemas.service.health import Health
-from tuner.api.schemas.service.projects import Project, ProjectList
+from tuner.api.schemas.service.projects import Project, ProjectList, ProjectPatch
 from tuner.api.schemas.service.webhooks import Delivery, Webhook, WebhookList
 from tuner.api.schemas.trials import (
     Checkpoint,
@@ -184,6 +184,7 @@ __all__ = [
     "ProfileRequest",
     "Project",
     "ProjectList",
+    "ProjectPatch",
     "Replay",
     "ReplayRequest",
     "ReplayTotals",

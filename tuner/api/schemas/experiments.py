@@ -183,6 +183,16 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     forked_from: Annotated[
         str | None, Field(description="the experiment that this one was forked from; null if it is not a fork")
     ]
+    warm_start: Annotated[
+        Literal["auto"] | list[str] | None,
+        Field(
+            description="the earlier experiments to learn from, as in the spec or, if it had none, in the settings of the project"
+        ),
+    ]
+    learned_from: Annotated[
+        list[str],
+        Field(description="the names of the experiments from which something was learned when this one was created"),
+    ]
     abandoned: Annotated[
         bool,
         Field(
@@ -247,6 +257,8 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             limits=spec.limits,
             entrypoint=spec.entrypoint,
             forked_from=spec.forked_from,
+            warm_start=spec.warm_start if spec.warm_start is None or spec.warm_start == "auto" else [*spec.warm_start],
+            learned_from=[each["name"] for each in spec.earlier.get("experiments", ())],
             abandoned=abandoned,
             how_to_go_on=how_to_go_on(record) if abandoned else None,
             metrics=metrics,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tuner.errors import SpecError
 from tuner.experiment.logs import POLL_S, LogReader, trial_logs
@@ -34,12 +34,22 @@ def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQu
             yield from _followed(LogReader(store, settings.home, trial, ordinal, query.rank or 0))
             return
         newest = LogQuery(rank=query.rank, segment=ordinal, tail=query.tail, search=query.search)
-        logs = trial_logs(store, settings.home, trial, newest)
-        for log in logs:
-            if len(logs) > 1:
-                yield f"--- rank {log.rank}\n"
-            text = _lines(log.text)
-            yield text if text.endswith("\n") or not text else text + "\n"
+        yield from rank_by_rank(
+            [(log.rank, log.text) for log in trial_logs(store, settings.home, trial, newest)], query
+        )
+
+
+def rank_by_rank(logs: Sequence[tuple[int, str]], query: LogQuery) -> Iterator[str]:
+    """Yield the text of each rank in whole lines. Head each with its rank if there are several ranks."""
+    nothing = "no such line" if query.search else "no output"
+    for rank, text in logs:
+        if len(logs) > 1:
+            yield f"--- rank {rank}\n"
+        lines = _lines(text)
+        if lines:
+            yield lines if lines.endswith("\n") else f"{lines}\n"
+        elif len(logs) > 1:
+            yield f"({nothing})\n"
 
 
 def _lines(text: str) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from tuner.cli.home import access, explain, replay
+from tuner.cli.home import access, explain, logs, replay
 from tuner.cli.service.experiments import connected
 from tuner.errors import SpecError
 from tuner.experiment.operations.usecases import check_number
@@ -57,11 +57,7 @@ def logs_of(settings: Settings, called: str, number: int | None, query: LogQuery
             yield from trial.follow_log(query.rank or 0, ordinal)
             return
         found = trial.logs(rank=query.rank, segment=ordinal, tail=query.tail, search=query.search)
-        for log in found:
-            if len(found) > 1:
-                yield f"--- rank {log.rank}\n"
-            text = log.text.replace("\r\n", "\n").replace("\r", "\n")
-            yield text if text.endswith("\n") or not text else text + "\n"
+        yield from logs.rank_by_rank([(log.rank, log.text) for log in found], query)
 
 
 def schedule_of(settings: Settings, called: str, number: int | None = None) -> str:

@@ -146,7 +146,7 @@ class Core:
 
         If the donor's segment has ended and its last checkpoint is still being uploaded, the trial waits for that one.
         """
-        decision = replace(decision, space_revision=self.experiment.revisions.newest)
+        decision = replace(decision, space_revision=self.experiment.revisions.newest, goes_back=True)
         donor = self.trials[decision.donor].checkpoint
         late = self.experiment.checkpoints.awaits(self.trials[decision.donor]) is not None
         if donor is not None and donor.ready and not late:

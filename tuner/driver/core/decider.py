@@ -246,8 +246,19 @@ class Decider:
             yield from self._use_slots()
         if self.experiment.spec.scaling.elastic and isinstance(event, e.Reported) and event.waits:
             yield from self._resize(self.trials[event.trial])
+        for number in self.experiment.segments.went_back:
+            yield self._went_back(number)
         if not self._fitting and (fit := self._fit_request()) is not None:
             yield fit
+
+    def _went_back(self, number: int) -> d.Note:
+        """Warn that a trial continues from its own checkpoint from before an exploit."""
+        step = self.trials[number].segments[-1].start_iteration
+        why = (
+            f"trial {number} continues from its own checkpoint of iteration {step}, with the configuration that it had then, "
+            "because the checkpoint that it was to copy is lost"
+        )
+        return d.Note(reason=why, trial=number, warning=True)
 
     def _end_waiting(self) -> Iterable[Decision]:
         """Start each exploit whose donor now has a usable checkpoint. Resume each trial whose donor will not deliver one.

@@ -91,7 +91,9 @@ class StoreJournal:
         self._host, self._experiment, self._epoch = host, experiment, epoch
 
     async def commit(self, batch: Batch) -> None:
-        await self._host.write(self._host.store.drivers.commit, self._experiment, self._epoch, batch, time.time())
+        await self._host.writer.write(
+            self._host.store.drivers.commit, self._experiment, self._epoch, batch, time.time()
+        )
 
 
 class RankInbound:
@@ -360,7 +362,7 @@ class Driven:
             [sealed(stopper.function) for stopper in stoppers],
             sys_path=code.sys_path if code else (),
             working_dir=code.working_dir if code else None,
-            environ=spec.runtime_env.get("env_vars"),
+            runtime_env=spec.resolved.get("runtime_env", spec.runtime_env),
         )
         for seq, entry in host.store.drivers.load(record.id):
             self.core.fold(seq, entry)

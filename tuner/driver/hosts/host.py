@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 from tuner import __version__, log_format, tracing
-from tuner.domain.batch import Batch
 from tuner.domain.events import SlotsChanged
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
-from tuner.domain.states import ExperimentState
-from tuner.driver.commands import as_event
 from tuner.driver.hosts.agents.groups import AgentGroups
-from tuner.driver.hosts.driven import Driven, Running
+from tuner.driver.hosts.driven import Running
+from tuner.driver.hosts.driving import LOGS_S, Driving
 from tuner.driver.hosts.executor import Executor, GroupOptions
 from tuner.driver.hosts.executors import Executors
 from tuner.driver.hosts.helpers.proposals import Proposals
@@ -39,14 +34,14 @@ from tuner.driver.hosts.overview import overview
 from tuner.driver.hosts.owners import owner_name
 from tuner.driver.hosts.upkeep.candidates import Candidates
 from tuner.driver.hosts.upkeep.garbage import ShortCollections
-from tuner.driver.hosts.upkeep.leftovers import find_logs, sweep_checkpoints, sweep_objects
+from tuner.driver.hosts.upkeep.leftovers import sweep_objects
 from tuner.driver.hosts.upkeep.room import Room
-from tuner.errors import Conflict, LostLease, Retryable, StoreError, TunerError
+from tuner.driver.hosts.writer import Writer
+from tuner.errors import Conflict
 from tuner.experiment.logs import driver_log
 from tuner.experiment.operations.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.records import CommandRecord, ExperimentRecord
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.groups.pools.admission import Standing
 from tuner.trials.messages.launch import Resend
@@ -54,15 +49,7 @@ from tuner.trials.messages.report_socket import Address, ReportServer
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 POLL_S = 0.5
-AGAIN_S = 5.0
-"""Seconds to wait, after an experiment's driver has crashed, before the experiment is driven again."""
-LOGS_S = 10.0
-"""Seconds that the host waits at the end of an experiment for the logs of its ranks. Later logs are still written."""
-CRASHES, PROGRESS = 3, 20
-"""An experiment fails if its driver crashes CRASHES times, with at most PROGRESS log entries between two crashes."""
 
 _QUESTIONS = ("report", "take_logs", "checkpoint", "draw", "note", "end")
 """The methods of a host that ranks may call over a socket."""
@@ -74,9 +61,6 @@ REACHED_S = 3.0
 
 The service normally calls the host every second.
 """
-
-CommandKey = tuple[int, int, float]
-"""The id, the experiment and the time of a command. The id alone may occur twice after a backup was restored."""
 
 
 class Host:
@@ -98,23 +82,17 @@ class Host:
         self.store = Store.open(settings.database_url, synchronous=settings.durability)
         self.owner = owner_name()
         self.segments: dict[str, Running] = {}
-        self.driven: dict[int, Driven] = {}
-        self._named: dict[str, Driven] = {}  # the values of `driven`, by public id
-        self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
-        self._claimed: dict[int, int] = {}  # experiment -> our epoch, from the claim to the release
-        self._seen: set[CommandKey] = set()
-        self._crashes: dict[str, tuple[int, int]] = {}  # public id -> (event_seq reached, crashes since)
-        self._not_before: dict[int, float] = {}
         self._background: list[asyncio.Task[None]] = []
         self._poked: asyncio.Event | None = None
         self._serving = self._adopting = False
         self._attended_at = float("-inf")  # time of the last call of a service
         self._news: list[str] = []  # lines for the log of the service
-        self.room = Room(self.executor, self.executors, self._named, self.segments)
         self._candidates = Candidates(self.store, self.owner)
+        self.driving = Driving(self, self._candidates)
+        self.room = Room(self.executor, self.executors, self.driving.named, self.segments)
         self._reading = True  # whether the last read of the database succeeded
         self._starting = asyncio.Lock()  # the service calls `start` again if the first call takes long
-        self._failed_at = float("-inf")  # when a read or a write last failed because the database was unreachable
+        self._read_failed_at = float("-inf")
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
@@ -125,35 +103,7 @@ class Host:
         self._collections = ShortCollections()
         self._figures = Figures()
         self._profiles = Profiles(self.executors)
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tuner-writer")
-
-    async def write(self, function: Callable[..., T], *args: Any) -> T:
-        """Write to the database in the writer thread, so that a slow or locked database never blocks the event loop.
-
-        Writes are done in the order of the calls. A caller that is cancelled still waits for a write that has begun, so that
-        the caller's next write, such as the release of a lease, comes later.
-
-        The time of the latest temporary error is recorded. It may be the only sign of an outage, because reads still work if
-        the disk is full or the server has become a standby.
-        """
-        context = contextvars.copy_context()  # so that the thread's log lines name the experiment, too
-        done = asyncio.get_running_loop().run_in_executor(self._writer, context.run, self._timed, function, *args)
-        try:
-            return await asyncio.shield(done)
-        except Retryable:
-            self._failed_at = time.monotonic()
-            raise
-        except asyncio.CancelledError:
-            with contextlib.suppress(Exception):
-                await asyncio.wait({done})
-            raise
-
-    def _timed(self, function: Callable[..., T], *args: Any) -> T:
-        begun = time.perf_counter()
-        try:
-            return function(*args)
-        finally:
-            self._figures.writes.add(time.perf_counter() - begun)
+        self.writer = Writer(self._figures.writes)
 
     @property
     def node(self) -> str | None:
@@ -177,7 +127,7 @@ class Host:
 
     def _make_slots(self, experiment: str, slots: int) -> None:
         """Let up to `slots` trials of an experiment run at once, unless the experiment's spec sets the limit."""
-        driven = self._named.get(experiment)
+        driven = self.driving.named.get(experiment)
         if driven is not None and driven.core.experiment.room != slots:
             driven.loop.put(SlotsChanged(time=time.time(), slots=slots))
 
@@ -187,7 +137,7 @@ class Host:
 
     def _standing(self, experiment: str) -> Standing:
         """Return the current priority and weight of an experiment, and its project."""
-        if (driven := self._named.get(experiment)) is None:
+        if (driven := self.driving.named.get(experiment)) is None:
             return Standing()
         spec = driven.core.spec
         return Standing(spec.priority, spec.weight, spec.project)
@@ -225,7 +175,7 @@ class Host:
                 self._collections.begin()
         self._poked = asyncio.Event()
         self._poked.set()  # look for the first time immediately
-        self._background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._watch())]
+        self._background = [asyncio.create_task(self.driving.keep_leases()), asyncio.create_task(self._watch())]
         self._background.append(
             asyncio.create_task(sweep_objects(self.store, self.settings.storage, self.settings.database_url))
         )
@@ -245,19 +195,13 @@ class Host:
         await self.start()
         while True:
             record = await asyncio.to_thread(self.store.experiments.get, public_id)
-            if record.id not in self.tasks:
-                if record.state.ended and not await self._is_to_go_on(record.id, record.state):
+            if record.id not in self.driving.tasks:
+                if record.state.ended and not await self.driving.is_to_go_on(record.id, record.state):
                     return str(record.state)
-                self._begin(record, executor)
-            state = await asyncio.shield(self.tasks[record.id])
-            if not await self._is_to_go_on(record.id, state):
+                self.driving.begin(record, executor)
+            state = await asyncio.shield(self.driving.tasks[record.id])
+            if not await self.driving.is_to_go_on(record.id, state):
                 return str(state)
-
-    async def _is_to_go_on(self, experiment: int, state: ExperimentState) -> bool:
-        """Return whether a paused or ended experiment has a pending command that lets it run again."""
-        wanted = "continue" if state.ended else "resume"
-        commands = await asyncio.to_thread(self.store.commands.pending, [experiment])
-        return any(command.command == wanted and command.trial is None for command in commands)
 
     async def news(self) -> list[str]:
         """Return lines for the service's log about the experiments found since the last call: those driven here, and others.
@@ -370,7 +314,7 @@ class Host:
     async def cluster(self) -> dict[str, Any]:
         """Return a description of the cluster as JSON; see `tuner.driver.hosts.overview`."""
         nodes, available = await self.executor.nodes()
-        standings = {name: self._standing(name) for name in self._named}
+        standings = {name: self._standing(name) for name in self.driving.named}
         return overview(
             nodes,
             available,
@@ -390,7 +334,7 @@ class Host:
             "owner": self.owner,
             "attended": time.monotonic() < self._attended_at + ATTENDED_S,
             "pid": os.getpid(),
-            "experiments": [d.record.public_id for d in self.driven.values()],
+            "experiments": [d.record.public_id for d in self.driving.driven.values()],
             "segments": len(self.segments),
             "groups": self.executors.stats(),
         }
@@ -403,17 +347,20 @@ class Host:
         training = self.executors.training()
         running = [self.segments[name] for name in training if name in self.segments]
         found = [
-            (self.driven[one.experiment].record.spec.scaling, self.driven[one.experiment].workers(one.ref))
+            (
+                self.driving.driven[one.experiment].record.spec.scaling,
+                self.driving.driven[one.experiment].workers(one.ref),
+            )
             for one in running
-            if one.experiment in self.driven
+            if one.experiment in self.driving.driven
         ]
         gpus = sum(workers * scaling.bundle().get("GPU", 0.0) for scaling, workers in found)
         self._figures.count_use(gpus, sum(workers for _, workers in found), time.monotonic())
         return {
             **self._figures.shown(),
-            "experiments": len(self.driven),
+            "experiments": len(self.driving.driven),
             "groups": self.executors.stats(),
-            "writer_queue": self._writer._work_queue.qsize(),
+            "writer_queue": self.writer.queue,
         }
 
     async def rest(self, keep_groups: bool) -> None:
@@ -422,7 +369,7 @@ class Host:
         keep_groups: True to keep idle groups without GPUs until their idle timeout.
         """
         async with self._starting:  # a start that is under way would continue with a closed database
-            if self.tasks:
+            if self.driving.tasks:
                 return
             await self._end_tasks(self._background)
             await self.executors.rest(keep_groups)
@@ -434,14 +381,14 @@ class Host:
     async def close(self) -> None:
         """End everything that the host runs. Experiments keep their state, and another host can take them over immediately."""
         async with self._starting:
-            await self._end_tasks([*self._background, *self.tasks.values()])
+            await self._end_tasks([*self._background, *self.driving.tasks.values()])
             await self.executors.close()
             if self.logs is not None:
                 await self.logs.flush(timeout=LOGS_S)
             await self.proposals.close()
             await self._report_server.close()
             self._collections.end()
-            self._writer.shutdown(wait=False)
+            self.writer.close()
             self.store.close()
 
     async def _end_tasks(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
@@ -450,149 +397,7 @@ class Host:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._background.clear()
 
-    # -- one experiment --------------------------------------------------------------------------------------------------
-
-    def _begin(self, record: ExperimentRecord, executor: str = "") -> None:
-        task = asyncio.create_task(self._drive(record, executor), name=record.public_id)
-        self.tasks[record.id] = task
-        task.add_done_callback(lambda done: self._forget(record, done))
-
-    def _forget(self, record: ExperimentRecord, task: asyncio.Task[ExperimentState]) -> None:
-        self.tasks.pop(record.id, None)
-        if not task.cancelled() and task.exception() is not None:  # `_drive` has logged it
-            self._not_before[record.id] = time.time() + AGAIN_S
-
-    async def _drive(self, record: ExperimentRecord, executor: str) -> ExperimentState:
-        with log_format.about(experiment=record.public_id):
-            try:
-                if self.settings.log_bytes:
-                    self.driver_logs.begin(record.public_id)
-                state = await self._drive_alone(record, executor)
-                self.driver_logs.say(record.public_id, "no longer driven here: the experiment is %s", state)
-                return state
-            except Exception as error:
-                # This is not left to `_forget`: the experiment's log is closed by then.
-                what = f"{type(error).__name__}: {error}"
-                log.error("experiment %s is no longer driven: %s", record.public_id, what, exc_info=error)
-                raise
-            finally:
-                self.driver_logs.end(record.public_id)
-
-    async def _drive_alone(self, record: ExperimentRecord, executor: str) -> ExperimentState:
-        store = self.store
-        if record.spec.executor == "local" and self.executor.name != "local":
-            executor = "trials run in processes of the driver's machine: executor is 'local'"
-        if record.spec.executor == "agents":
-            executor = "trials run on agents, which ask for them over HTTP: executor is 'agents'"
-        if record.lease_until and record.lease_until > time.time() and self._candidates.is_dead(record.driver_owner):
-            await self.write(store.drivers.release, record.id, record.driver_epoch)
-        epoch = await self.write(store.drivers.claim, record.id, self.owner, self.settings.lease_s, time.time())
-        self._claimed[record.id] = epoch
-        self.driver_logs.say(
-            record.public_id,
-            "driver %d of this experiment: tuner %s in process %d on %s, host %s, executor %s",
-            epoch, __version__, os.getpid(), socket.gethostname(), self.owner, executor or self.executor.name,
-        )  # fmt: skip
-        driven: Driven | None = None
-        try:
-            try:
-                driven = await asyncio.to_thread(Driven, self, record, epoch)  # reads and folds the whole log
-            except StoreError:
-                raise
-            except Exception as error:
-                return await self._refuse(record, epoch, error)
-            if epoch > 1:  # an earlier driver and its ranks may have been killed
-                if record.spec.executor != "agents":  # an agent may be writing a checkpoint now
-                    await asyncio.to_thread(sweep_checkpoints, self.store, driven)
-                if self.logs is not None:
-                    await find_logs(self.store, self.logs, driven)
-            slots = self.executors.of(record.spec).capacity(record.spec.scaling)
-            elastic = record.spec.scaling.elastic
-            workers = self.executors.of(record.spec).workers(record.spec.scaling) if elastic else None
-            if len(self.tasks) == 1 and (groups := self.executors.groups_in_use) is not None:
-                groups.trim(record.spec.scaling, record.spec.limits.max_concurrent_trials or slots)
-            pending = await asyncio.to_thread(store.commands.pending, [record.id])
-            commands = {c.id: as_event(c) for c in pending}
-            self._seen |= {_key(c) for c in pending}
-            self.driver_logs.say(
-                record.public_id, "the log has %d entries about %d trials; room for %s trials at once",
-                driven.core.seq, len(driven.core.trials), "any number of" if slots is None else slots,
-            )  # fmt: skip
-            self._named[record.public_id] = driven
-            self.driven[record.id] = driven  # from now on it gets commands, but its loop handles DriverStarted first
-            state = await driven.loop.run(epoch, slots, commands, executor, workers)
-            self._crashes.pop(record.public_id, None)
-            if state.ended:
-                self.executors.forget(record.public_id)
-                storage = record.spec.checkpoint.storage or self.settings.storage
-                await sweep_objects(store, storage, self.settings.database_url)
-            return state
-        except StoreError:
-            raise
-        except Exception as error:
-            if driven is None or not self._crashes_again(record, driven.core.seq):
-                raise
-            return await self._refuse(record, epoch, error)
-        finally:
-            self.driven.pop(record.id, None)
-            self._named.pop(record.public_id, None)
-            await self._leave_nothing(record)
-            if self.logs is not None:
-                await self.logs.flush(record.id, timeout=LOGS_S)
-            self._claimed.pop(record.id, None)
-            with contextlib.suppress(Exception):
-                await self.write(store.drivers.release, record.id, epoch)
-            if driven is not None:
-                await driven.close()
-
-    def _crashes_again(self, record: ExperimentRecord, seq: int) -> bool:
-        """Count a crash of this experiment's driver. Return True after CRASHES crashes without enough progress in between."""
-        reached, times = self._crashes.get(record.public_id, (-1, 0))
-        times = 1 if seq > reached + PROGRESS else times + 1
-        self._crashes[record.public_id] = (max(seq, reached), times)
-        return times >= CRASHES
-
-    async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
-        """Fail an experiment that cannot be driven, and store the reason as its error.
-
-        An experiment that had ended before keeps its state. Its driver was only to delete checkpoints.
-        """
-        log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
-        if record.state.ended and not await self._is_to_go_on(record.id, record.state):
-            return record.state
-        what = str(error) if isinstance(error, TunerError) else f"{type(error).__name__}: {error}"
-        summary = {"error": what, "reason": "the experiment cannot be driven"}
-        batch = Batch(log=[], state=ExperimentState.FAILED, summary=summary)
-        await self.write(self.store.drivers.commit, record.id, epoch, batch, time.time())
-        return ExperimentState.FAILED
-
-    async def _leave_nothing(self, record: ExperimentRecord) -> None:
-        mine = [name for name, running in self.segments.items() if running.experiment == record.id]
-        await self.executors.kill(mine, "the driver stopped driving the experiment")
-        self.executors.abandon(record.public_id, "the driver stopped driving the experiment")
-
     # -- background ------------------------------------------------------------------------------------------------------
-
-    async def _keep_leases(self) -> None:
-        wait = self.settings.lease_s / 3
-        while True:
-            await asyncio.sleep(wait)
-            wait = self.settings.lease_s / 3
-            for key, epoch in list(self._claimed.items()):
-                task = self.tasks.get(key)
-                with log_format.about(experiment=task.get_name() if task is not None else None):
-                    try:
-                        await self.write(self.store.drivers.renew, key, epoch, self.settings.lease_s, time.time())
-                    except LostLease as error:
-                        if self._claimed.get(key) != epoch:
-                            continue  # the lease was released meanwhile
-                        log.warning("%s", error)
-                        if (task := self.tasks.get(key)) is not None:
-                            task.cancel()
-                    except Exception as error:
-                        log.warning("a lease could not be renewed: %s", error)
-                        wait = min(wait, POLL_S)  # another host may claim expired leases once the database is back
-                        break
 
     async def _watch(self) -> None:
         assert self._poked is not None
@@ -603,7 +408,7 @@ class Host:
                     await self._poked.wait()
             self._poked.clear()
             try:
-                await self._take_commands()
+                await self.driving.take_commands()
                 if self._serving:
                     await self._take_experiments()
                 self._reading = True
@@ -611,29 +416,23 @@ class Host:
                 if self._reading:  # log an outage only once, since it may last
                     log.warning("the database could not be read", exc_info=True)
                 self._reading = False
-                self._failed_at = time.monotonic()
-
-    async def _take_commands(self) -> None:
-        for command in await asyncio.to_thread(self.store.commands.pending, list(self.driven)):
-            driven = self.driven.get(command.experiment_id)
-            if driven is not None and _key(command) not in self._seen:
-                self._seen.add(_key(command))
-                driven.loop.put(as_event(command), command=command.id)
+                self._read_failed_at = time.monotonic()
 
     async def _take_experiments(self) -> None:
         """Start to drive the experiments that have no live driver and that this host should drive."""
         now = time.time()
-        busy = {*self.tasks, *(key for key, until in self._not_before.items() if now < until)}
         # If reads or writes have failed, leases of live holders may have expired. The holders need a moment to renew them.
-        outage = time.monotonic() < self._failed_at + self.settings.lease_s / 2
-        found = await asyncio.to_thread(self._candidates.find, now, busy=busy, outage=outage, adopt=self._adopting)
+        outage = time.monotonic() < max(self._read_failed_at, self.writer.failed_at) + self.settings.lease_s / 2
+        found = await asyncio.to_thread(
+            self._candidates.find, now, busy=self.driving.busy(now), outage=outage, adopt=self._adopting
+        )
         for record, why, adopted in found.to_drive:
-            if record.id in self.tasks:
+            if record.id in self.driving.tasks:
                 continue
             if adopted:
-                await self.write(self.store.drivers.adopt, record.id)
+                await self.writer.write(self.store.drivers.adopt, record.id)
             self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
-            self._begin(record)
+            self.driving.begin(record)
         self._news += [how_to_go_on(record) for record in found.to_offer]
 
 
@@ -643,10 +442,6 @@ def _quotas(settings: Settings) -> dict[str, dict[str, float]]:
     for quota in settings.quotas:
         found.setdefault(quota.project, {})[quota.resource] = quota.amount
     return found
-
-
-def _key(command: CommandRecord) -> CommandKey:
-    return command.id, command.experiment_id, command.created_at
 
 
 def _on_ray(settings: Settings) -> Executor:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import cast
+from typing import Literal, cast
 
 from tuner.domain.experiment import Spec
 from tuner.domain.thinned import why_thinned
@@ -32,15 +33,20 @@ MOST_REPORTS = 500_000
 Found = list[tuple[ExperimentRecord, Space]]
 
 
-def with_earlier(store: Store, spec: Spec, inherited: Collection[str] = ()) -> Spec:
+def with_earlier(
+    store: Store, spec: Spec, inherited: Collection[str] = (), default: Literal["auto"] | None = None
+) -> Spec:
     """Return the spec with what was learned from its `warm_start`; without one, add a note if "auto" would find experiments.
 
     inherited: names in `warm_start` that a fork has from its original. If nothing can be learned from one of them any more, for
         instance because it was deleted, a note says so.
+    default: the `warm_start` that the spec's project has for specs without one. A note says where it came from.
 
     Raises:
         SpecError: `warm_start` names another experiment that does not exist, or from which nothing can be learned.
     """
+    if default is not None and spec.warm_start is None:
+        return _with_default(store, spec, default)
     if len(spec.objectives) > 1:
         if spec.warm_start:
             raise SpecError(
@@ -65,6 +71,17 @@ def with_earlier(store: Store, spec: Spec, inherited: Collection[str] = ()) -> S
             notes += [f"did not learn from {called}: {message}" for _, message in error.errors]
     learned = _learned(store, space, named)
     return replace(spec, earlier={**learned, "notes": [*notes, *cast("list[str]", learned["notes"])]})
+
+
+def _with_default(store: Store, spec: Spec, default: Literal["auto"]) -> Spec:
+    """Return the spec with the `warm_start` of its project, and with what was learned from it."""
+    words = f"warm_start={json.dumps(default)}, the default of the project {spec.project!r}"
+    if len(spec.objectives) > 1:
+        note = f"did not take {words}: an experiment with several objectives cannot learn from earlier experiments yet"
+        return replace(spec, earlier={"notes": [note]})
+    found = with_earlier(store, replace(spec, warm_start=default))
+    notes = [f"takes {words}", *cast("list[str]", found.earlier["notes"])]
+    return replace(found, earlier={**found.earlier, "notes": notes, "of_project": True})
 
 
 def _fits(store: Store, space: Space, called: str) -> tuple[ExperimentRecord, Space]:

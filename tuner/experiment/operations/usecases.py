@@ -40,7 +40,7 @@ from tuner.space.revisions import in_words
 from tuner.store import CodeRecord, Creation, ExperimentRecord, Store
 from tuner.trials.checkpoints import packages
 from tuner.trials.groups.pools.local_pool import unfit
-from tuner.usercode.entrypoints import Checker, EntrypointChecker
+from tuner.usercode.entrypoints import Checker, EntrypointChecker, TakesLong
 
 #: if the runtime_env has any of these options, workers can have packages that this process does not have
 _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
@@ -52,7 +52,7 @@ MOST_TRIES = 50
 def create_experiment(
     store: Store,
     data: Mapping[str, Any],
-    checker: Checker,
+    checker: EntrypointChecker,
     *,
     idempotency_key: str | None = None,
     storage: str | None = None,
@@ -71,10 +71,11 @@ def create_experiment(
 def creation(
     store: Store,
     data: Mapping[str, Any],
-    checker: Checker,
+    checker: EntrypointChecker,
     *,
     idempotency_key: str | None = None,
     storage: str | None = None,
+    quick: bool = False,
 ) -> Creation | ExperimentRecord:
     """Check a spec, including its entrypoint, and return the work that stores it as a new experiment.
 
@@ -85,16 +86,24 @@ def creation(
 
     Local directories of the `runtime_env` are packed into the spec's storage, or `storage` if it has none.
 
+    If `data` has no `warm_start`, the spec takes that of its project's settings. A `warm_start` of None means none.
+
+    quick: True to raise TakesLong instead of importing a function or learning from the earlier experiments of the project.
+
     Raises:
         SpecError: the spec has mistakes. The error lists all of them.
         EntrypointError: the function cannot be imported.
         Conflict: the key was used before with another spec.
     """
-    spec, names, sent = parsed(data, checker=checker)
+    checks: Checker = checker.remembered() if quick else checker
+    spec, names, sent = parsed(data, checker=checks)
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
-    code = checked_code(spec, names, sent, checker)
-    spec = packed(store, with_earlier(store, spec), storage)
+    code = checked_code(spec, names, sent, checks)
+    default = None if "warm_start" in data else store.projects.settings(spec.project).warm_start
+    if quick and default is not None:
+        raise TakesLong
+    spec = packed(store, with_earlier(store, spec, default=default), storage)
     return store.experiments.creation(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 

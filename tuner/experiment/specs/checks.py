@@ -15,7 +15,7 @@ from tuner.errors import SpecError
 from tuner.experiment.specs.messages import Errors, escape, shown
 from tuner.experiment.specs.model import SECTION, Written
 from tuner.names import resource_meant
-from tuner.trials.checkpoints.storage import is_relative
+from tuner.trials.checkpoints.storage import is_relative, unknown_scheme
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -136,6 +136,8 @@ def _check_storage(storage: str | None, errors: Errors) -> None:
                 f"{shown(storage)}, which would be a different directory in each process",
             )
         )
+    elif storage is not None and (wrong := unknown_scheme(storage)) is not None:
+        errors.append(("/checkpoint/storage", wrong))
 
 
 def _check_interval(interval_s: float | Literal["auto"] | None, errors: Errors) -> None:

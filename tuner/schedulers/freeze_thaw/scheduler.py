@@ -33,6 +33,7 @@ from tuner.schedulers.freeze_thaw.decisions.acquisition import DecisionInputs, W
 from tuner.schedulers.freeze_thaw.decisions.budget import Budget, derived, repeated_training
 from tuner.schedulers.freeze_thaw.decisions.novelty import Novelty
 from tuner.schedulers.freeze_thaw.decisions.reasons import Reasons
+from tuner.schedulers.freeze_thaw.model import early_reports
 from tuner.schedulers.freeze_thaw.model.curve_model import Evidence, Floats, Prior, Rows, one_thread
 from tuner.schedulers.freeze_thaw.model.learned import Learned
 from tuner.schedulers.freeze_thaw.model.levels import levels, tau
@@ -49,6 +50,7 @@ KEPT_TIMES = 64  # number of measured times from which a median is computed
 REFIT_GROWTH = 1.2  # the model is fitted again when the number of results has grown by this factor
 FITS_FROM_PRIOR = 7  # the first fits also start from the prior, since an early fit may be a poor optimum
 SCOUT_REACH = 0.2  # scouts are not paused before this share of max_t
+SCOUTS_WHEN_MISLED = 4  # while early reports say little, this many times scout_share is added to it
 SCOUTS_WHEN_STALLED = 2  # while scores do not improve, up to this many times scout_share is added to it
 PATIENCE = 5  # during this many full trainings at the beginning, the search never counts as stalled
 NEARLY = 0.05  # a score this share of the way from the best to the median is nearly as good as the best
@@ -56,6 +58,8 @@ SHORT_S = 0.02  # if the training between two decisions takes fewer seconds than
 QUICK_FIT_ROWS = 100  # a fit of the smaller model uses at most this many results
 FIT_S = 0.3  # after a fit, there must be this many seconds of training before the next fit
 RECENT = 10  # number of the model's latest proposals that are checked for repeats
+
+MISLED = "the early reports of trials say little about their later ones here"
 
 PRIOR = Prior()
 
@@ -79,7 +83,8 @@ class FreezeThawScheduler(Scheduler):
         scout_share: the share of all training that goes to scouts: trials that are chosen without the model and not
             paused before a fifth of max_t. Good trials that start slowly cannot be recognised early, and a model that
             has never seen such a trial does not expect one. While scores do not improve, up to three times this share
-            goes to scouts.
+            goes to scouts, and five times this share while early reports say little about later ones: trials change
+            their order, or none has improved notably since its first report.
         time_attr: must equal the experiment's time_attr. None: the experiment's.
     """
 
@@ -344,12 +349,14 @@ class FreezeThawScheduler(Scheduler):
                 return start
         if not results:
             return None
-        if may_start and self._scout_due():
+        if may_start and self._scout_due(trials):
             reach = at(self.context.time_attr, self._scout_end)
             why = (
                 f"started: a scout, chosen without the model and not paused before {reach}, "
                 "because a good trial that starts slowly cannot be recognised earlier"
             )
+            if self._misled(trials):
+                why += f"; there are {1 + SCOUTS_WHEN_MISLED} times as many scouts as usual, because {MISLED}"
             return self._spread(trials, state.scouts, why, scout=True)
         if not self._by_model(trials) and (quickly := self._without_model(trials, may_start)) is not None:
             return quickly
@@ -624,12 +631,19 @@ class FreezeThawScheduler(Scheduler):
         pace: list[float] = self.state.pace
         return training * statistics.median(pace) if pace else math.inf
 
-    def _scout_due(self) -> bool:
+    def _scout_due(self, trials: Population) -> bool:
         state: FreezeThawState = self.state
         if self._cube.discrete or len(self._levels) < 3 or self._scout_end <= self._levels[1]:
             return False
-        share = self.scout_share * (1 + SCOUTS_WHEN_STALLED * self._stalled())
-        return state.scouted < share * state.spent
+        more = SCOUTS_WHEN_MISLED if self._misled(trials) else SCOUTS_WHEN_STALLED * self._stalled()
+        return state.scouted < self.scout_share * (1 + more) * state.spent
+
+    def _misled(self, trials: Population) -> bool:
+        results = self._inside(trials)
+        count = early_reports.settled(len(results))
+        if self._cache.misled is None or self._cache.misled[0] != count:
+            self._cache.misled = count, early_reports.mislead(results[:count], self._levels)
+        return self._cache.misled[1]
 
     def _stalled(self) -> float:
         """Return the share of all training that came after the first score that is nearly as good as the best.
@@ -670,3 +684,4 @@ class _Cache:
     novelty: Novelty = field(default_factory=Novelty)
     points: dict[int, Floats] = field(default_factory=dict)
     inside: dict[int, bool] = field(default_factory=dict)
+    misled: tuple[int, bool] | None = None  # the number of results that were judged, and the judgement

@@ -29,6 +29,7 @@ from tuner.schedulers.base import (
     SchedulerContext,
     TrialEnded,
     TrialReported,
+    TrialRestarted,
     TrialStarted,
     can_resume,
 )
@@ -188,6 +189,11 @@ class PopulationBasedTraining(Scheduler):
         match fact:
             case TrialStarted(trial=number):
                 state.moves[number] = [Move(number, 0, dict(trials[number].params))]
+            case TrialRestarted(trial=number) if _went_back(trials[number]):
+                moves, params = state.moves[number], dict(trials[number].params)
+                before = [count for count, move in enumerate(moves, 1) if move.params == params]
+                moves.append(Move(number, fact.iteration, params, number, before[-1] if before else 1))
+                state.due[number] = fact.t + self.perturbation_interval
             case TrialReported(trial=number) if fact.t >= self._due(number):
                 self._rank(number, fact.score)
                 state.due[number] = fact.t + self.perturbation_interval
@@ -382,3 +388,9 @@ class PopulationBasedTraining(Scheduler):
             if not found or found[-1]["params"] != move.params:
                 found.append({"iteration": move.iteration, "params": dict(move.params), "trial": move.trial})
         return found
+
+
+def _went_back(trial: Trial) -> bool:
+    """Return whether the trial's newest segment starts from its own checkpoint from before an exploit that was undone."""
+    source, inherited = trial.segments[-1].source, trial.inherited
+    return source is not None and source == inherited and source.id in trial.checkpoints

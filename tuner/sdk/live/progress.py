@@ -249,7 +249,7 @@ class Progress:
         elif record.no_best and not record.state.ended:
             text.append(f"\nno best trial yet: {record.no_best}", "yellow")
         if record.reason and record.state.ended:
-            text.append(f"\nended: {printable(record.reason)}", "dim")
+            text.append(f"\nended: {printable(record.reason)}{_left_out(record)}", "dim")
         if record.error and not (record.state.ended and record.error in record.reason):
             text.append(f"\n{printable(record.error)}", "red")
         if record.state is ExperimentState.FAILED and record.counts.get("failed"):
@@ -321,6 +321,15 @@ def _stage(record: ExperimentRecord) -> str:
         return "starting the driver"
     counts = {state for state, n in record.counts.items() if n}
     return "starting workers" if record.state is ExperimentState.RUNNING and counts <= {"pending"} else ""
+
+
+def _left_out(record: ExperimentRecord) -> str:
+    """Return words about the trials that an ended search has not started; empty if it has started all of them."""
+    samples, started = record.spec.num_samples or 0, sum(record.counts.values())
+    search = record.spec.resolved.get("search") or record.spec.search
+    if started >= samples or search.get("type") == "grid":  # then num_samples is the number of runs of the grid
+        return ""
+    return f"; {samples - started} of {samples} trials {'was' if samples - started == 1 else 'were'} not started"
 
 
 def _finished(record: ExperimentRecord) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import os
 import threading
 import time as clock
 from collections.abc import Callable, Iterator, Sequence
@@ -91,6 +93,7 @@ class Database:
         self.backend = engine.dialect.name  # sqlite | postgresql
         self._lock = threading.Lock()
         self._write_connection: Any = None
+        self._file: tuple[int, int] | None = None  # SQLite's file, once this process has written to it
         self._joining = threading.Lock()
         self._shares: list[Share[Any]] = []  # in the order of arrival; the first one's thread leads or will lead
         self._has_leader = False
@@ -114,6 +117,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
+        self._check_file()
         with translated(self.backend), self.engine.connect() as connection:
             yield connection
 
@@ -131,8 +135,10 @@ class Database:
         first write would fail immediately, regardless of the timeout.
         """
         with self._lock, translated(self.backend):
+            self._check_file()
             if self._write_connection is None:
                 self._write_connection = self.engine.raw_connection()
+                self._file = self._file or self._identity()
             raw = self._write_connection.driver_connection
             try:
                 cursor = Cursor(raw.cursor(), self.backend)
@@ -145,6 +151,28 @@ class Database:
             except BaseException:
                 self._roll_back(raw)
                 raise
+
+    def _check_file(self) -> None:
+        """Raise StoreError if SQLite's file is another one than at the first write.
+
+        A process can write to a file that was deleted. Nobody would notice before its end, when everything is lost.
+        """
+        if self._file is not None and self._identity() != self._file:
+            raise StoreError(
+                f"the database {self.engine.url.database} was deleted or replaced while it was in use: what was in it is "
+                "lost for this process, which can store nothing more"
+            )
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Return the device and the inode of SQLite's file, or None if there is none."""
+        path = self.engine.url.database
+        if self.backend != "sqlite" or not path or path == ":memory:":
+            return None
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def write_together(self, work: Callable[[Cursor], T], order: str = "") -> T:
         """Call `work` in a transaction on the connection for writing. Return its result after the commit.
@@ -182,7 +210,16 @@ class Database:
                 self._withdraw(shares)
                 raise
         if not first.is_done:
+            self._lead_uninterrupted()
+
+    def _lead_uninterrupted(self) -> None:
+        """Lead in another thread if this is the main thread, because Ctrl-C would break off the writes of all threads there."""
+        if threading.current_thread() is not threading.main_thread():
             self._lead()
+            return
+        leader = threading.Thread(target=contextvars.copy_context().run, args=(self._lead,), name="tuner-commit")
+        leader.start()
+        leader.join()
 
     def _lead(self) -> None:
         """Write the shares of all threads that wait, in one transaction. Then let the first thread that came since lead."""

@@ -437,6 +437,15 @@ audit = Table(
     Column("project", String(100)),  # of the token; NULL: all projects
 )
 
+project = Table(
+    "project",
+    metadata,
+    # Only projects whose settings differ from the defaults have a row.
+    Column("name", String(100), primary_key=True),
+    Column("warm_start", String(16), nullable=False),  # of new experiments that do not name their own: auto
+    Column("changed_at", Real, nullable=False),
+)
+
 webhook = Table(
     "webhook",
     metadata,

@@ -394,6 +394,10 @@ class Writer:
             case e.CheckpointSaved():
                 segment = self._segment(event.trial, event.segment)
                 self._write_checkpoint(cursor, segment, event.checkpoint, event.time)
+            case e.DriverStarted():
+                for info in event.uploaded:
+                    done = "UPDATE checkpoint SET state = 'ready' WHERE public_id = ? AND state = 'uploading'"
+                    cursor.execute(done, (info.id,))
             case e.CheckpointDeleted():
                 cursor.execute("UPDATE checkpoint SET state = 'deleted' WHERE public_id = ?", (event.checkpoint,))
             case e.UploadFailed():

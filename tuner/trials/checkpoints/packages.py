@@ -15,8 +15,8 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tuner.errors import SpecError
-from tuner.trials.checkpoints.storage import join, place
+from tuner.errors import CheckpointError, SpecError
+from tuner.trials.checkpoints.storage import join, place, unknown_scheme
 
 _SKIPPED = (".git", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 _LIMIT = 500 << 20
@@ -62,6 +62,34 @@ def uris(runtime_env: Mapping[str, Any]) -> list[str]:
     return [value for value in places if isinstance(value, str) and "://" in value]
 
 
+def unpacked(runtime_env: Mapping[str, Any], folder: str) -> tuple[str | None, list[str]]:
+    """Unpack the packages of a `runtime_env` into a folder. Return the `working_dir` there, and the entries for `sys.path`.
+
+    Packages at URIs that only Ray can read are left out, such as https://.
+
+    Raises:
+        CheckpointError: a package is missing or cannot be read.
+    """
+    directory, modules = runtime_env.get("working_dir"), runtime_env.get("py_modules") or ()
+    found = [_unpacked(uri, os.path.join(folder, str(i))) for i, uri in enumerate((directory, *modules))]
+    return found[0], [path for path in found if path is not None]
+
+
+def _unpacked(uri: Any, folder: str) -> str | None:
+    """Unpack a package. Return the directory to import from, or the path of a wheel; None if Ray alone can read it."""
+    if not isinstance(uri, str) or "://" not in uri or unknown_scheme(uri) is not None:
+        return None
+    content = place(uri).read()
+    if content is None:
+        raise CheckpointError(f"the package {uri} is missing")
+    os.makedirs(folder)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:  # a wheel is a zip file, too
+        archive.extractall(folder)
+    inside = os.listdir(folder)
+    is_wheel = uri.partition("?")[0].endswith(".whl")
+    return os.path.join(folder, inside[0]) if len(inside) == 1 and not is_wheel else folder
+
+
 def _is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike) and "://" not in os.fspath(value)
 
@@ -84,9 +112,8 @@ def _shipped(
         content, suffix = _pack(real, name, excludes, pointer), ".zip"
     else:
         raise SpecError(f"there is no directory, .zip or .whl at {real}", pointer)
-    file_name = f"{hashlib.blake2b(content, digest_size=16).hexdigest()}{suffix}"
-    if suffix == ".whl":  # a wheel keeps its file name, because pip reads the version from it
-        file_name = os.path.basename(real)
+    content_hash = hashlib.blake2b(content, digest_size=16).hexdigest()
+    file_name = f"{content_hash}{suffix}" if suffix != ".whl" else _wheel_name(os.path.basename(real), content_hash)
     target = place(join(storage, "packages", file_name))
     uri = f"file://{target.path}" if target.local else target.uri
     if suffix == ".zip":
@@ -95,6 +122,19 @@ def _shipped(
     if target.size() is None:
         target.write(content)
     return uri
+
+
+def _wheel_name(name: str, content_hash: str) -> str:
+    """Return the name of a wheel with the hash of its content in the build tag.
+
+    pip reads the version and the platform from the name, and Ray keeps one file of a name. Otherwise, a wheel that was built
+    again without a new version would be taken for the earlier one.
+    """
+    parts = name.split("-")
+    if len(parts) not in (5, 6):
+        return name
+    build = f"{parts[2]}_" if len(parts) == 6 else "0_"
+    return "-".join([*parts[:2], f"{build}{content_hash}", *parts[-3:]])
 
 
 def _pack(directory: str, name: str, excludes: Sequence[str], pointer: str) -> bytes:

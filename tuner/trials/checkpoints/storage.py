@@ -220,6 +220,18 @@ def place(uri: str | os.PathLike[str]) -> Place:
     return Place(text, path, base)
 
 
+_SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "hf", "s3", "viewfs")
+
+
+def unknown_scheme(uri: str) -> str | None:
+    """Return what is wrong with the scheme of a storage URI, or None. This neither loads pyarrow nor connects to anything."""
+    scheme, mark, _ = uri.partition("://")
+    if not mark or scheme in _SCHEMES or scheme.startswith("fsspec+"):
+        return None
+    expected = ", ".join(f"{name}://" for name in _SCHEMES)
+    return f"unknown kind of storage {scheme}://; expected a path or a URI with {expected} or fsspec+NAME://"
+
+
 def is_relative(uri: str) -> bool:
     """Return whether the meaning of this path depends on the working directory of the process."""
     return "://" not in uri and not uri.startswith(("/", "~", "$"))

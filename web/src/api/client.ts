@@ -17,6 +17,7 @@ import type {
   Page,
   Problem,
   ProfileAsked,
+  ProjectPatch,
   SegmentItem,
   Webhook,
 } from "./types";
@@ -295,9 +296,11 @@ export const api = {
       signal,
     ),
   projects: (signal?: AbortSignal) => answered(http.GET("/api/v1/projects", { ...aborting(signal) }), signal),
+  changeProject: (project: string, body: ProjectPatch) =>
+    answered(http.PATCH("/api/v1/projects/{project}", { params: { path: { project } }, body: body as never })),
   cluster: (signal?: AbortSignal) => answered(http.GET("/api/v1/cluster", { ...aborting(signal) }), signal),
   audit: (signal?: AbortSignal) =>
-    answered(http.GET("/api/v1/audit", { params: { query: { page_size: 50 } }, ...aborting(signal) }), signal),
+    answered(http.GET("/api/v1/audit", { params: { query: { page_size: 200 } }, ...aborting(signal) }), signal),
   /** `where`: conditions of the service; only trials that meet them are used. */
   importance: (id: string, metric: string | null, where: readonly string[], signal?: AbortSignal) =>
     answered(

@@ -1043,7 +1043,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the projects that have experiments or a quota, with what their experiments have used.
+         * List the projects that have experiments, settings or a quota, with what their experiments have used.
          * @description Return the projects that the caller may see.
          */
         get: operations["projects_projects"];
@@ -1053,6 +1053,27 @@ export interface paths {
         options?: never;
         head?: never;
         patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{project}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get a project with its settings, and with what its experiments have used. */
+        get: operations["projects_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /**
+         * Change the settings of a project, which need not have experiments yet; for editors.
+         * @description Change what experiments get that are created from now on. Experiments that exist keep what they have.
+         */
+        patch: operations["projects_change"];
         trace?: never;
     };
     "/api/v1/session": {
@@ -2699,6 +2720,16 @@ export interface components {
              */
             forked_from: string | null;
             /**
+             * Warm Start
+             * @description the earlier experiments to learn from, as in the spec or, if it had none, in the settings of the project
+             */
+            warm_start: "auto" | string[] | null;
+            /**
+             * Learned From
+             * @description the names of the experiments from which something was learned when this one was created
+             */
+            learned_from: string[];
+            /**
              * Abandoned
              * @description true if the experiment's script has ended, so that no driver drives the experiment; a user can resume it
              */
@@ -3704,7 +3735,7 @@ export interface components {
         };
         /**
          * Project
-         * @description A project that has experiments, or a quota of its own.
+         * @description A project that has experiments, settings, or a quota of its own.
          */
         Project: {
             /**
@@ -3754,6 +3785,11 @@ export interface components {
             quota: {
                 [key: string]: number;
             };
+            /**
+             * Warm Start
+             * @description the warm_start of new experiments whose spec has none; auto: they learn from earlier experiments of the project with the same metric and a similar space; null: they do not
+             */
+            warm_start: "auto" | null;
         };
         /** ProjectList */
         ProjectList: {
@@ -5911,6 +5947,18 @@ export interface components {
              * @default null
              */
             threshold: number | null;
+        };
+        /**
+         * ProjectPatch
+         * @description The body of a request that changes the settings of a project. Settings that are left out keep their values.
+         */
+        ProjectPatch: {
+            /**
+             * Warm Start
+             * @description the warm_start of new experiments whose spec has none; auto: they learn from earlier experiments of the project with the same metric and a similar space; null: they do not
+             * @default null
+             */
+            warm_start: "auto" | null;
         };
         /**
          * ExperimentPatch
@@ -12075,6 +12123,171 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    projects_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description the name of the project */
+                project: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Project"];
+                };
+            };
+            /** @description the client already has this answer: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is required, and this request has no valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description an object that the path names does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request has mistakes */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    projects_change: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description the name of the project */
+                project: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ProjectPatch"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Project"];
+                };
+            };
+            /** @description a token is required, and this request has no valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description an object that the path names does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body arrives too slowly */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than 16 MiB, or 100 MiB for a zip file */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body does not have the media type of this route, or is not UTF-8 */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -16,6 +16,7 @@ export type CurveSegment = Schemas["CurveSegment"];
 export type BestSoFar = Schemas["BestSoFar"];
 export type BestOverTime = Schemas["BestSoFarOf"];
 export type Project = Schemas["Project"];
+export type ProjectPatch = Schemas["ProjectPatch"];
 export type TrialCurves = Schemas["TrialCurves"];
 export type SegmentItem = Schemas["SegmentItem"];
 export type Decision = Schemas["Decision"];

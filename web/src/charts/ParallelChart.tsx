@@ -1,5 +1,5 @@
 import { useComputedColorScheme } from "@mantine/core";
-import { useEffect, useMemo, useRef, useState, type KeyboardEvent, type PointerEvent } from "react";
+import { useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent, type PointerEvent } from "react";
 import type { Trial } from "../api/types";
 import { palette, rankedOf, shade, shareOfRank } from "../curves/colours";
 import type { Brushes, Chosen } from "../pages/address";
@@ -89,8 +89,9 @@ export function ParallelChart(props: ParallelChartProps) {
       }));
   }, [trials, dimensions, rank, layout]);
 
-  useEffect(() => {
-    if (!lower.current || width === 0) return;
+  // In the frame of the axes: an effect after it may come late, and the lines would not fit the axes meanwhile.
+  useLayoutEffect(() => {
+    if (!lower.current || room === 0) return;
     const context = clear(lower.current, width, height);
     const colours = palette(theme);
     context.lineWidth = lines.length > 300 ? 0.8 : 1.2;
@@ -109,10 +110,10 @@ export function ParallelChart(props: ParallelChartProps) {
     };
     if (only !== null) draw(false);
     draw(true);
-  }, [lines, layout, only, rank, theme, width, height]);
+  }, [lines, layout, only, rank, theme, room, width, height]);
 
-  useEffect(() => {
-    if (!upper.current || width === 0) return;
+  useLayoutEffect(() => {
+    if (!upper.current || room === 0) return;
     const context = clear(upper.current, width, height);
     for (const number of new Set([...colours.keys(), selected, pointed])) {
       const line = number === null ? undefined : lines.find((one) => one.number === number);
@@ -127,7 +128,7 @@ export function ParallelChart(props: ParallelChartProps) {
         context.stroke();
       }
     }
-  }, [lines, layout, colours, selected, pointed, rank, theme, width, height]);
+  }, [lines, layout, colours, selected, pointed, rank, theme, room, width, height]);
 
   const share = (event: PointerEvent<SVGElement>) => {
     const top = event.currentTarget.closest("svg")!.getBoundingClientRect().top;

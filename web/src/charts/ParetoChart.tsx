@@ -1,5 +1,5 @@
 import { useComputedColorScheme } from "@mantine/core";
-import { useEffect, useMemo, useRef, useState, type PointerEvent } from "react";
+import { useLayoutEffect, useMemo, useRef, useState, type PointerEvent } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { colourAt } from "../curves/colours";
 import { config, metric as written } from "../format";
@@ -55,7 +55,7 @@ export function ParetoChart(props: ParetoChartProps) {
     bottom - ((y - plane.y.min) / (plane.y.max - plane.y.min)) * (bottom - TOP),
   ];
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!canvas.current || width === 0) return;
     const context = clear(canvas.current, width, height);
     const strong = colourAt(1, theme);

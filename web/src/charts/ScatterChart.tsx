@@ -1,5 +1,5 @@
 import { useComputedColorScheme } from "@mantine/core";
-import { useEffect, useRef, useState, type MouseEvent } from "react";
+import { useLayoutEffect, useRef, useState, type MouseEvent } from "react";
 import type { Trial } from "../api/types";
 import { palette, rankedOf, shade, shareOfRank } from "../curves/colours";
 import { config, metric as written } from "../format";
@@ -59,7 +59,7 @@ export function ScatterChart(props: ScatterChartProps) {
   const py = (y: number | null) =>
     y === null ? height - BOTTOM - ABSENT_ROOM / 2 : bottom - inset - y * (bottom - TOP - 2 * inset);
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!canvas.current || width === 0) return;
     const context = clear(canvas.current, width, height);
     const shades = palette(theme);

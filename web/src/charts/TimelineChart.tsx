@@ -1,5 +1,5 @@
 import { useComputedColorScheme } from "@mantine/core";
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useLayoutEffect, useMemo, useRef, useState } from "react";
 import { ticks } from "../curves/ticks";
 import { duration } from "../format";
 import { clear } from "./canvas";
@@ -33,7 +33,7 @@ export function TimelineChart({ lanes, seconds, label, selected, onSelect }: Tim
   );
   const height = TOP + lanes.length * LANE + 6;
   const marks = ticks("time", 0, Math.max(1e-3, seconds), { pixels: frame.right - frame.left, horizontal: true });
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!canvas.current || width === 0) return;
     const context = clear(canvas.current, width, height);
     lanes.forEach((lane, i) => {

@@ -229,6 +229,7 @@ function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
         workers: one.scaling.num_workers,
         entrypoint: one.entrypoint,
         project: one.project,
+        "learned from": one.learned_from.join(", ") || null,
         ...section("scheduler", one.resolved?.scheduler ?? one.scheduler),
         ...section("search", one.resolved?.search ?? one.search),
       })),

@@ -199,10 +199,7 @@ export default function ExperimentsPage() {
                     Method
                   </th>
                   <th scope="col" className={classes.right}>
-                    Started
-                  </th>
-                  <th scope="col" className={classes.right}>
-                    Duration
+                    Started, duration
                   </th>
                 </tr>
               </thead>
@@ -357,8 +354,8 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
       <td className={classes.wide}>{experiment.method}</td>
       <td className={classes.right} title={moment(experiment.started_at ?? experiment.created_at)}>
         {ago(experiment.started_at ?? experiment.created_at, now)}
+        <span className={classes.took}>{duration(elapsed(experiment.started_at, experiment.ended_at, now))}</span>
       </td>
-      <td className={classes.right}>{duration(elapsed(experiment.started_at, experiment.ended_at, now))}</td>
     </tr>
   );
 }

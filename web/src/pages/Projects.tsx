@@ -1,5 +1,5 @@
-import { Anchor, Skeleton } from "@mantine/core";
-import { useQuery } from "@tanstack/react-query";
+import { Anchor, NativeSelect, Skeleton } from "@mantine/core";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "react-router";
 import { api } from "../api/client";
 import type { Project } from "../api/types";
@@ -10,8 +10,11 @@ import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
 import classes from "./SettingsPage.module.css";
 
-/** The projects, with what their experiments have used and may hold. A click on one lists its experiments. */
-export function Projects() {
+const AUTO = "from earlier ones of the project";
+const NONE = "from none";
+
+/** The projects, with what their experiments have used and may hold, and their settings. A click on one lists its experiments. */
+export function Projects({ mayChange }: { mayChange: boolean }) {
   const projects = useQuery({ queryKey: ["projects"], queryFn: ({ signal }) => api.projects(signal) });
   if (projects.isError && !projects.data)
     return <ProblemBox error={projects.error} what="list of projects" retry={() => void projects.refetch()} />;
@@ -36,6 +39,9 @@ export function Projects() {
                 <th scope="col">CPU hours used</th>
                 <th scope="col">Quota</th>
                 <th scope="col">Latest experiment</th>
+                <th scope="col" title="The warm_start of new experiments whose spec has none">
+                  New experiments learn
+                </th>
               </tr>
             </thead>
             <tbody>
@@ -57,6 +63,7 @@ export function Projects() {
                   <td>{hours(one.cpu_hours)}</td>
                   <td>{quotaWords(one)}</td>
                   <td>{one.latest_at ? moment(one.latest_at) : "none"}</td>
+                  <td>{mayChange ? <WarmStart project={one} /> : one.warm_start === "auto" ? AUTO : NONE}</td>
                 </tr>
               ))}
             </tbody>
@@ -64,6 +71,35 @@ export function Projects() {
         </div>
       )}
     </Panel>
+  );
+}
+
+/** What new experiments of a project learn from, if their specs do not say. */
+function WarmStart({ project }: { project: Project }) {
+  const client = useQueryClient();
+  const change = useMutation({
+    mutationFn: (warm_start: Project["warm_start"]) => api.changeProject(project.name, { warm_start }),
+    onSettled: () => {
+      void client.invalidateQueries({ queryKey: ["audit"] });
+      return client.invalidateQueries({ queryKey: ["projects"] });
+    },
+  });
+  const shown = change.isPending ? change.variables : project.warm_start;
+  return (
+    <span className={classes.sure}>
+      <NativeSelect
+        size="xs"
+        aria-label={`New experiments of ${project.name} learn`}
+        disabled={change.isPending}
+        value={shown ?? "none"}
+        data={[
+          { value: "none", label: NONE },
+          { value: "auto", label: AUTO },
+        ]}
+        onChange={(event) => change.mutate(event.currentTarget.value === "auto" ? "auto" : null)}
+      />
+      {change.isError && <span role="alert">{change.error.message}</span>}
+    </span>
   );
 }
 

@@ -25,6 +25,7 @@ export function specOf(experiment: Experiment): Spec {
   const several = experiment.objectives.length > 1;
   const parts: Record<string, unknown> = {
     name: experiment.name,
+    project: experiment.project === "default" ? null : experiment.project,
     entrypoint: experiment.entrypoint,
     metric: several ? experiment.objectives.map(({ metric }) => metric) : experiment.metric,
     mode: several ? experiment.objectives.map(({ mode }) => mode) : experiment.mode,
@@ -36,6 +37,7 @@ export function specOf(experiment: Experiment): Spec {
     max_t: experiment.max_t,
     time_attr: experiment.time_attr === "training_iteration" ? null : experiment.time_attr,
     seed: experiment.seed,
+    warm_start: experiment.warm_start,
     scaling: plain(experiment.scaling),
     limits: plain(experiment.limits),
   };

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.driver.bench import Bench, deletions, launches
 from tuner.domain import events as e
+from tuner.domain.decisions import Note
 from tuner.domain.events import Failure
 from tuner.driver.core.state.checkpoints import CheckpointLedger
+from tuner.driver.core.state.effects import Effects
 
 ONE = {"num_samples": 1, "limits": {"max_concurrent_trials": 1, "max_failures": 3}}
 LOST = Failure(kind="system", cause="node_lost", message="its node was lost")
@@ -80,8 +84,15 @@ def test_a_torn_checkpoint_is_given_up_for_the_newest_older_one_without_counting
     assert bench.core.trials[0].failures == 0
 
 
-def exploited() -> Bench:
-    """Return a core in which trial 0 has just exploited trial 3. Both had saved checkpoints before."""
+def notes(out: Effects) -> list[str]:
+    return [entry.reason for _, entry in out.log if isinstance(entry, Note)]
+
+
+def exploited(leaves: bool = True) -> Bench:
+    """Return a core in which trial 0 has just exploited trial 3. Both had saved checkpoints before.
+
+    leaves: False if its ranks have not ended yet.
+    """
     bench = Bench(
         num_samples=4,
         scheduler={"type": "pbt", "perturbation_interval": 1},
@@ -93,12 +104,13 @@ def exploited() -> Bench:
     for number, loss in ((0, 0.9), (1, 0.6), (2, 0.5), (3, 0.1), (0, 0.9)):
         bench.reported(number, loss=loss, checkpoint=True)
         bench.verdict(number)
-    bench.ended(0, "left")
-    assert bench.core.trials[0].segments[-1].cause == "exploit"
+    if leaves:
+        bench.ended(0, "left")
+        assert bench.core.trials[0].segments[-1].cause == "exploit"
     return bench
 
 
-def test_what_is_left_of_a_trial_never_crosses_an_exploit() -> None:
+def test_a_trial_goes_back_behind_an_exploit_only_if_nothing_newer_is_left() -> None:
     bench = exploited()
     assert source(bench, 0) == "ckp_3_1_1"
     bench.started(0)
@@ -108,9 +120,48 @@ def test_what_is_left_of_a_trial_never_crosses_an_exploit() -> None:
     assert source(bench, 0) == "ckp_0_2_2"
     bench.ended(0, "failed", TORN)
     assert source(bench, 0) == "ckp_3_1_1"  # the exploit's own source
+    out = bench.ended(0, "failed", TORN)
+    assert source(bench, 0) == "ckp_0_1_2"  # what it had before the exploit
+    assert any("continues from its own checkpoint of iteration 2" in reason for reason in notes(out))
     bench.ended(0, "failed", TORN)
-    assert source(bench, 0) is None  # and not what it had before the exploit
-    assert "ckp_0_1_1" in bench.core.trials[0].checkpoints
+    assert source(bench, 0) == "ckp_0_1_1"
+    bench.ended(0, "failed", TORN)
+    assert source(bench, 0) is None
+
+
+def test_a_trial_whose_donor_is_lost_has_its_own_configuration_again() -> None:
+    bench = exploited()
+    trial = bench.core.trials[0]
+    before, copied = dict(trial.segments[0].params), dict(trial.params)
+    assert before != copied
+    bench.ended(0, "failed", TORN)
+    assert (trial.params, trial.segments[-1].params) == (before, before)
+    assert (trial.segments[-1].cause, trial.segments[-1].start_iteration) == ("retry", 2)
+    bench.started(0)
+    scheduler: Any = bench.core.scheduler
+    held = [(item["iteration"], item["params"]) for item in scheduler.schedule_of(0)]
+    assert held == [(0, before)]
+    bench.reported(3, loss=0.05, checkpoint=True)
+    bench.reported(0, loss=0.95, checkpoint=True)
+    assert bench.verdict(0) == "exploit", "its next interval ends one iteration after its own checkpoint"
+
+
+def test_a_planned_copy_of_a_checkpoint_that_is_lost_meanwhile_starts_from_the_trials_own() -> None:
+    bench = exploited(leaves=False)
+    bench.ended(3, "failed", LOST)  # the donor itself starts from the checkpoint, and finds it torn
+    bench.ended(3, "failed", TORN)
+    before = dict(bench.core.trials[0].segments[0].params)
+    out = bench.ended(0, "left")
+    segment = bench.core.trials[0].segments[-1]
+    assert (source(bench, 0), segment.params, segment.cause) == ("ckp_0_1_2", before, "retry")
+    assert any("because the checkpoint that it was to copy is lost" in reason for reason in notes(out))
+
+
+def test_an_exploit_in_the_log_of_an_older_version_does_not_go_back() -> None:
+    bench = exploited()
+    bench.core.trials[0].goes_back = False  # what a decision without the field leads to
+    bench.ended(0, "failed", TORN)
+    assert source(bench, 0) is None
 
 
 def test_a_donors_checkpoint_stays_while_a_trial_would_start_from_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from tests.driver import stop_functions
 from tuner.driver.hosts.helpers.judge import Judge
 from tuner.schedulers.functions import NamedFunction, Unloaded, sealed
+from tuner.trials.checkpoints.packages import ship
 
 MODULE = "tests.driver.stop_functions"
 Make = Callable[..., Judge]
@@ -30,7 +32,8 @@ async def judge_of(tmp_path: Path) -> AsyncIterator[Make]:
 
     def make(*functions: Unloaded, **options: Any) -> Judge:
         environ = {"MARKER": str(tmp_path / "marker")}
-        made.append(Judge(functions, sys_path=[os.getcwd()], environ=environ, **options))
+        runtime_env = {"env_vars": environ, **options.pop("runtime_env", {})}
+        made.append(Judge(functions, sys_path=[os.getcwd()], runtime_env=runtime_env, **options))
         return made[-1]
 
     yield make
@@ -102,3 +105,32 @@ async def test_nothing_is_imported_here() -> None:
     assert stop_functions.__name__ in sys.modules
     function = NamedFunction("tests.driver.not_imported:f")
     assert sealed(function) is function
+
+
+async def test_functions_are_imported_from_the_packages_that_the_trials_have(judge_of: Make, tmp_path: Path) -> None:
+    for name in ("code", "lib"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "code" / "shipped_rules.py").write_text(
+        "import pathlib, shipped_lib.limits as limits\n"
+        "def stop(number, metrics):\n"
+        "    return metrics['loss'] < limits.BOUND and pathlib.Path('here').read_text() == 'yes'\n"
+    )
+    (tmp_path / "code" / "here").write_text("yes")
+    (tmp_path / "lib" / "shipped_lib").mkdir()
+    (tmp_path / "lib" / "shipped_lib" / "limits.py").write_text("BOUND = 0.5\n")
+    given = {"working_dir": str(tmp_path / "code"), "py_modules": [str(tmp_path / "lib" / "shipped_lib")]}
+    runtime_env = ship(given, str(tmp_path / "storage"))
+    shutil.rmtree(tmp_path / "code")
+    shutil.rmtree(tmp_path / "lib")
+    judge = judge_of(NamedFunction("shipped_rules:stop"), runtime_env=runtime_env)
+    assert [await ask(judge, loss=0.4), await ask(judge, loss=0.6)] == [[{"stop": True}], [{"stop": False}]]
+    folder = judge._unpacked
+    await judge.close()
+    assert folder is not None
+    assert not Path(folder.name).exists()
+
+
+async def test_a_package_that_is_missing_is_an_error(judge_of: Make, tmp_path: Path) -> None:
+    judge = judge_of(named("at_two"), runtime_env={"working_dir": f"file://{tmp_path}/gone.zip"})
+    [answer] = await ask(judge)
+    assert "gone.zip is missing" in answer["text"]

@@ -18,7 +18,7 @@ from tuner.driver.hosts.measures.driver_log import NAME, DriverLogs
 from tuner.errors import LostLease
 from tuner.experiment.logs import driver_log, driver_log_path
 from tuner.settings import Settings
-from tuner.store import ExperimentRecord
+from tuner.store import ExperimentRecord, StoreUnavailable
 from tuner.trials.groups.cluster import cut_nodes
 
 log = logging.getLogger("tuner.trials.groups.watch")
@@ -99,7 +99,8 @@ def test_a_driver_adds_to_the_log_of_the_one_before(logs: DriverLogs, tmp_path: 
     assert [line.rpartition(" ")[2] for line in text(tmp_path, "exp_a").splitlines()] == ["one", "two"]
 
 
-def test_a_host_without_experiments_takes_no_messages(tmp_path: Path) -> None:
+def test_a_host_without_experiments_takes_no_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(NAME), "level", logging.NOTSET)  # an earlier test may have set it
     logs = DriverLogs(tmp_path, 4000, own_process=False)
     logs.begin("exp_a")
     assert logs in logging.getLogger(NAME).handlers
@@ -176,25 +177,25 @@ class Drives:
         self.host = host
         self.first, self.second = (host.store.experiments.create(a_spec()) for _ in range(2))
         self.end = asyncio.Event()
-        monkeypatch.setattr(host, "_drive_alone", self._drive_alone)
+        monkeypatch.setattr(host.driving, "_claim_and_drive", self._claim_and_drive)
 
     async def first_drives(self) -> None:
         await self.end.wait()
 
-    async def _drive_alone(self, record: ExperimentRecord, executor: str) -> ExperimentState:
-        self.host._claimed[record.id] = 1
+    async def _claim_and_drive(self, record: ExperimentRecord, executor: str) -> ExperimentState:
+        self.host.driving.claimed[record.id] = 1
         try:
             await (self.first_drives() if record.id == self.first.id else self.end.wait())
         finally:
-            self.host._claimed.pop(record.id)
+            self.host.driving.claimed.pop(record.id)
         return ExperimentState.COMPLETED
 
     async def until_first_ends(self) -> None:
         """Drive both experiments until the first one is not driven any more, then end the second one."""
-        self.host._begin(self.second)
-        self.host._begin(self.first)
-        ended = self.host.tasks[self.first.id]
-        other = self.host.tasks[self.second.id]
+        self.host.driving.begin(self.second)
+        self.host.driving.begin(self.first)
+        ended = self.host.driving.tasks[self.first.id]
+        other = self.host.driving.tasks[self.second.id]
         await asyncio.wait({ended}, timeout=10)
         assert ended.done()
         self.end.set()
@@ -210,7 +211,7 @@ def host(tmp_path: Path, sqlite_url: str) -> Iterator[Host]:
     level = logging.getLogger(NAME).level
     host = Host(Settings(home=tmp_path, database_url=sqlite_url, lease_s=1.0), "host")
     yield host
-    host._writer.shutdown()
+    host.writer.close()
     host.store.close()
     logging.getLogger(NAME).setLevel(level)
 
@@ -241,17 +242,42 @@ async def test_a_lost_lease_is_in_the_log_of_its_experiment_only(host: Host, mon
             raise LostLease(f"{drives.first.public_id} has another driver now")
 
     monkeypatch.setattr(host.store.drivers, "renew", renew)
-    keeping = asyncio.create_task(host._keep_leases())
+    keeping = asyncio.create_task(host.driving.keep_leases())
     try:
         await drives.until_first_ends()
     finally:
         keeping.cancel()
     first, second = drives.texts()
-    assert f"WARNING tuner.driver.hosts.host: {drives.first.public_id} has another driver now" in first
+    assert f"WARNING tuner.driver.hosts.driving: {drives.first.public_id} has another driver now" in first
     assert "another driver" not in second
+
+
+async def test_a_failed_renewal_is_in_the_logs_of_all_experiments(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    drives = Drives(host, monkeypatch)
+    tried: list[int] = []
+
+    def renew(experiment: int, *args: Any) -> None:
+        tried.append(experiment)
+        raise StoreUnavailable("no route to host")
+
+    monkeypatch.setattr(host.store.drivers, "renew", renew)
+    host.driving.begin(drives.first)
+    host.driving.begin(drives.second)
+    tasks = list(host.driving.tasks.values())
+    keeping = asyncio.create_task(host.driving.keep_leases())
+    async with asyncio.timeout(20):
+        while not all("no route" in found for found in drives.texts()):
+            await asyncio.sleep(0.01)
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    counts = [found.count("a lease could not be renewed: no route to host") for found in drives.texts()]
+    assert len(set(counts)) == 1
+    assert counts[0] in (len(tried), len(tried) - 1), "one failure says enough about the database"
+    drives.end.set()
+    await asyncio.gather(*tasks)
 
 
 async def test_what_the_writer_thread_logs_is_about_the_experiment(host: Host) -> None:
     with log_format.about(experiment="exp_a"):
-        assert await host.write(log_format.ids) == {"experiment": "exp_a"}
-    assert await host.write(log_format.ids) == {}
+        assert await host.writer.write(log_format.ids) == {"experiment": "exp_a"}
+    assert await host.writer.write(log_format.ids) == {}

@@ -17,6 +17,7 @@ import ray
 
 import tuner
 from tuner.driver.hosts.ray.cluster import connect
+from tuner.driver.hosts.ray.fork_server import ForkServer
 from tuner.driver.hosts.scripts import kept
 from tuner.settings import Settings
 
@@ -27,7 +28,7 @@ SPACE = {"x": tuner.uniform(0, 1)}
 
 @pytest.fixture(scope="module")
 def _ray(without_ray: None) -> Iterator[None]:
-    connect(cpus=2)
+    connect(cpus=2, fork_server=ForkServer)
     yield
     tuner.shutdown()
     ray.shutdown()

@@ -237,8 +237,8 @@ async def test_a_host_on_ray_runs_an_experiment_in_local_processes_if_its_spec_s
     fields = {"num_samples": 3, "search": {"type": "random"}, "scheduler": {"type": "fifo"}, "executor": "local"}
     made = host.store.experiments.create(a_spec(**fields, entrypoint=None, code=code.hash), code=code)
     try:
-        host._begin(made)
-        state = await asyncio.wait_for(asyncio.shield(host.tasks[made.id]), 60)
+        host.driving.begin(made)
+        state = await asyncio.wait_for(asyncio.shield(host.driving.tasks[made.id]), 60)
         assert state == "completed"
         log = [entry for _, entry in host.store.drivers.load(made.id)]
         reports = [entry for entry in log if isinstance(entry, Reported)]

@@ -340,29 +340,3 @@ def _shares(config: dict[str, Any]) -> None:
             if how != "never":
                 optimizer.step()
         report({"accuracy": 0.5})
-
-
-def test_a_rank_alone_has_no_torch_unless_its_code_imports_it(bench: Bench) -> None:
-    fresh = {"reuse_workers": False}
-    assert bench.run(bench.launch(_no_torch, scaling=fresh)).kind == "returned"
-    assert bench.run(bench.launch(_late_torch, scaling=fresh)).kind == "returned"
-
-
-def _no_torch(config: dict[str, Any]) -> None:
-    import sys
-
-    from tuner.trials.training.session import report
-
-    assert "torch" not in sys.modules
-    report({"ok": 1})
-
-
-def _late_torch(config: dict[str, Any]) -> None:
-    import torch
-    import torch.distributed as dist
-
-    from tuner.trials.training.session import report
-
-    one = torch.ones(1)
-    dist.all_reduce(one)
-    report({"ok": one[0], "world": dist.get_world_size()})

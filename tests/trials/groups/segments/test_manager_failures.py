@@ -38,11 +38,12 @@ def _report(**metrics: float) -> None:
 
 
 def _wait_for_the_others() -> None:
-    """Block in a collective, which never ends without the others. Ranks without torch sleep."""
-    if "torch" not in sys.modules:
+    """Block in a collective, which never ends without the others. Ranks without a process group sleep."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_initialized():
         time.sleep(1000)
+        return
     import torch
-    import torch.distributed as dist
 
     dist.all_reduce(torch.ones(1))
 

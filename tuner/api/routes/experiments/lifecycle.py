@@ -36,7 +36,7 @@ from tuner.experiment.operations import trials, usecases
 from tuner.experiment.operations.fork import fork_experiment
 from tuner.experiment.operations.removal import delete_experiment
 from tuner.store import Creation, ExperimentRecord
-from tuner.usercode.entrypoints import Checker, NotRemembered
+from tuner.usercode.entrypoints import TakesLong
 
 router = APIRouter(tags=["experiments"])
 
@@ -63,10 +63,15 @@ async def create(
     data: Annotated[Any, Depends(json_body)],
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    def check(checker: Checker) -> Creation | ExperimentRecord:
+    def check(quick: bool) -> Creation | ExperimentRecord:
         wanted = here.bundles.applied(_in_project(here, data))
         return usecases.creation(
-            here.store, wanted, checker, idempotency_key=idempotency_key, storage=here.settings.storage
+            here.store,
+            wanted,
+            here.checker,
+            idempotency_key=idempotency_key,
+            storage=here.settings.storage,
+            quick=quick,
         )
 
     def show(record: ExperimentRecord) -> Response:
@@ -74,15 +79,15 @@ async def create(
         return _created(record)
 
     def create() -> Response:
-        found = check(here.checker)
+        found = check(quick=False)
         if isinstance(found, ExperimentRecord):
             return show(found)
         here.store.experiments.create_all([found])
         return show(here.store.experiments.created(found))
 
-    if is_quick(data, len(await request.body())):
-        with contextlib.suppress(NotRemembered):  # the entrypoint has to be imported first
-            return await here.creations.create(lambda: check(here.checker.remembered()), show)
+    if is_quick(data, len(await request.body())):  # but it may turn out to need an import, or to learn from others
+        with contextlib.suppress(TakesLong):
+            return await here.creations.create(lambda: check(quick=True), show)
     return await here.off_the_pool(create)
 
 

@@ -7,12 +7,21 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tuner.api.schemas.forms import Model, Timestamp, rfc3339_or_none
+from tuner.api.schemas.forms import Body, Model, Timestamp, rfc3339_or_none
 from tuner.store.experiments import ProjectTotals
+from tuner.store.service.projects import ProjectSettings, WarmStart
+
+DefaultWarmStart = Annotated[
+    WarmStart | None,
+    Field(
+        description="the warm_start of new experiments whose spec has none; auto: they learn from earlier experiments of the "
+        "project with the same metric and a similar space; null: they do not"
+    ),
+]
 
 
 class Project(Model):
-    """A project that has experiments, or a quota of its own."""
+    """A project that has experiments, settings, or a quota of its own."""
 
     name: str
     experiments: Annotated[int, Field(description="the number of experiments, including archived ones")]
@@ -33,9 +42,10 @@ class Project(Model):
             "resources without a limit are missing"
         ),
     ]
+    warm_start: DefaultWarmStart
 
     @classmethod
-    def of(cls, totals: ProjectTotals, quota: Mapping[str, float]) -> Project:
+    def of(cls, totals: ProjectTotals, quota: Mapping[str, float], settings: ProjectSettings) -> Project:
         return cls(
             name=totals.project,
             experiments=totals.experiments,
@@ -46,8 +56,15 @@ class Project(Model):
             cpu_hours=totals.cpu_hours,
             latest_at=rfc3339_or_none(totals.latest_at or None),
             quota=dict(quota),
+            warm_start=settings.warm_start,
         )
 
 
 class ProjectList(Model):
     items: Annotated[list[Project], Field(description="the projects, ordered by name")]
+
+
+class ProjectPatch(Body):
+    """The body of a request that changes the settings of a project. Settings that are left out keep their values."""
+
+    warm_start: DefaultWarmStart = None

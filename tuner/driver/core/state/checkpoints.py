@@ -22,7 +22,8 @@ class CheckpointLedger:
     Checkpoints are ordered by (segment, training_iteration). A trial starts from its newest *usable* checkpoint. A
     checkpoint is usable if it is ready and complete and its report has been committed, because a trial must never start
     ahead of its reports. After an exploit, only checkpoints that the trial has saved since the exploit are usable. Until it
-    has saved one, the trial starts from the donor's checkpoint that the exploit named.
+    has saved one, the trial starts from the donor's checkpoint that the exploit named. If that one is lost, the trial goes
+    back to the newest checkpoint that it had saved before the exploit.
 
     An upload may go on after its segment has ended. While such a *late* upload may still give the trial a newer checkpoint to
     start from, `awaits` returns that checkpoint. Until the upload has ended, the trial does not start, and no other trial
@@ -37,7 +38,8 @@ class CheckpointLedger:
         self._owner: dict[str, int] = {}  # each existing ready checkpoint -> the trial that saved it
         self._early: dict[int, dict[str, None]] = {}  # trial -> checkpoints that wait for their report
         self._gone: dict[int, dict[str, None]] = {}  # trial -> deleted checkpoints of its open segment
-        self._unfinished: dict[str, KeptCheckpoint] = {}  # uploads that were under way when their segment ended
+        # uploads that were under way when their segment ended, as (trial, checkpoint)
+        self._unfinished: dict[str, tuple[int, KeptCheckpoint]] = {}
         self.late: dict[str, tuple[int, int, CheckpointInfo]] = {}  # late uploads, as (trial, segment, checkpoint)
         # checkpoint of one trial -> other trials that would start from it
         self._borrowers: dict[str, dict[int, None]] = {}
@@ -96,7 +98,7 @@ class CheckpointLedger:
             self.late.pop(info.id, None)
         if info.id in self.deleting or info.id in self._gone.get(trial.number, ()):
             return
-        known = trial.checkpoints.get(info.id) or self._unfinished.pop(info.id, None)
+        known = trial.checkpoints.get(info.id) or self._unfinished.pop(info.id, (0, None))[1]
         if known is not None:
             info = known.info if known.info.ready else info
             value = known.value if value is None else value
@@ -126,11 +128,25 @@ class CheckpointLedger:
         self._choose_start(trial)
         self.tidy(trial)
 
-    def inherit(self, trial: Trial, segment: int, source: CheckpointInfo | None) -> None:
-        """Start the trial from `source`, another trial's checkpoint, from `segment` on until it has saved one of its own."""
+    def inherit(self, trial: Trial, segment: int, source: CheckpointInfo | None, goes_back: bool = False) -> None:
+        """Start the trial from `source`, another trial's checkpoint, from `segment` on until it has saved one of its own.
+
+        goes_back: True to let it start from its own checkpoints of earlier segments if `source` is lost.
+        """
         self._give_back(trial)
-        trial.line_begins, trial.inherited = segment, source
+        trial.line_begins, trial.inherited, trial.goes_back = segment, source, goes_back
         self._choose_start(trial)
+
+    def go_back(self, trial: Trial, segment: int, source: CheckpointInfo | None) -> KeptCheckpoint | None:
+        """Undo the trial's latest exploit if `segment` starts from a checkpoint from before it. Return that checkpoint.
+
+        Return None if `source`, the checkpoint from which the segment starts, is a later one or the donor's.
+        """
+        kept = trial.checkpoints.get(source.id) if source is not None else None
+        if kept is None or kept.segment >= trial.line_begins or kept.info == trial.inherited:
+            return None
+        self.inherit(trial, segment, kept.info, goes_back=True)
+        return kept
 
     def awaits(self, trial: Trial) -> CheckpointInfo | None:
         """Return the newest checkpoint that is still being uploaded and that the trial would start from if it were ready.
@@ -155,11 +171,32 @@ class CheckpointLedger:
             self.deleting[checkpoint] = number, info
             self._decided.append((number, info))
 
-    def lose_uploads(self) -> list[tuple[int, int, CheckpointInfo]]:
-        """Record that all late uploads have failed, because their driver has ended. Return them."""
+    def uploading(self) -> list[tuple[int, int, CheckpointInfo]]:
+        """Return the checkpoints whose upload is not known to have ended, as (trial, segment, checkpoint)."""
+        found = {
+            kept.info.id: (trial.number, kept.segment, kept.info)
+            for trial in self._trials
+            for kept in trial.checkpoints.values()
+            if not kept.info.ready
+        }
+        for number, kept in self._unfinished.values():
+            found[kept.info.id] = number, kept.segment, kept.info
+        return list({**found, **self.late}.values())
+
+    def lose_uploads(self, died: bool = True) -> list[tuple[int, int, CheckpointInfo]]:
+        """Record that all late uploads have failed, because their driver has ended. Return them.
+
+        died: whether the ranks have died with the driver, so that no other upload will end either.
+        """
         lost = list(self.late.values())
         for _, _, info in lost:
             self.upload_failed(info.id)
+        for name, (number, kept) in self._unfinished.items() if died else ():
+            if name not in self.deleting:
+                self.deleting[name] = number, kept.info
+                self._decided.append((number, kept.info))
+        if died:
+            self._unfinished.clear()
         return lost
 
     def segment_ended(self, trial: Trial, segment: Segment, uploading: Iterable[CheckpointInfo] = ()) -> None:
@@ -178,7 +215,7 @@ class CheckpointLedger:
         mine = [kept for kept in trial.checkpoints.values() if kept.segment == segment.ordinal]
         for kept in mine:
             if not kept.info.ready and kept.info.id not in self.late:
-                self._unfinished[kept.info.id] = trial.checkpoints.pop(kept.info.id)
+                self._unfinished[kept.info.id] = trial.number, trial.checkpoints.pop(kept.info.id)
         self._delete(trial, [kept for kept in mine if kept.info.ready and kept.info.id in early])
         self._choose_start(trial)
         self.note_active(trial)
@@ -277,10 +314,12 @@ class CheckpointLedger:
         chosen = own[-1].info if own else inherited
         if chosen is not None and not self.exists(chosen.id):
             chosen = None
+        if chosen is None and trial.goes_back and (earlier := self._usable(trial)):
+            chosen = earlier[-1].info
         if chosen != trial.checkpoint:
             self._give_back(trial)
         trial.checkpoint = chosen
-        if chosen is not None and not own:
+        if chosen is not None and chosen == inherited and not own:
             self._borrowers.setdefault(chosen.id, {})[trial.number] = None
 
     def _give_back(self, trial: Trial) -> None:

@@ -36,6 +36,7 @@ class Segments:
         self.planned: dict[int, None] = {}  # trials with a planned segment
         self.ready: deque[int] = deque()  # trials whose next segment waits for a slot
         self.awaiting: dict[int, None] = {}  # trials whose next segment waits for the upload of its checkpoint
+        self.went_back: list[int] = []  # trials whose exploit was undone since the newest event
         self._decided: dict[int, int] = {}  # trial -> event_seq of the decision that its next segment carries out
 
     def plan(
@@ -117,6 +118,7 @@ class Segments:
             segment.opened_at = segment.clock = now
             if segment.source is None or not self._checkpoints.exists(segment.source.id):
                 segment.source = trial.checkpoint
+                self._go_back(trial, segment)
             segment.start_iteration = segment.iteration = segment.source.step if segment.source else 0
             trial.next = None
             trial.segments.append(segment)
@@ -125,6 +127,21 @@ class Segments:
             self._checkpoints.note_active(trial)
             self.open += 1
             yield RunSegment(trial.ref, self._decided.pop(trial.number, 0))
+
+    def _go_back(self, trial: Trial, segment: Segment) -> None:
+        """Give the segment the configuration that saved its checkpoint, if that is the trial's own from before an exploit.
+
+        The weights were trained with that configuration; a network may not even fit the donor's.
+        """
+        kept = self._checkpoints.go_back(trial, segment.ordinal, segment.source)
+        if kept is None:
+            return
+        before = trial.segments[kept.segment - 1]
+        trial.params, trial.space_revision = dict(before.params), before.space_revision
+        segment.params, segment.space_revision = trial.params, before.space_revision
+        if segment.cause == "exploit":
+            segment.cause = "retry"
+        self.went_back.append(trial.number)
 
     def _awaits(self, trial: Trial) -> CheckpointInfo | None:
         """Return the checkpoint from which the trial's next segment must start, and which is not uploaded yet; or None."""

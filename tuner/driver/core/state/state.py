@@ -212,6 +212,7 @@ class State:
             self.begun = isinstance(event, (e.SegmentStarted, e.Reported))
         self.before, self.now = self.now, max(self.now, event.time)
         self.saving.fresh = False
+        self.segments.went_back.clear()
 
     def _apply_event(self, event: Event) -> list[Fact]:
         """Apply an event. Return the facts about which the scheduler may have to decide."""
@@ -351,11 +352,15 @@ class State:
         self.sizes.held, self.sizes.granted = event.workers, None
         if self.state is _X.PENDING:
             self.state = change_experiment(self.state, _X.RUNNING)
+        uploaded = {info.id: info for info in event.uploaded}
+        for number, ordinal, info in self.checkpoints.uploading() if uploaded else ():
+            if info.id in uploaded:
+                self._keep(self.touch(number), ordinal, uploaded[info.id])
         for trial in self.trials:
             if trial.holds_resources:
                 self.segments.close(self.touch(trial.number), SegmentState.LOST, event.time)
                 self.usage.end(trial.number, self.before)  # the trial's ranks died with their driver
-        self.lost_uploads = self.checkpoints.lose_uploads()
+        self.lost_uploads = self.checkpoints.lose_uploads(died=self.spec.executor != "agents")
         self.checkpoints.decide_again()
 
     def may_yield(self, trial: Trial) -> bool:
@@ -403,7 +408,7 @@ class State:
                 source = kept.info if kept is not None else self.trials[decision.donor].checkpoint
                 trial.params = dict(decision.params)
                 trial.space_revision = self._revision(decision)
-                self.checkpoints.inherit(trial, len(trial.segments) + 1, source)
+                self.checkpoints.inherit(trial, len(trial.segments) + 1, source, decision.goes_back)
                 self._interrupt(self.segments.plan(trial, "exploit", seq, source))
             case d.Resize(trial=number):
                 trial = self._go_on(number, decision.reason)

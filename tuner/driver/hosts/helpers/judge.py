@@ -16,6 +16,7 @@ import os
 import pickle
 import signal
 import sys
+import tempfile
 import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from typing import Any
 
 from tuner.driver.hosts.helpers.process import end_helper, pipes_to_host, start_helper
 from tuner.schedulers.functions import Unloaded
+from tuner.trials.checkpoints.packages import unpacked
 
 log = logging.getLogger(__name__)
 
@@ -54,15 +56,15 @@ class Judge:
         *,
         sys_path: Sequence[str] = (),
         working_dir: str | None = None,
-        environ: Mapping[str, str] | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
         start_s: float = START_S,
         call_s: float = CALL_S,
     ) -> None:
-        blob = pickle.dumps((list(sys_path), list(functions)))
         self._count = len(functions)
-        self._setting = base64.b64encode(blob) + b"\n"
+        self._functions, self._sys_path = list(functions), list(sys_path)
         self._working_dir = working_dir if working_dir and Path(working_dir).is_dir() else None
-        self._environ = dict(environ or {})
+        self._runtime_env = dict(runtime_env or {})
+        self._unpacked: tempfile.TemporaryDirectory[str] | None = None
         self._start_s, self._call_s = start_s, call_s
         self._helper: asyncio.subprocess.Process | None = None
         self._waiting: deque[_Question] = deque()
@@ -88,6 +90,8 @@ class Judge:
         for question in self._waiting:
             question.answers.cancel()
         await self._end()
+        if self._unpacked is not None:
+            self._unpacked.cleanup()
 
     async def _answer(self) -> None:
         """Send all waiting questions to the helper together and wait for the answers, until no question is left."""
@@ -116,15 +120,17 @@ class Judge:
                     self._fail(self._waiting[0], type(error).__name__, str(error))
 
     async def _start(self) -> asyncio.subprocess.Process:
+        if self._unpacked is None:
+            await asyncio.to_thread(self._unpack)
         helper = self._helper = await start_helper(
             "tuner.driver.hosts.helpers.judge",
             sys_path=[os.environ.get("PYTHONPATH", "")],
-            environ=self._environ,
+            environ=self._runtime_env.get("env_vars"),
             working_dir=self._working_dir,
             limit=_LINE,
         )
         assert helper.stdin is not None
-        helper.stdin.write(self._setting)
+        helper.stdin.write(base64.b64encode(pickle.dumps((self._sys_path, self._functions))) + b"\n")
         try:
             ready = await self._read(helper, self._start_s)
         except TimeoutError as error:
@@ -134,6 +140,13 @@ class Judge:
         if "error" in ready[0]:
             raise RuntimeError(ready[0]["text"])
         return helper
+
+    def _unpack(self) -> None:
+        """Let the functions import from the same packages as the trials: the directories they came from may have changed."""
+        self._unpacked = tempfile.TemporaryDirectory(prefix="tuner-stop-")
+        working_dir, sys_path = unpacked(self._runtime_env, self._unpacked.name)
+        self._working_dir = working_dir or self._working_dir
+        self._sys_path = [*sys_path, *self._sys_path]
 
     async def _read(self, helper: asyncio.subprocess.Process, limit: float) -> list[Answer]:
         assert helper.stdout is not None

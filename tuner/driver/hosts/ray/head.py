@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -122,11 +123,19 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
         return head
 
 
-def stop_head(home: Path) -> bool:
-    """End the head that `start_head` started for this home, and all that runs on it. Return whether a head was running."""
+def stop_head(home: Path, *, keep_logs: bool = False) -> bool:
+    """End the head that `start_head` started for this home, and all that runs on it. Return whether a head was running.
+
+    keep_logs: False to delete the head's files, which are sockets and Ray's own logs; the logs of trials are not among them.
+    """
     _marker(home).unlink(missing_ok=True)
     _used_torch(home).unlink(missing_ok=True)
-    return _end(home, patience_s=10.0)
+    running = _end(home, patience_s=10.0)
+    if not keep_logs and home.is_dir():
+        with _locked(home):
+            if find_head(home) is None:  # otherwise a service has just started a new head
+                shutil.rmtree(_scratch(home), ignore_errors=True)
+    return running
 
 
 def was_stopped(home: Path) -> bool:

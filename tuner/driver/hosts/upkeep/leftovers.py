@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from dataclasses import replace
 
+from tuner.domain.segments import CheckpointInfo
 from tuner.driver.hosts.driven import Driven
 from tuner.driver.hosts.measures.logs import LogKeeper, Owner
 from tuner.store import Store
@@ -19,6 +21,15 @@ def sweep_checkpoints(store: Store, driven: Driven) -> None:
     """Delete checkpoint files that no committed report refers to, because the ranks or the driver were killed."""
     rows = store.trials.checkpoints(driven.record.id)
     checkpoints.sweep(driven.groups.storage, {row.uri for row in rows if row.state != "deleted"})
+
+
+def ended_uploads(driven: Driven) -> list[CheckpointInfo]:
+    """Return the checkpoints whose upload was complete when their driver ended, but which the log does not call ready.
+
+    Without this, the trial would start from an older checkpoint, and nobody would delete the files of this one.
+    """
+    found = [info for _, _, info in driven.core.experiment.checkpoints.uploading()]
+    return [replace(info, ready=True) for info in found if checkpoints.is_committed(info.uri)]
 
 
 async def sweep_objects(store: Store, storage: str, database_url: str) -> None:

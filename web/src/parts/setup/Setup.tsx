@@ -40,7 +40,9 @@ export function Setup({ experiment }: { experiment: Experiment }) {
               "Priority",
               `${experiment.priority}${experiment.weight === 1 ? "" : `, weight ${param(experiment.weight)}`}`,
             ],
+            ["Project", experiment.project],
             ["Labels", tagsText(experiment.tags) || "none"],
+            ...(experiment.warm_start ? [["Learned from", learnedWords(experiment)] as [string, string]] : []),
             ...(experiment.forked_from
               ? [
                   [
@@ -82,6 +84,11 @@ export function Setup({ experiment }: { experiment: Experiment }) {
       ))}
     </div>
   );
+}
+
+/** "digits, digits-2": the earlier experiments that the search began with. */
+export function learnedWords({ learned_from }: Pick<Experiment, "learned_from">): string {
+  return learned_from.join(", ") || "no earlier experiment; the notes among the decisions say why";
 }
 
 /** {"type": "loguniform", "lower": 0.001, "upper": 0.1} as loguniform(0.001, 0.1). */

@@ -1,0 +1,63 @@
+"""Test that errors of a driver host on Ray reach a script as the errors that the host raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import ray
+
+from tuner.errors import SpecError, StoreError, TunerError
+from tuner.sdk import run
+from tuner.sdk.live.interrupts import Interrupts
+
+pytestmark = pytest.mark.ray
+
+
+class Silent:
+    def update(self) -> None:
+        pass
+
+
+@ray.remote(num_cpus=0)
+class Host:
+    """A driver host that cannot work."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def start(self) -> None:
+        raise self._error
+
+    def drive(self, experiment: str, why: str) -> None:
+        raise self._error
+
+    def poke(self) -> None:
+        pass
+
+
+def starts(host: Any, interrupts: Interrupts) -> None:
+    run._wait_for_start(host, progress=Silent(), interrupts=interrupts)
+
+
+def drives(host: Any, interrupts: Interrupts) -> None:
+    run._wait(host, "exp", Silent(), interrupts, "")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("call", [starts, drives])
+@pytest.mark.parametrize(
+    "error", [StoreError("disk full"), SpecError("expected a number", "/space/lr"), ValueError("a bug")]
+)
+def test_a_script_gets_the_error_of_the_host(
+    local_ray: None, error: Exception, call: Callable[[Any, Interrupts], None]
+) -> None:
+    host = Host.remote(error)
+    try:
+        with pytest.raises(type(error), match=str(error)) as found:
+            call(host, Interrupts(lambda: None))
+    finally:
+        ray.kill(host)
+    assert type(found.value) is type(error), "not Ray's subclass, whose text is a remote traceback"
+    if not isinstance(error, TunerError):
+        assert "in start" in str(found.value.__cause__) or "in drive" in str(found.value.__cause__)

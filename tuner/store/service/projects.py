@@ -1,0 +1,73 @@
+"""Settings of projects. A project that only has experiments has no row: its settings are the defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, select, true
+
+from tuner.errors import NotFound
+from tuner.store.sql.database import Database, at
+from tuner.store.sql.tables import project
+
+WarmStart = Literal["auto"]
+
+_SET = """
+INSERT INTO project (name, warm_start, changed_at) VALUES (?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET warm_start = excluded.warm_start, changed_at = excluded.changed_at"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectSettings:
+    """The defaults for new experiments of a project whose specs do not say otherwise."""
+
+    warm_start: WarmStart | None = None  # None: they do not learn from earlier experiments
+
+
+class Projects:
+    """The settings of the projects of one database. Every method may be called from any thread.
+
+    project: show and change only this project.
+    """
+
+    def __init__(self, database: Database, project: str | None = None) -> None:
+        self._database = database
+        self._project = project
+
+    def all(self) -> Mapping[str, ProjectSettings]:
+        """Return project -> its settings, for each project that has any."""
+        with self._database.read() as connection:
+            return {row.name: _settings(row) for row in connection.execute(select(project).where(self._shown()))}
+
+    def settings(self, name: str) -> ProjectSettings:
+        """Return the settings of a project: the defaults if there is no such project, or if this store does not show it."""
+        with self._database.read() as connection:
+            row = connection.execute(select(project).where(self._shown(), project.c.name == name)).one_or_none()
+        return ProjectSettings() if row is None else _settings(row)
+
+    def change(self, name: str, *, warm_start: WarmStart | None, now: float | None = None) -> None:
+        """Change the settings of a project. Experiments that exist keep what they have.
+
+        Raises:
+            NotFound: this store is limited to another project.
+        """
+        self.check(name)
+        with self._database.write() as cursor:
+            if warm_start is None:
+                cursor.execute("DELETE FROM project WHERE name = ?", (name,))
+            else:
+                cursor.execute(_SET, (name, warm_start, at(now)))
+
+    def check(self, name: str) -> None:
+        """Raise NotFound if this store is limited to another project."""
+        if self._project not in (None, name):
+            raise NotFound(f"no project {name!r}")
+
+    def _shown(self) -> ColumnElement[bool]:
+        return true() if self._project is None else project.c.name == self._project
+
+
+def _settings(row: Any) -> ProjectSettings:
+    return ProjectSettings(warm_start=row.warm_start)
