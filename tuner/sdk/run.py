@@ -37,10 +37,11 @@ from tuner.sdk.live.echo import Echo
 from tuner.sdk.live.interrupts import Interrupts
 from tuner.sdk.live.progress import Progress, Stored
 from tuner.sdk.result import Result
+from tuner.service_url import service_url
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.space.primitives import OPTIONS as KINDS
-from tuner.store import CodeRecord, ExperimentRecord, Store
+from tuner.store import CodeRecord, ExperimentRecord, Store, shown_url
 from tuner.usercode.trainable import by_value
 
 __all__ = ["Result", "resume", "run"]
@@ -456,6 +457,10 @@ def _drive(
             )
             raise
     result = read_result(store, experiment_id, ray_address, callbacks)
+    if verbose:
+        url = service_url(settings.home, shown_url(settings.database_url))
+        where = url or f"`tuner serve`, then http://localhost:{settings.port}"
+        progress.say(f"curves and decisions: {where}/experiments/{experiment_id}")
     if result.state == "paused":
         progress.say(f"paused; continue with: {_resuming(experiment_id)}")
     if result.state == "failed" and not verbose:
