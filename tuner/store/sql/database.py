@@ -6,7 +6,7 @@ import contextvars
 import os
 import threading
 import time as clock
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -49,11 +49,14 @@ def may_have_written() -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class _Share(Generic[T]):
-    """The work of one thread in a transaction that it shares with others."""
+class Share(Generic[T]):
+    """Work in a transaction that is shared with others; see `Database.write_together`.
+
+    `result` and `error` are set once it has been written.
+    """
 
     work: Callable[[Cursor], T]
-    order: str
+    order: str = ""
     commits: Commits | None = field(default_factory=_commits.get)
     is_woken: threading.Event = field(default_factory=threading.Event)
     is_done: bool = False
@@ -92,7 +95,7 @@ class Database:
         self._write_connection: Any = None
         self._file: tuple[int, int] | None = None  # SQLite's file, once this process has written to it
         self._joining = threading.Lock()
-        self._shares: list[_Share[Any]] = []  # in the order of arrival; the first one's thread leads or will lead
+        self._shares: list[Share[Any]] = []  # in the order of arrival; the first one's thread leads or will lead
         self._has_leader = False
 
     def migrate(self) -> None:
@@ -183,21 +186,31 @@ class Database:
             order: in a shared transaction, the calls are made in this order. Use the name of a row that `work` locks, so that two
                 processes do not wait for each other.
         """
-        mine = _Share(work, order)
-        with self._joining:
-            self._shares.append(mine)
-            leads, self._has_leader = not self._has_leader, True
-        if not leads:
-            try:
-                mine.is_woken.wait()
-            except BaseException:  # Ctrl-C
-                self._withdraw(mine)
-                raise
-        if not mine.is_done:
-            self._lead_uninterrupted()
+        mine = Share(work, order)
+        self.write_all([mine])
         if mine.error is not None:
             raise mine.error
         return mine.result  # type: ignore[return-value]
+
+    def write_all(self, shares: Sequence[Share[Any]]) -> None:
+        """Do the work of all these shares in one transaction, as `write_together` does it for several threads.
+
+        Return after the commit, when the result or the error of each share is set.
+        """
+        if not shares:
+            return
+        first = shares[0]
+        with self._joining:
+            self._shares += shares
+            leads, self._has_leader = not self._has_leader, True
+        if not leads:
+            try:
+                first.is_woken.wait()
+            except BaseException:  # Ctrl-C
+                self._withdraw(shares)
+                raise
+        if not first.is_done:
+            self._lead_uninterrupted()
 
     def _lead_uninterrupted(self) -> None:
         """Lead in another thread if this is the main thread, because Ctrl-C would break off the writes of all threads there."""
@@ -230,20 +243,20 @@ class Database:
         if self._shares:
             self._shares[0].is_woken.set()
 
-    def _withdraw(self, share: _Share[Any]) -> None:
-        """Remove a share whose thread does not wait any longer. If that thread was to lead, let the next one lead."""
+    def _withdraw(self, shares: Sequence[Share[Any]]) -> None:
+        """Remove the shares of a thread that does not wait any longer. If that thread was to lead, let the next one lead."""
         with self._joining:
-            if share in self._shares:
-                self._shares.remove(share)
-                if share.is_woken.is_set():
+            if shares[0] in self._shares:
+                self._shares = [one for one in self._shares if one not in shares]
+                if shares[0].is_woken.is_set():
                     self._appoint()
 
-    def _taken(self) -> list[_Share[Any]]:
+    def _taken(self) -> list[Share[Any]]:
         with self._joining:
             taken, self._shares = self._shares, []
         return taken
 
-    def _write_shares(self, shares: list[_Share[Any]]) -> None:
+    def _write_shares(self, shares: list[Share[Any]]) -> None:
         """Write these shares, and those that arrive until the transaction begins, which are added to the list.
 
         Set the error of each share that has failed.
@@ -268,7 +281,7 @@ class Database:
         if spoilt:
             self._write_singly(shares)
 
-    def _write_singly(self, shares: list[_Share[Any]]) -> None:
+    def _write_singly(self, shares: list[Share[Any]]) -> None:
         """Write each share in a transaction of its own. If the database is away, leave the rest with the error that they have."""
         for one in shares:
             try:
