@@ -55,6 +55,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.search": SLOW,
     },
     "tuner.experiment.analysis.forecast": {"tuner.schedulers.freeze_thaw.decisions.budget": SLOW},
+    "tuner.experiment.analysis.preview": {"tuner.search": SLOW},
     "tuner.schedulers": {"tuner.schedulers.from_ray": CIRCLE},
     "tuner.schedulers.functions": {"tuner.usercode.pickling": SLOW},
     "tuner.sdk.executors": {
@@ -64,6 +65,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.trials.groups.pools": SLOW,
     },
     "tuner.sdk.arguments": {"tuner.search": SLOW},
+    "tuner.sdk.plots": {"tuner.search": SLOW},
     "tuner.sdk.result": {"tuner.trials.checkpoints": SLOW, "tuner.trials.checkpoints.checkpoints": SLOW},
     "tuner.sdk.run": {
         "tuner.driver.hosts.scripts": SLOW,

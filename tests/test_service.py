@@ -19,7 +19,8 @@ import pytest
 from tests.services import DEADLINE_S, NO_MILESTONES, SLOW, SPEC, Service, until
 from tuner.driver.hosts.ray import head
 from tuner.service.serve import AFTERWARDS
-from tuner.store import Store
+from tuner.service_url import service_url
+from tuner.store import Store, shown_url
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
@@ -180,7 +181,9 @@ def test_points_of_searches_that_ended_long_ago_are_thinned(service: Service) ->
 def test_the_api_restarts_without_disturbing_trials_and_stop_ends_everything(service: Service) -> None:
     created = service.post(SLOW)
     until("a trial to run", lambda: service.get(f"/experiments/{created['id']}")["counts"]["running"])
+    assert service_url(service.home, shown_url(service.database_url)) == str(service.client.base_url).rstrip("/")
     service.end()
+    assert service_url(service.home, shown_url(service.database_url)) is None
     assert service.process.returncode == 0
     until("the last line", lambda: service.output.endswith(f"{AFTERWARDS}\n"), 30)
     service.start()

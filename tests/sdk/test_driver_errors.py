@@ -33,6 +33,9 @@ class Host:
     def drive(self, experiment: str, why: str) -> None:
         raise self._error
 
+    def poke(self) -> None:
+        pass
+
 
 def starts(host: Any, interrupts: Interrupts) -> None:
     run._wait_for_start(host, progress=Silent(), interrupts=interrupts)

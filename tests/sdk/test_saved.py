@@ -17,6 +17,8 @@ from tuner.domain.batch import Batch
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, NotFound, SpecError
 from tuner.sdk.saved import experiments, load
+from tuner.service_url import announced
+from tuner.settings import Settings
 from tuner.store import Store
 
 
@@ -61,8 +63,10 @@ def test_a_name_that_several_have_is_answered_with_their_ids(store: Store) -> No
 
 
 def test_a_second_search_of_a_name_says_at_once_that_an_id_is_needed(
-    store: Store, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("TUNER_PORT", raising=False)
+
     def run(name: str) -> str:
         options: dict[str, Any] = {"metric": "loss", "mode": "min", "num_samples": 1, "executor": "local"}
         return tuner.run(lambda config: tuner.report({"loss": 1.0}), name=name, **options).experiment_id
@@ -70,11 +74,17 @@ def test_a_second_search_of_a_name_says_at_once_that_an_id_is_needed(
     earlier = run("twice")
     assert "note: " not in capsys.readouterr().out
     later = run("twice")
-    note = capsys.readouterr().out.splitlines()[0]
+    note, *_, last = capsys.readouterr().out.splitlines()
+    assert last == f"curves and decisions: `tuner serve`, then http://localhost:8000/experiments/{later}"
     assert note.startswith(
         f"note: an earlier search has the name 'twice' too (the last one is {earlier}), so tuner.load"
     )
     assert f"an id: {later} for this search" in note
+    with announced(Settings.from_env().home, "localhost", 8123, Settings.from_env().database_url):
+        third = run("third")
+    assert (
+        capsys.readouterr().out.splitlines()[-1] == f"curves and decisions: http://localhost:8123/experiments/{third}"
+    )
 
 
 def test_a_trial_is_not_an_experiment(store: Store) -> None:

@@ -2,19 +2,14 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
 
-import optuna
 import pytest
-from optuna.importance import PedAnovaImportanceEvaluator
 
 from tests.search.driving import CONDITIONAL, FLAT
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
-from tuner.search.importance import TOP_RECORDS, TOP_SHARE, importance, records_of
-from tuner.search.optuna_samplers.study import direction, distribution, quiet, to_optuna
-from tuner.space import Space, choice, loguniform, quniform, randint, uniform
+from tuner.search.importance import importance, records_of
+from tuner.space import Space, choice, uniform
 
 
 def drawn(space: Space, count: int = 150) -> list[dict[str, object]]:
@@ -33,54 +28,6 @@ def test_the_parameter_that_matters_comes_first(mode: str, path: str) -> None:
     assert shares[path] > 0.5
     assert shares.keys() == {p.path for p in FLAT.parameters}
     assert sum(shares.values()) == pytest.approx(1)
-
-
-def by_optuna(space: Space, mode: Any, records: Sequence[tuple[Mapping[str, Any], float]]) -> dict[str, float]:
-    """Return the shares as Optuna computes them."""
-    with quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        study = optuna.create_study(direction=direction(mode))
-        for params, value in records:
-            study.add_trial(
-                optuna.trial.create_trial(
-                    value=value,
-                    params={path: to_optuna(space[path], v) for path, v in params.items()},
-                    distributions={path: distribution(space[path]) for path in params},
-                )
-            )
-        top = max(TOP_SHARE, TOP_RECORDS / len(records))
-        shares = PedAnovaImportanceEvaluator(target_quantile=top).evaluate(study)
-    total = sum(shares.values())
-    return {path: share / total for path, share in shares.items()}
-
-
-@pytest.mark.parametrize("count", [10, 37, 150, 600])
-@pytest.mark.parametrize("name", ["flat", "conditional", "steps"])
-def test_the_shares_are_those_of_optuna(name: str, count: int) -> None:
-    steps = {
-        "q": quniform(0, 1, 0.25),
-        "n": randint(0, 3),
-        "rate": loguniform(1e-4, 1),
-        "one": choice(["only"]),
-        "ordered": choice([16, 32, 64, 128]),
-        "deep": choice([{"a": uniform(0, 1)}, {"b": choice([{"c": uniform(0, 1)}, "none"])}]),
-    }
-    space = {"flat": FLAT, "conditional": CONDITIONAL, "steps": Space.from_python(steps)}[name]
-    for seed in range(3):
-        rng = random.Random(f"{name} {count} {seed}")
-        points = [space.sample(random.Random(f"{seed} {number}")) for number in range(count)]
-        weights = {p.path: rng.uniform(-1, 1) for p in space.parameters}
-
-        def value(point: Mapping[str, Any], weights: dict[str, float] = weights, rng: random.Random = rng) -> float:
-            found = sum(weights[path] * space[path].unit(v) for path, v in point.items())
-            return round(found + rng.gauss(0, 0.1), 2)  # so that some results are equal
-
-        records = [(point, value(point)) for point in points]
-        for mode in ("min", "max"):
-            wanted = by_optuna(space, mode, records)
-            found = importance(space, mode, records)  # type: ignore[arg-type]
-            assert {path: found[path] for path in wanted} == pytest.approx(wanted, abs=1e-9)
-            assert all(share == 0 for path, share in found.items() if path not in wanted)
 
 
 def test_conditional_parameters_have_shares_too() -> None:

@@ -141,6 +141,8 @@ def knows(request: Request, tag: str) -> bool:
 
 async def only_known_parameters(request: Request) -> None:
     """Raise SpecError if a query parameter is unknown to the route. The error suggests the name that was probably meant."""
+    if not request.scope["query_string"]:
+        return
     known = _parameters(request.scope["route"].dependant)
     unknown = dict.fromkeys(name for name in request.query_params if name not in known)
     if unknown:

@@ -19,8 +19,8 @@ from tuner import __version__
 from tuner.api import problems
 from tuner.api.access.auth import Authenticate, check_allowed, secured
 from tuner.api.access.guards import Guard
-from tuner.api.answers import only_known_parameters
 from tuner.api.context import Context
+from tuner.api.entry import check_request
 from tuner.api.housekeeping import keep_clean
 from tuner.api.monitoring.metrics import Metrics
 from tuner.api.monitoring.observe import Observe
@@ -85,7 +85,7 @@ def _routes() -> APIRouter:
         found.include_router(
             part.router,
             prefix="/api/v1",
-            dependencies=[Depends(check_allowed), Depends(within_project), Depends(only_known_parameters)],
+            dependencies=[Depends(check_request)],
         )
     return found
 

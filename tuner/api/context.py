@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Request
 
 from tuner.api.access.auth import Authenticator, Identity
+from tuner.api.creations import Creations
 from tuner.api.monitoring.metrics import Metrics
 from tuner.api.monitoring.readiness import Readiness
 from tuner.api.stream import Tail
@@ -60,12 +61,14 @@ class Context:
     importances: Importances = field(init=False)
     readiness: Readiness = field(init=False)
     bundles: Bundles = field(init=False)
+    creations: Creations = field(init=False)
     _checks: ThreadPoolExecutor = field(init=False)
     authenticator: Authenticator = field(init=False)
 
     def __post_init__(self) -> None:
         self.readiness = Readiness(self.store, self.problem)
         self.bundles = Bundles(self.settings.storage, self.store)
+        self.creations = Creations(self.store)
         self._checks = ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix="check")
         self.tail = Tail(self.store, self.ending)
         self.importances = Importances(self.store)
@@ -111,6 +114,7 @@ class Context:
         self.ending.set()
         self.checker.close()
         self._checks.shutdown(wait=False)
+        self.creations.close()
         self.readiness.close()
 
 

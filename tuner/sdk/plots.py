@@ -14,7 +14,6 @@ from tuner.errors import SpecError, TunerError
 from tuner.names import did_you_mean, with_extra
 from tuner.schedulers.shared import pareto
 from tuner.sdk.live.notebook import short
-from tuner.search import importance as anova
 from tuner.space import Space
 from tuner.store.records import SegmentRecord
 
@@ -150,6 +149,8 @@ def history(search: Search, metric: str | None = None) -> Figure:
 def importance(search: Search) -> Figure:
     """Draw how much each parameter mattered for the objective, by PED-ANOVA."""
     from plotly import graph_objects as go
+
+    from tuner.search import importance as anova  # loads Optuna and scipy
 
     ended = [trial for trial in search.trials if trial.state.ended]
     records = [

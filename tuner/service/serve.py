@@ -11,6 +11,7 @@ from tuner import __version__, log_format, tracing
 from tuner.service.early import Early
 from tuner.service.supervisor import Supervisor
 from tuner.service.tokens import about_tokens, check_tokens, with_auth
+from tuner.service_url import announced
 from tuner.settings import Settings
 
 SLOW_MODULES = ("tuner.search.optuna_samplers.study",)
@@ -74,7 +75,8 @@ def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
                 print("Ctrl-C ends it, but not Ray and running searches. `tuner serve --stop` ends those.", flush=True)
             threading.Thread(target=_load_ahead, args=(supervisor,), name="load-ahead", daemon=True).start()
             early.end()
-            Server(created, log_level=settings.log_level.lower()).run(sockets=[early.listening])
+            with announced(settings.home, settings.host, port, shown_url(settings.database_url)):
+                Server(created, log_level=settings.log_level.lower()).run(sockets=[early.listening])
 
 
 def _load_ahead(supervisor: Supervisor) -> None:

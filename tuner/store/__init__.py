@@ -1,5 +1,6 @@
 """The database: the only place with SQL."""
 
+from tuner.store.experiments import Creation
 from tuner.store.records import (
     Across,
     BestPoint,
@@ -39,6 +40,7 @@ __all__ = [
     "CheckpointRecord",
     "CodeRecord",
     "CommandRecord",
+    "Creation",
     "Curve",
     "CurveColumns",
     "CurveSegment",

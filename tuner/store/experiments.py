@@ -19,7 +19,7 @@ from tuner.store import removal
 from tuner.store.code import put
 from tuner.store.commands import adopt_ended, insert
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
-from tuner.store.sql.database import Database, at
+from tuner.store.sql.database import Database, Share, at
 from tuner.store.sql.paging import number, page
 from tuner.store.sql.tables import JsonText, dumps, experiment
 from tuner.store.writing.rows import clean
@@ -61,6 +61,10 @@ UPDATE experiment SET state = '{ExperimentState.FAILED}', reason = ?, error = ?,
 _READ = "SELECT changes, revision, spec FROM experiment WHERE id = ?"
 _CHANGE = "UPDATE experiment SET changes = ?, revision = revision + 1, name = ?, tags = ? WHERE id = ? AND revision = ?"
 _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
+
+
+Creation = Share[ExperimentRecord | str]
+"""The work that inserts an experiment. Its result is the record, or the id of an experiment with the same idempotency key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,34 @@ class Experiments:
         incomplete: str | None = None,
         now: float | None = None,
     ) -> ExperimentRecord:
-        """Insert a pending experiment.
+        """Insert a pending experiment; see `creation` for the arguments.
+
+        Return its record, or that of the experiment that was created with the same `idempotency_key`.
+        """
+        share = self.creation(
+            spec,
+            public_id=public_id,
+            code=code,
+            source=source,
+            idempotency_key=idempotency_key,
+            incomplete=incomplete,
+            now=now,
+        )
+        self._database.write_all([share])
+        return self.created(share)
+
+    def creation(
+        self,
+        spec: Spec,
+        *,
+        public_id: str | None = None,
+        code: CodeRecord | None = None,
+        source: str = "python",
+        idempotency_key: str | None = None,
+        incomplete: str | None = None,
+        now: float | None = None,
+    ) -> Creation:
+        """Return the work that inserts a pending experiment, for `create_all`.
 
         If `incomplete` is given, insert an experiment that has already failed, with this text as its reason, so that no driver
         claims it. Its creator then writes the log under epoch 0, and last of all the true final state. If the creator is killed
@@ -131,7 +162,18 @@ class Experiments:
             cursor.execute(_NOT_YET, (clean(incomplete), clean(incomplete), called))
             return called
 
-        found = self._database.write_together(write, "" if code is None else code.hash)
+        return Share(write, "" if code is None else code.hash)
+
+    def create_all(self, creations: Sequence[Creation]) -> None:
+        """Do the work of all these creations in one transaction. Then `created` returns the record of each."""
+        self._database.write_all(creations)
+
+    def created(self, creation: Creation) -> ExperimentRecord:
+        """Return the record of an experiment that was created, or raise the error for which it was not."""
+        if creation.error is not None:
+            raise creation.error
+        found = creation.result
+        assert found is not None
         return self.get(found) if isinstance(found, str) else found
 
     def created_with(self, idempotency_key: str, spec: Spec) -> ExperimentRecord | None:

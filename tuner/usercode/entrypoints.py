@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tuner.errors import CheckerBusy, EntrypointError
 from tuner.usercode.import_check import File, stat
@@ -76,6 +76,24 @@ class _Question:
     answer: Entrypoint | _Failure | CheckerBusy | None = None
 
 
+class Checker(Protocol):
+    """Checks the functions that a spec names."""
+
+    def check(
+        self, entrypoint: str, sys_path: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    ) -> Entrypoint:
+        """Return the entrypoint if it can be imported and called; see `EntrypointChecker.check`."""
+
+    def check_function(
+        self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str
+    ) -> Entrypoint:
+        """Return the function if it can be imported; see `EntrypointChecker.check_function`."""
+
+
+class TakesLong(Exception):
+    """Raised instead of doing something that may take long, such as an import."""
+
+
 class EntrypointChecker:
     """Checks entrypoints in helper processes, which start when they are needed and live until `close`. Thread-safe.
 
@@ -125,6 +143,13 @@ class EntrypointChecker:
         """
         return self._check(name, sys_path, environ, pointer, trainable=False)
 
+    def remembered(self) -> Checker:
+        """Return a checker that gives the answers of earlier checks that still hold, and imports nothing.
+
+        If there is none, it raises TakesLong.
+        """
+        return _Remembered(self)
+
     def pids(self) -> list[int]:
         """Return the process ids of the helpers."""
         with self._lock:
@@ -143,7 +168,11 @@ class EntrypointChecker:
     def _check(
         self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str, *, trainable: bool
     ) -> Entrypoint:
-        text = json.dumps(
+        text = self._question(name, sys_path, environ, trainable)
+        return _raised(self._find(text, name.partition(":")[0], tuple(sys_path)), pointer)
+
+    def _question(self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, trainable: bool) -> str:
+        return json.dumps(
             {
                 "entrypoint": name,
                 "sys_path": list(sys_path),
@@ -152,10 +181,14 @@ class EntrypointChecker:
                 "timeout_s": self._timeout_s,
             }
         )
-        answer = self._find(text, name.partition(":")[0], tuple(sys_path))
-        if isinstance(answer, Entrypoint):
-            return answer
-        raise EntrypointError(answer.message, pointer)
+
+    def recall(
+        self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str, *, trainable: bool
+    ) -> Entrypoint | None:
+        """Return the answer of an earlier check that still holds, or raise its error. Return None if there is none."""
+        with self._lock:
+            known = self._known.get(self._question(name, sys_path, environ, trainable))
+        return _raised(known, pointer) if known is not None and _holds(known) else None
 
     def _find(self, text: str, module: str, sys_path: tuple[str, ...]) -> Entrypoint | _Failure:
         """Return a remembered answer if it is still valid, else the answer of a running or a new import."""
@@ -250,6 +283,31 @@ class EntrypointChecker:
             raise CheckerBusy("the service is ending")
 
 
+class _Remembered:
+    """The `Checker` that `EntrypointChecker.remembered` returns."""
+
+    def __init__(self, checker: EntrypointChecker) -> None:
+        self._checker = checker
+
+    def check(
+        self, entrypoint: str, sys_path: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    ) -> Entrypoint:
+        return self._recall(entrypoint, sys_path, environ, "/entrypoint", trainable=True)
+
+    def check_function(
+        self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str
+    ) -> Entrypoint:
+        return self._recall(name, sys_path, environ, pointer, trainable=False)
+
+    def _recall(
+        self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str, *, trainable: bool
+    ) -> Entrypoint:
+        found = self._checker.recall(name, sys_path, environ, pointer, trainable=trainable)
+        if found is None:
+            raise TakesLong
+        return found
+
+
 class _Helper:
     """A helper process in a new session, so that Ctrl-C at a terminal does not reach it and `end` reaches its children."""
 
@@ -300,6 +358,12 @@ class _Helper:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # the pipe may hold unsent data for the dead helper
             self._process.stdin.close()
+
+
+def _raised(answer: Entrypoint | _Failure, pointer: str) -> Entrypoint:
+    if isinstance(answer, Entrypoint):
+        return answer
+    raise EntrypointError(answer.message, pointer)
 
 
 def _holds(known: Entrypoint | _Failure) -> bool:

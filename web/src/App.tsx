@@ -19,7 +19,7 @@ import { SignedIn, SignOut } from "./parts/common/SignIn";
 
 export function App() {
   // Trials, comparisons and new experiments belong to the experiments, though their addresses do not say so.
-  const within = /^\/(trials|compare|new)\b/.test(useLocation().pathname);
+  const within = /^\/($|(trials|compare|new)\b)/.test(useLocation().pathname);
   return (
     <>
       <a className={classes.skip} href="#main">

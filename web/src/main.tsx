@@ -75,7 +75,7 @@ function start(first: ComponentType | undefined) {
 
 // Ask for the data of the first page at once, while the rest of the bundle is still being run.
 const experiment = matchPath("/experiments/:id", address)?.params.id;
-if (experiment) {
+if (experiment?.startsWith("exp_")) {
   void client.prefetchQuery({
     queryKey: keys.experiment(experiment),
     queryFn: ({ signal }) => api.experiment(experiment, signal),

@@ -172,3 +172,20 @@ def test_change(search: Search, sqlite_store: Store) -> None:
     assert isinstance(refused, SpecError)
     assert "beta is new; pass the value that it had in the trials so far" in str(refused)
     assert "revision 2" in output("change", "halved", "--set", new, "--set", "assume.beta=null")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_delete(
+    there: bool, server: str, sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("TUNER_HOME", str(home))
+    monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
+    search = Search(sqlite_store, digits("halved", 6), start=T0)
+    (home / "checkpoints" / search.public_id).mkdir(parents=True)
+    address = ["--address", server] if there else []
+    assert status(monkeypatch, *address, "delete", "halved") == 5, "it has not ended"
+    assert output(*address, "delete", "halved", "--force").startswith(f"deleted {search.public_id},")
+    assert status(monkeypatch, *address, "show", "halved") == 3
+    if not there:
+        assert not (home / "checkpoints" / search.public_id).exists()

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -239,3 +240,18 @@ def test_creates_of_many_threads_are_as_each_alone(store: Store) -> None:
     records = [one for one in made if one != "conflict"]
     assert [store.experiments.get(one.public_id) for one in records] == records
     assert sorted(one.id for one in records) == sorted(one.id for one in store.experiments.page(page_size=100).items)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_database_that_was_deleted_while_it_was_in_use_takes_nothing_more(tmp_path: Path, replaced: bool) -> None:
+    path = tmp_path / "tuner.db"
+    with Store.open(f"sqlite:///{path}") as store:
+        store.migrate()
+        database = store._database
+        assert database.write_together(inserts("kept")) == "kept"
+        for file in tmp_path.glob("tuner.db*"):
+            file.unlink()
+        if replaced:
+            path.touch()
+        with pytest.raises(StoreError, match=r"tuner.db was deleted or replaced while it was in use"):
+            database.write_together(inserts("lost"))

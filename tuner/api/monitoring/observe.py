@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import random
 import re
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -58,7 +58,7 @@ class Observe:
             # Routes then match with and without the prefix, because not all proxies strip it.
             scope["root_path"] = self._root_path
         sent = Headers(scope=scope).get("x-request-id", "")
-        name = sent if REQUEST_ID.fullmatch(sent) else secrets.token_hex(8)
+        name = sent if REQUEST_ID.fullmatch(sent) else f"{random.getrandbits(64):016x}"
         route, ids = self._route(path_of(scope))
         begun, status = time.perf_counter(), 500
         scope.setdefault("state", {})  # inner middleware puts the sender's identity into this dict

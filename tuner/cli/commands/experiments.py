@@ -73,6 +73,17 @@ def change(
     print(printable(experiments.change(chosen_settings(), experiment, changes)))
 
 
+@group.command(cls=OnService)
+def delete(
+    experiment: ExperimentName,
+    force: Annotated[bool, typer.Option("--force", help="if it has not ended, kill it first")] = False,
+) -> None:
+    """Delete an experiment with its trials, checkpoints and logs. This cannot be undone."""
+    from tuner.cli.service import experiments
+
+    print(printable(experiments.delete(chosen_settings(), experiment, force)))
+
+
 @group.command(name="ls", cls=OnService)
 @group.command(name="list", cls=OnService)
 def list_experiments(

@@ -16,6 +16,7 @@ import yaml
 
 from tuner.domain.events import Command
 from tuner.errors import SpecError
+from tuner.experiment.operations.removal import delete_experiment
 from tuner.experiment.operations.usecases import amend_experiment, id_of
 from tuner.experiment.operations.verbs import VERBS, act, act_on_trial
 from tuner.sdk.result import Result
@@ -66,6 +67,21 @@ def change(settings: Settings, experiment: str, changes: Sequence[str]) -> str:
             shown = client.experiment(experiment).change(**patch)
             found, revision, space = shown.id, shown.revision, shown.space_revision
     return f"{found} is at revision {revision}, its search space at revision {space}"
+
+
+def delete(settings: Settings, experiment: str, force: bool) -> str:
+    """Delete an experiment of a service or of this home. Return a line for the terminal."""
+    if settings.address is None:
+        with Store.open(settings.database_url) as store:
+            store.migrate()
+            found = id_of(store, experiment)
+            delete_experiment(store, found, storage=settings.storage, logs=settings.home / "logs", force=force)
+    else:
+        with connected(settings, settings.address) as client:
+            handle = client.experiment(experiment)
+            found = handle.get().id
+            client.experiment(found).delete(force=force)
+    return f"deleted {found}, with its trials, checkpoints and logs"
 
 
 def _patch(changes: Sequence[str]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.core.actions import Ask, suggested
 from tuner.errors import SpecError
-from tuner.search import importance as anova
 from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store
@@ -137,6 +136,9 @@ def importance(
     Raises:
         SpecError: a condition is wrong, or `metric` is not an objective.
     """
+    # Optuna and scipy take a second to load, and only this function needs them.
+    from tuner.search import importance as anova
+
     spec = record.spec
     objective = next((one for one in spec.objectives if one.metric == (metric or spec.objective.metric)), None)
     if objective is None:

@@ -53,12 +53,12 @@ def with_earlier(
                 "an experiment with several objectives cannot learn from earlier experiments yet", "/warm_start"
             )
         return spec
-    space = Space.from_json(spec.space, opaque=True)
     if spec.warm_start is None:
-        fitting = _fitting(store, spec, space, 1, HINTED_AT)
+        fitting = _fitting(store, spec, 1, HINTED_AT)
         return replace(spec, earlier={"notes": [_hint(fitting)]}) if fitting else spec
+    space = Space.from_json(spec.space, opaque=True)
     if spec.warm_start == "auto":
-        return replace(spec, earlier=_learned(store, space, _fitting(store, spec, space, MOST)))
+        return replace(spec, earlier=_learned(store, space, _fitting(store, spec, MOST)))
     named: Found = []
     notes = []
     for at, called in enumerate(spec.warm_start):
@@ -131,14 +131,17 @@ def _learned(store: Store, space: Space, found: Found) -> dict[str, object]:
     return {**learned, "notes": [*learned["notes"], *notes]}
 
 
-def _fitting(store: Store, spec: Spec, space: Space, count: int, looked_at: int = LOOKED_AT) -> Found:
+def _fitting(store: Store, spec: Spec, count: int, looked_at: int = LOOKED_AT) -> Found:
     """Return the newest experiments with the same metric and mode, a space that fits, enough trials, and a complete log."""
-    if space.has_grid:
-        return []
+    space: Space | None = None
     found: Found = []
     for record in store.experiments.with_a_best(spec.project, looked_at):
         if record.spec.objectives != spec.objectives or sum(record.counts.values()) < FEWEST or record.incomplete:
             continue
+        if space is None:
+            space = Space.from_json(spec.space, opaque=True)
+            if space.has_grid:
+                break
         theirs = Space.from_json(record.spec.space, opaque=True)
         if may_fit(space, theirs):
             found.append((record, theirs))

@@ -12,7 +12,7 @@ from tuner.experiment.specs.changes import merge_patch
 from tuner.experiment.specs.model import NAME_LENGTH
 from tuner.experiment.specs.spec import written
 from tuner.store import CodeRecord, ExperimentRecord, Store
-from tuner.usercode.entrypoints import EntrypointChecker
+from tuner.usercode.entrypoints import Checker
 
 SUFFIX = "-fork"
 """The suffix of a fork's name, unless the changes set a name."""
@@ -22,7 +22,7 @@ def fork_experiment(
     store: Store,
     experiment: str,
     changes: Mapping[str, Any],
-    checker: EntrypointChecker,
+    checker: Checker,
     *,
     learn: bool = False,
     idempotency_key: str | None = None,

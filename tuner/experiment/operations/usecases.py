@@ -37,10 +37,10 @@ from tuner.names import did_you_mean
 from tuner.schedulers.functions import functions_by_name
 from tuner.space import Space
 from tuner.space.revisions import in_words
-from tuner.store import CodeRecord, ExperimentRecord, Store
+from tuner.store import CodeRecord, Creation, ExperimentRecord, Store
 from tuner.trials.checkpoints import packages
 from tuner.trials.groups.pools.local_pool import unfit
-from tuner.usercode.entrypoints import EntrypointChecker
+from tuner.usercode.entrypoints import Checker, EntrypointChecker, TakesLong
 
 #: if the runtime_env has any of these options, workers can have packages that this process does not have
 _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
@@ -59,6 +59,26 @@ def create_experiment(
 ) -> ExperimentRecord:
     """Check a spec, including its entrypoint, and store it as a new experiment, which a driver then starts.
 
+    Take the same arguments and raise the same errors as `creation`.
+    """
+    found = creation(store, data, checker, idempotency_key=idempotency_key, storage=storage)
+    if isinstance(found, ExperimentRecord):
+        return found
+    store.experiments.create_all([found])
+    return store.experiments.created(found)
+
+
+def creation(
+    store: Store,
+    data: Mapping[str, Any],
+    checker: EntrypointChecker,
+    *,
+    idempotency_key: str | None = None,
+    storage: str | None = None,
+    quick: bool = False,
+) -> Creation | ExperimentRecord:
+    """Check a spec, including its entrypoint, and return the work that stores it as a new experiment.
+
     A function by value in the spec is stored without unpickling it; only ranks unpickle it.
 
     If the `idempotency_key` was used before with the same spec, return the experiment that was created with it. The entrypoint
@@ -68,18 +88,23 @@ def create_experiment(
 
     If `data` has no `warm_start`, the spec takes that of its project's settings. A `warm_start` of None means none.
 
+    quick: True to raise TakesLong instead of importing a function or learning from the earlier experiments of the project.
+
     Raises:
         SpecError: the spec has mistakes. The error lists all of them.
         EntrypointError: the function cannot be imported.
         Conflict: the key was used before with another spec.
     """
-    spec, names, sent = parsed(data, checker=checker)
+    checks: Checker = checker.remembered() if quick else checker
+    spec, names, sent = parsed(data, checker=checks)
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
-    code = checked_code(spec, names, sent, checker)
+    code = checked_code(spec, names, sent, checks)
     default = None if "warm_start" in data else store.projects.settings(spec.project).warm_start
+    if quick and default is not None:
+        raise TakesLong
     spec = packed(store, with_earlier(store, spec, default=default), storage)
-    return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
+    return store.experiments.creation(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 
 def packed(store: Store, spec: Spec, storage: str | None) -> Spec:
@@ -103,7 +128,7 @@ def packed(store: Store, spec: Spec, storage: str | None) -> Spec:
 
 def dry_run(
     data: Mapping[str, Any],
-    checker: EntrypointChecker,
+    checker: Checker,
     configurations: int = 5,
     seconds_per_iteration: float | None = None,
 ) -> Preview:
@@ -115,7 +140,7 @@ def dry_run(
 
 
 def parsed(
-    data: Mapping[str, Any], kept: CodeRecord | None = None, checker: EntrypointChecker | None = None
+    data: Mapping[str, Any], kept: CodeRecord | None = None, checker: Checker | None = None
 ) -> tuple[Spec, Container[str], CodeRecord | None]:
     """Return the spec, the names of the functions in it, and its training function if the function is sent by value.
 
@@ -137,7 +162,7 @@ def parsed(
     return spec, names, code
 
 
-def _check_entrypoint(data: Any, found: Sequence[tuple[str, str]], checker: EntrypointChecker) -> None:
+def _check_entrypoint(data: Any, found: Sequence[tuple[str, str]], checker: Checker) -> None:
     """Check the entrypoint of a spec that has the mistakes `found`. Raise EntrypointError if it cannot be imported."""
     known = {pointer.split("/")[1] for pointer, _ in found if pointer}
     if (
@@ -151,9 +176,7 @@ def _check_entrypoint(data: Any, found: Sequence[tuple[str, str]], checker: Entr
         checker.check(entrypoint, search_path(environment), environment.get("env_vars"))
 
 
-def checked_code(
-    spec: Spec, names: Container[str], sent: CodeRecord | None, checker: EntrypointChecker
-) -> CodeRecord | None:
+def checked_code(spec: Spec, names: Container[str], sent: CodeRecord | None, checker: Checker) -> CodeRecord | None:
     """Check the functions that the spec names by importing them in a helper process. No user code runs in this process.
 
     Return the code to store with the experiment, or None if agents bring the code.
@@ -215,7 +238,7 @@ def create_from_python(
     return store.experiments.create(spec, code=whole, source="python")
 
 
-def entrypoint_code(spec: Spec, checker: EntrypointChecker) -> CodeRecord:
+def entrypoint_code(spec: Spec, checker: Checker) -> CodeRecord:
     """Return the record of a function that workers import, with the folders to search and a hash of the function's files.
 
     Raise EntrypointError if the function cannot be imported here, unless the workers' environment is different.

@@ -17,6 +17,7 @@ from tuner.experiment.specs.model import SECTION, Written
 from tuner.names import resource_meant
 from tuner.trials.checkpoints.storage import is_relative, unknown_scheme
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -160,7 +161,7 @@ def check_strings(plain: Mapping[str, Any], errors: Errors) -> None:
     while stack:
         pointer, value = stack.pop()
         if isinstance(value, str):
-            if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+            if "\0" in value or not (value.isascii() or _SURROGATE.search(value) is None):
                 errors.append((pointer, "has characters that cannot be stored"))
         elif isinstance(value, dict):
             stack.extend((f"{pointer}/{escape(key)}", item) for key, item in value.items())

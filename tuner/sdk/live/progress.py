@@ -137,7 +137,7 @@ class Progress:
     def say(self, text: str) -> None:
         """Print a line that the table does not overwrite."""
         if self.show:
-            self.console.print(text, highlight=False)
+            self.console.print(text, highlight=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr)
 

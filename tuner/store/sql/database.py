@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
 import time as clock
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -48,11 +49,14 @@ def may_have_written() -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class _Share(Generic[T]):
-    """The work of one thread in a transaction that it shares with others."""
+class Share(Generic[T]):
+    """Work in a transaction that is shared with others; see `Database.write_together`.
+
+    `result` and `error` are set once it has been written.
+    """
 
     work: Callable[[Cursor], T]
-    order: str
+    order: str = ""
     commits: Commits | None = field(default_factory=_commits.get)
     is_woken: threading.Event = field(default_factory=threading.Event)
     is_done: bool = False
@@ -89,8 +93,9 @@ class Database:
         self.backend = engine.dialect.name  # sqlite | postgresql
         self._lock = threading.Lock()
         self._write_connection: Any = None
+        self._file: tuple[int, int] | None = None  # SQLite's file, once this process has written to it
         self._joining = threading.Lock()
-        self._shares: list[_Share[Any]] = []  # in the order of arrival; the first one's thread leads or will lead
+        self._shares: list[Share[Any]] = []  # in the order of arrival; the first one's thread leads or will lead
         self._has_leader = False
 
     def migrate(self) -> None:
@@ -112,6 +117,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
+        self._check_file()
         with translated(self.backend), self.engine.connect() as connection:
             yield connection
 
@@ -129,8 +135,10 @@ class Database:
         first write would fail immediately, regardless of the timeout.
         """
         with self._lock, translated(self.backend):
+            self._check_file()
             if self._write_connection is None:
                 self._write_connection = self.engine.raw_connection()
+                self._file = self._file or self._identity()
             raw = self._write_connection.driver_connection
             try:
                 cursor = Cursor(raw.cursor(), self.backend)
@@ -144,6 +152,28 @@ class Database:
                 self._roll_back(raw)
                 raise
 
+    def _check_file(self) -> None:
+        """Raise StoreError if SQLite's file is another one than at the first write.
+
+        A process can write to a file that was deleted. Nobody would notice before its end, when everything is lost.
+        """
+        if self._file is not None and self._identity() != self._file:
+            raise StoreError(
+                f"the database {self.engine.url.database} was deleted or replaced while it was in use: what was in it is "
+                "lost for this process, which can store nothing more"
+            )
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Return the device and the inode of SQLite's file, or None if there is none."""
+        path = self.engine.url.database
+        if self.backend != "sqlite" or not path or path == ":memory:":
+            return None
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
     def write_together(self, work: Callable[[Cursor], T], order: str = "") -> T:
         """Call `work` in a transaction on the connection for writing. Return its result after the commit.
 
@@ -156,21 +186,31 @@ class Database:
             order: in a shared transaction, the calls are made in this order. Use the name of a row that `work` locks, so that two
                 processes do not wait for each other.
         """
-        mine = _Share(work, order)
-        with self._joining:
-            self._shares.append(mine)
-            leads, self._has_leader = not self._has_leader, True
-        if not leads:
-            try:
-                mine.is_woken.wait()
-            except BaseException:  # Ctrl-C
-                self._withdraw(mine)
-                raise
-        if not mine.is_done:
-            self._lead_uninterrupted()
+        mine = Share(work, order)
+        self.write_all([mine])
         if mine.error is not None:
             raise mine.error
         return mine.result  # type: ignore[return-value]
+
+    def write_all(self, shares: Sequence[Share[Any]]) -> None:
+        """Do the work of all these shares in one transaction, as `write_together` does it for several threads.
+
+        Return after the commit, when the result or the error of each share is set.
+        """
+        if not shares:
+            return
+        first = shares[0]
+        with self._joining:
+            self._shares += shares
+            leads, self._has_leader = not self._has_leader, True
+        if not leads:
+            try:
+                first.is_woken.wait()
+            except BaseException:  # Ctrl-C
+                self._withdraw(shares)
+                raise
+        if not first.is_done:
+            self._lead_uninterrupted()
 
     def _lead_uninterrupted(self) -> None:
         """Lead in another thread if this is the main thread, because Ctrl-C would break off the writes of all threads there."""
@@ -203,20 +243,20 @@ class Database:
         if self._shares:
             self._shares[0].is_woken.set()
 
-    def _withdraw(self, share: _Share[Any]) -> None:
-        """Remove a share whose thread does not wait any longer. If that thread was to lead, let the next one lead."""
+    def _withdraw(self, shares: Sequence[Share[Any]]) -> None:
+        """Remove the shares of a thread that does not wait any longer. If that thread was to lead, let the next one lead."""
         with self._joining:
-            if share in self._shares:
-                self._shares.remove(share)
-                if share.is_woken.is_set():
+            if shares[0] in self._shares:
+                self._shares = [one for one in self._shares if one not in shares]
+                if shares[0].is_woken.is_set():
                     self._appoint()
 
-    def _taken(self) -> list[_Share[Any]]:
+    def _taken(self) -> list[Share[Any]]:
         with self._joining:
             taken, self._shares = self._shares, []
         return taken
 
-    def _write_shares(self, shares: list[_Share[Any]]) -> None:
+    def _write_shares(self, shares: list[Share[Any]]) -> None:
         """Write these shares, and those that arrive until the transaction begins, which are added to the list.
 
         Set the error of each share that has failed.
@@ -241,7 +281,7 @@ class Database:
         if spoilt:
             self._write_singly(shares)
 
-    def _write_singly(self, shares: list[_Share[Any]]) -> None:
+    def _write_singly(self, shares: list[Share[Any]]) -> None:
         """Write each share in a transaction of its own. If the database is away, leave the rest with the error that they have."""
         for one in shares:
             try:

@@ -44,7 +44,7 @@ def flatten(metrics: Mapping[str, Any], warnings: MetricWarnings | None = None) 
         for key, value in metrics.items():
             _add(flat, "", key, value, warnings)
     else:
-        raise TypeError(f"metrics must be a dict of numbers, not {_describe(metrics)}")
+        raise TypeError(f"metrics must be a dict of numbers, not {describe(metrics)}")
     return flat
 
 
@@ -99,13 +99,14 @@ def _number(name: str, value: Any, warnings: MetricWarnings | None) -> float:
         item = value.item()
         if isinstance(item, Real):
             if shape and warnings is not None:
-                warnings.say(name, f"metric {name!r} is {_describe(value)}: its only element is reported")
+                warnings.say(name, f"metric {name!r} is {describe(value)}: its only element is reported")
             return float(item)
         value = item
-    raise TypeError(f"metric {name!r} must be a number, or an array or tensor of one element, not {_describe(value)}")
+    raise TypeError(f"metric {name!r} must be a number, or an array or tensor of one element, not {describe(value)}")
 
 
-def _describe(value: object) -> str:
+def describe(value: object) -> str:
+    """Return the type of a value with its shape, or with the value if that is short."""
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     shape = getattr(value, "shape", None)

@@ -300,7 +300,7 @@ export const api = {
     answered(http.PATCH("/api/v1/projects/{project}", { params: { path: { project } }, body: body as never })),
   cluster: (signal?: AbortSignal) => answered(http.GET("/api/v1/cluster", { ...aborting(signal) }), signal),
   audit: (signal?: AbortSignal) =>
-    answered(http.GET("/api/v1/audit", { params: { query: { page_size: 50 } }, ...aborting(signal) }), signal),
+    answered(http.GET("/api/v1/audit", { params: { query: { page_size: 200 } }, ...aborting(signal) }), signal),
   /** `where`: conditions of the service; only trials that meet them are used. */
   importance: (id: string, metric: string | null, where: readonly string[], signal?: AbortSignal) =>
     answered(

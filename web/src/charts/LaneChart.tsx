@@ -154,9 +154,9 @@ function Legend({ shades: { ends, values }, name, theme }: { shades: Shades; nam
     <p className={classes.shades}>
       <span>{name}:</span>
       {ends && (
-        <>
+        <span>
           {param(ends[0])} <i style={{ background: `linear-gradient(to right, ${scale})` }} /> {param(ends[1])}
-        </>
+        </span>
       )}
       {values.map(([value, share]) => (
         <span key={value}>

@@ -34,7 +34,7 @@ export function BestChart({ best, metric, until, height }: BestChartProps) {
       {
         width: Math.max(160, root.current!.clientWidth),
         height,
-        padding: [10, 18, 0, 0],
+        padding: [10, 30, 0, 0],
         legend: { show: false },
         cursor: { show: false },
         scales: { x: { time: false } },

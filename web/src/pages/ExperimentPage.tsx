@@ -1,7 +1,7 @@
 import { Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { useNavigate, useParams } from "react-router";
+import { Navigate, useNavigate, useParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, Forecast, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
@@ -62,6 +62,23 @@ const STATES: readonly TrialState[] = ["running", "pending", "paused", "complete
 
 export default function ExperimentPage() {
   const { id = "" } = useParams();
+  return id.startsWith("exp_") ? <Identified id={id} /> : <Named name={id} />;
+}
+
+/** Open the experiment that has this name. If there is not exactly one, list those whose names contain it. */
+function Named({ name }: { name: string }) {
+  const query = useQuery({
+    queryKey: [...keys.experiments, "named", name],
+    queryFn: ({ signal }) => api.experiments({ name, page_size: 50 }, signal),
+  });
+  if (query.isError) return <MissingPage error={query.error} what="experiment" retry={() => void query.refetch()} />;
+  if (!query.data) return <Skeleton height={480} />;
+  const [found, ...others] = query.data.items.filter((one) => one.name === name);
+  const only = found && !others.length && !query.data.next_page_token;
+  return <Navigate replace to={only ? `/experiments/${found.id}` : `/experiments?name=${encodeURIComponent(name)}`} />;
+}
+
+function Identified({ id }: { id: string }) {
   const live = useExperiment(id);
   const { experiment: query } = live;
   useTitle(query.data ? `${query.data.name} · ${query.data.state}` : "Experiment");

@@ -11,7 +11,7 @@ import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
 import { Snippet } from "../parts/experiments/FirstExperiment";
 import { useTitle } from "../parts/common/useTitle";
-import { outcome, pageOf, said } from "./audit";
+import { changesAmong, outcome, pageOf, said } from "./audit";
 import classes from "./SettingsPage.module.css";
 import { Projects } from "./Projects";
 import { Webhooks } from "./Webhooks";
@@ -220,9 +220,10 @@ function Audit() {
   const audit = useQuery({ queryKey: ["audit"], queryFn: ({ signal }) => api.audit(signal) });
   if (audit.isError) return <ProblemBox error={audit.error} what="audit trail" retry={() => void audit.refetch()} />;
   if (!audit.data) return <Skeleton height={120} />;
+  const changes = changesAmong(audit.data.items);
   return (
     <Panel flush title="Latest changes" aside={<CopyMenu call={settingsCall("audit")} />}>
-      {audit.data.items.length === 0 ? (
+      {changes.length === 0 ? (
         <p className={classes.none}>No changes yet.</p>
       ) : (
         <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Latest changes">
@@ -237,7 +238,7 @@ function Audit() {
               </tr>
             </thead>
             <tbody>
-              {audit.data.items.map((entry) => {
+              {changes.map((entry) => {
                 const { words, subject } = said(entry.method, entry.path);
                 const end = outcome(entry.status);
                 return (

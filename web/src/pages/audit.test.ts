@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import schema from "../api/schema.ts?raw";
-import { outcome, pageOf, said } from "./audit";
+import { changesAmong, outcome, pageOf, said } from "./audit";
 
 describe("the audit trail in words", () => {
   it("says what was done to what", () => {
@@ -26,6 +26,14 @@ describe("the audit trail in words", () => {
 
   it("shows an unknown call as it is", () =>
     expect(said("PUT", "/api/v1/new")).toEqual({ words: "PUT /api/v1/new", subject: null }));
+
+  it("leaves out checks of specs, unless they failed", () => {
+    const entry = (path: string, status = 200) => ({ method: "POST", path: `/api/v1/${path}`, status });
+    const checks = Array.from({ length: 60 }, () => entry("experiments/dry-run"));
+    const [refused, made] = [entry("experiments/dry-run", 403), entry("experiments", 201)];
+    expect(changesAmong([...checks, refused, ...checks, made])).toEqual([refused, made]);
+    expect(changesAmong([made, made, made], 2)).toHaveLength(2);
+  });
 
   it("says how it ended", () => {
     expect(outcome(202)).toEqual({ words: "done", good: true });

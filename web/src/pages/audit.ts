@@ -1,9 +1,11 @@
 /** Entries of the audit trail in words. */
 
+const CHECKED = "checked a spec";
+
 /** What a call that changes something did, by its method and address. What follows "of" is its subject. */
 const WORDS: readonly (readonly [string, RegExp, string])[] = [
   ["POST", /^experiments$/, "created an experiment"],
-  ["POST", /^experiments\/dry-run$/, "checked a spec"],
+  ["POST", /^experiments\/dry-run$/, CHECKED],
   ["PATCH", /^experiments\/([^/]+)$/, "edited"],
   ["DELETE", /^experiments\/([^/]+)$/, "deleted"],
   ["POST", /^experiments\/([^/]+)\/pause$/, "paused"],
@@ -57,6 +59,16 @@ export function said(method: string, path: string): Said {
     if (match) return { words, subject: match[1] ?? null };
   }
   return { words: `${method} ${path}`, subject: null };
+}
+
+/** The latest entries that changed something, or that failed. The form for a new experiment checks its spec at every pause in the typing. */
+export function changesAmong<T extends { method: string; path: string; status: number }>(
+  entries: readonly T[],
+  most = 50,
+): T[] {
+  return entries
+    .filter(({ method, path, status }) => status >= 400 || said(method, path).words !== CHECKED)
+    .slice(0, most);
 }
 
 /** How a call ended. */

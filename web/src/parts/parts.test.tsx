@@ -14,7 +14,7 @@ import { LineageOf } from "./trial/Lineage";
 import { ProblemBox } from "./common/Problem";
 import { Progress } from "./experiments/Progress";
 import { savedOfMany, savedShare, savedTraining } from "./common/saved";
-import { domainWords, Setup } from "./setup/Setup";
+import { domainWords, learnedWords, Setup } from "./setup/Setup";
 import { places } from "./trial/TrialDetails";
 import { columnsOf, sortTrials } from "./table/trialColumns";
 import { TrialTable, toggled, type ColumnChoice } from "./table/TrialTable";
@@ -324,6 +324,8 @@ describe("small parts", () => {
     expect(domainWords({ type: "loguniform", lower: 1e-4, upper: 0.1 })).toBe("loguniform(1e-4, 0.1)");
     expect(domainWords({ type: "choice", categories: [16, 32] })).toBe("choice([16,32])");
     expect(domainWords(3)).toBe("3");
+    expect(learnedWords({ learned_from: ["digits", "digits-2"] })).toBe("digits, digits-2");
+    expect(learnedWords({ learned_from: [] })).toContain("no earlier experiment");
   });
 });
 

@@ -44,7 +44,7 @@ class NoSaver:
     def passed(self, report_no: int) -> None: ...
 
 
-def reports_of(function: Any) -> list[dict[str, float]]:
+def reports_of(function: Any, start_iteration: int = 0) -> list[dict[str, float]]:
     driver = Driver()
     context = Context(
         experiment_id="e",
@@ -56,6 +56,7 @@ def reports_of(function: Any) -> list[dict[str, float]]:
         local_rank=0,
         local_world_size=1,
         node_rank=0,
+        start_iteration=start_iteration,
     )
     session = Session(context, reports=driver, peers=None, saver=NoSaver(), first_milestone=None)
     call(lambda config: function(config, session), {"x": 2}, session, LAUNCH)
@@ -88,8 +89,6 @@ def finished(config: dict[str, Any], session: Session) -> None:
         (both, [{"loss": 3.0}]),
         (finished, [{"loss": 3.0}]),
         (lambda config, session: None, []),
-        (lambda config, session: True, []),
-        (lambda config, session: "done", []),
     ],
     ids=[
         "dict",
@@ -100,8 +99,6 @@ def finished(config: dict[str, Any], session: Session) -> None:
         "reported",
         "finished",
         "none",
-        "boolean",
-        "words",
     ],
 )
 def test_what_comes_back(function: Any, expected: list[dict[str, float]]) -> None:
@@ -132,3 +129,14 @@ def test_an_objective_that_is_no_number_is_an_error(form: Any) -> None:
 
 def iter_of(value: Any) -> Iterator[Any]:
     yield value
+
+
+def test_a_result_that_is_no_metric_is_refused_if_it_is_all_there_is() -> None:
+    for value, words in ((torch.ones(3), r"torch.Tensor of shape \(3,\)"), (True, "bool True"), ("done", "str 'done'")):
+        with pytest.raises(TypeError, match=f"made no report and returned {words}; expected a number"):
+            reports_of(lambda config, session, value=value: value)
+    assert reports_of(lambda config, session: None) == []
+
+
+def test_a_trial_that_continued_at_its_end_may_return_anything() -> None:
+    assert reports_of(lambda config, session: torch.ones(3), start_iteration=9) == []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response
 
 from tuner.api import schemas
@@ -29,11 +30,13 @@ from tuner.api.answers import (
     shown_experiment,
 )
 from tuner.api.context import Context, Here
+from tuner.api.creations import is_quick
 from tuner.domain.states import ExperimentState
 from tuner.experiment.operations import trials, usecases
 from tuner.experiment.operations.fork import fork_experiment
 from tuner.experiment.operations.removal import delete_experiment
-from tuner.store import ExperimentRecord
+from tuner.store import Creation, ExperimentRecord
+from tuner.usercode.entrypoints import TakesLong
 
 router = APIRouter(tags=["experiments"])
 
@@ -55,18 +58,36 @@ IdempotencyKey = Annotated[
     summary="Create an experiment. A driver starts it.",
 )
 async def create(
+    request: Request,
     here: Here,
     data: Annotated[Any, Depends(json_body)],
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    def create() -> Response:
+    def check(quick: bool) -> Creation | ExperimentRecord:
         wanted = here.bundles.applied(_in_project(here, data))
-        record = usecases.create_experiment(
-            here.store, wanted, here.checker, idempotency_key=idempotency_key, storage=here.settings.storage
+        return usecases.creation(
+            here.store,
+            wanted,
+            here.checker,
+            idempotency_key=idempotency_key,
+            storage=here.settings.storage,
+            quick=quick,
         )
+
+    def show(record: ExperimentRecord) -> Response:
         here.poke()
         return _created(record)
 
+    def create() -> Response:
+        found = check(quick=False)
+        if isinstance(found, ExperimentRecord):
+            return show(found)
+        here.store.experiments.create_all([found])
+        return show(here.store.experiments.created(found))
+
+    if is_quick(data, len(await request.body())):  # but it may turn out to need an import, or to learn from others
+        with contextlib.suppress(TakesLong):
+            return await here.creations.create(lambda: check(quick=True), show)
     return await here.off_the_pool(create)
 
 

@@ -10,7 +10,7 @@ from tuner.trials.compat.forms import with_metrics
 from tuner.trials.compat.ray_compat import Finished
 from tuner.trials.messages.launch import Launch
 from tuner.trials.runtime.function.directories import explain_missing
-from tuner.trials.training.metrics import flatten, numbers
+from tuner.trials.training.metrics import describe, flatten, numbers
 from tuner.trials.training.session import Session
 
 
@@ -18,7 +18,11 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
     """Run the training function until it returns, and report the values that it yields or returns.
 
     Each value that a generator yields is reported. If the function has not reported anything, its return value is
-    reported: a number is the value of the objective, and the numbers of a dict are metrics. Other values are ignored.
+    reported: a number is the value of the objective, and the numbers of a dict are metrics. Other values are ignored if
+    there are reports, also of earlier segments.
+
+    Raises:
+        TypeError: a value cannot be reported, or the only result of the trial is no metric.
     """
     metric = launch.metric
     named: set[str] = set()
@@ -30,6 +34,11 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
         elif session.count == 0 and _is_result(result):
             session.as_value = True
             session.report(_metrics(result, metric, named))
+        elif session.count == 0 and result is not None and not session.context.start_iteration:
+            raise TypeError(
+                f"the training function made no report and returned {describe(result)}; expected a number, which is the "
+                "objective, or a dict of numbers, or calls of tuner.report"
+            )
     except Finished:
         return
     except FileNotFoundError as error:

@@ -87,9 +87,8 @@ export function Setup({ experiment }: { experiment: Experiment }) {
 }
 
 /** "digits, digits-2": the earlier experiments that the search began with. */
-export function learnedWords({ learned_from, warm_start }: Pick<Experiment, "learned_from" | "warm_start">): string {
-  if (learned_from.length > 0) return learned_from.join(", ");
-  return warm_start === "auto" ? "no earlier experiment: none fitted when it was created" : "none of those it names";
+export function learnedWords({ learned_from }: Pick<Experiment, "learned_from">): string {
+  return learned_from.join(", ") || "no earlier experiment; the notes among the decisions say why";
 }
 
 /** {"type": "loguniform", "lower": 0.001, "upper": 0.1} as loguniform(0.001, 0.1). */

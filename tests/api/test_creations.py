@@ -1,0 +1,146 @@
+"""Test that many requests share the thread and the transaction that create experiments, and do not affect each other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from tests.store.examples import a_spec
+from tuner.api.creations import QUICK_BYTES, is_quick
+from tuner.experiment.operations import usecases
+from tuner.store import Store
+from tuner.store.writing.writer import Cursor
+
+API = "/api/v1/experiments"
+MANY = 20
+
+
+async def test_requests_that_arrive_together_share_transactions(
+    app: FastAPI, client: httpx.AsyncClient, spec: dict[str, Any], sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (await client.post(API, json=spec)).raise_for_status()  # the entrypoint is imported
+    begun, may_begin = threading.Event(), threading.Event()
+    database = sqlite_store._database
+    write, count = database.write, 0
+
+    @contextmanager
+    def counting() -> Iterator[Cursor]:
+        nonlocal count
+        count += 1
+        begun.set()
+        may_begin.wait(30)
+        with write() as cursor:
+            yield cursor
+
+    monkeypatch.setattr(database, "write", counting)
+    monkeypatch.setattr(
+        app.state.context.authenticator, "note", _no_note
+    )  # the audit trail has transactions of its own
+    first = asyncio.create_task(client.post(API, json={**spec, "name": "first"}))
+    await asyncio.to_thread(begun.wait, 30)
+    bodies = [{**spec, "name": f"name {number}"} for number in range(MANY)]
+    bodies[3] = {**spec, "metric": 7}
+    others = [asyncio.create_task(client.post(API, json=body)) for body in bodies]
+    creations = app.state.context.creations
+    while len(creations._waiting) < MANY:
+        await asyncio.sleep(0.001)
+    others[5].cancel()  # the client is gone
+    may_begin.set()
+    assert (await first).status_code == 201
+    answers = await asyncio.gather(*others, return_exceptions=True)
+    assert isinstance(answers[5], asyncio.CancelledError)
+    rest = [(body, answer) for body, answer in zip(bodies, answers, strict=True) if isinstance(answer, httpx.Response)]
+    assert [answer.status_code for _, answer in rest] == [422 if body["metric"] == 7 else 201 for body, _ in rest]
+    assert all(answer.json()["name"] == body["name"] for body, answer in rest if answer.status_code == 201)
+    assert count <= 3, "the first one alone, and then at most two transactions for twenty"
+
+
+async def test_a_slow_import_delays_no_other_request(
+    client: httpx.AsyncClient, spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (await client.post(API, json=spec)).raise_for_status()
+    done = tmp_path / "done"
+    (tmp_path / "slow_to_import.py").write_text(
+        "import os, time\n"
+        f"while not os.path.exists({str(done)!r}):\n    time.sleep(0.01)\n"
+        "def train(config):\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)  # where entrypoints are looked for
+    (await client.post(API, json=spec)).raise_for_status()
+    slow = asyncio.create_task(client.post(API, json={**spec, "entrypoint": "slow_to_import:train"}, timeout=60))
+    begun = time.monotonic()
+    for _ in range(5):
+        assert (await client.post(API, json=spec)).status_code == 201
+    assert not slow.done()
+    assert time.monotonic() - begun < 30
+    done.touch()
+    assert (await slow).status_code == 201
+
+
+async def test_an_experiment_that_learns_by_its_project_is_not_made_among_the_others(
+    app: FastAPI, client: httpx.AsyncClient, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (await client.post(API, json=spec)).raise_for_status()
+    (await client.patch("/api/v1/projects/default", json={"warm_start": "auto"})).raise_for_status()
+    threads: list[str] = []
+    real = usecases.with_earlier
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(usecases, "with_earlier", noted)
+    (await client.post(API, json=spec)).raise_for_status()
+    (await client.post(API, json={**spec, "warm_start": None})).raise_for_status()
+    assert [name.split("_")[0] for name in threads] == ["check", "create"]
+
+
+async def test_a_used_key_gets_the_first_answer_beside_others(
+    client: httpx.AsyncClient, spec: dict[str, Any], sqlite_store: Store
+) -> None:
+    (await client.post(API, json=spec)).raise_for_status()
+    keyed = {"Idempotency-Key": "one"}
+    sent = [client.post(API, json=spec, headers=keyed) for _ in range(5)]
+    sent += [client.post(API, json={**spec, "seed": 77}, headers=keyed), client.post(API, json=spec)]
+    answers = await asyncio.gather(*sent)
+    assert [answer.status_code for answer in answers] == [201] * 5 + [409, 201]
+    assert len({answer.json()["id"] for answer in answers[:5]}) == 1
+    assert len(sqlite_store.experiments.page().items) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "quick"),
+    [
+        ({}, 100, True),
+        ({"runtime_env": {}}, 100, True),
+        ({"runtime_env": {"working_dir": "/x"}}, 100, False),
+        ({"warm_start": "auto"}, 100, False),
+        ({"bundle": "0" * 64}, 100, False),
+        ({"command": "train.py"}, 100, False),
+        ({}, QUICK_BYTES + 1, False),
+    ],
+)
+def test_requests_that_may_take_long_are_not_quick(changes: dict[str, Any], size: int, quick: bool) -> None:
+    assert is_quick({"entrypoint": "module:train", **changes}, size) is quick
+
+
+def test_the_creation_of_an_experiment_is_an_error_only_where_it_is_read(store: Store) -> None:
+    fine = store.experiments.creation(a_spec(name="fine"), idempotency_key="key")
+    other = store.experiments.creation(a_spec(name="other"), idempotency_key="key")
+    store.experiments.create_all([fine, other])
+    assert store.experiments.created(fine).spec.name == "fine"
+    with pytest.raises(Exception, match="the idempotency key 'key' was used before"):
+        store.experiments.created(other)
+
+
+async def _no_note(record: object) -> None:
+    pass

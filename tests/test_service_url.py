@@ -1,0 +1,45 @@
+"""Test that scripts find the service of their home."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tuner.service_url import NAME, announced, service_url
+
+
+def test_a_service_is_found_while_it_runs(tmp_path: Path) -> None:
+    assert service_url(tmp_path, "sqlite:///a") is None
+    with announced(tmp_path, "127.0.0.1", 8123, "sqlite:///a"):
+        assert service_url(tmp_path, "sqlite:///a") == "http://127.0.0.1:8123"
+        assert service_url(tmp_path, "sqlite:///b") is None, "a service of another database does not have the search"
+        with announced(tmp_path, "0.0.0.0", 8124, "sqlite:///a"):
+            assert service_url(tmp_path, "sqlite:///a") == "http://localhost:8124"
+    assert service_url(tmp_path, "sqlite:///a") is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_end_of_an_earlier_service_leaves_the_later_one(tmp_path: Path) -> None:
+    earlier = announced(tmp_path, "127.0.0.1", 1, "d")
+    earlier.__enter__()
+    with announced(tmp_path, "::1", 2, "d"):
+        earlier.__exit__(None, None, None)
+        assert service_url(tmp_path, "d") == "http://[::1]:2"
+
+
+def test_a_service_that_was_killed_is_not_found(tmp_path: Path) -> None:
+    script = (
+        "import os, pathlib, sys; from tuner.service_url import announced\n"
+        "with announced(pathlib.Path(sys.argv[1]), 'localhost', 8000, 'd'): os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    assert json.loads((tmp_path / NAME).read_text())["url"] == "http://localhost:8000"
+    assert service_url(tmp_path, "d") is None
+
+
+def test_a_broken_file_is_no_service(tmp_path: Path) -> None:
+    for content in ("", "[]", "{", '{"pid": "x"}'):
+        (tmp_path / NAME).write_text(content)
+        assert service_url(tmp_path, "d") is None

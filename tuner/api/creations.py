@@ -1,0 +1,136 @@
+"""Create experiments for many requests at once.
+
+One thread checks the specs of the requests that wait, and writes their experiments in one transaction. It takes half of the CPU
+that a thread for each request takes: with many threads, most of the time goes into passing Python's lock around.
+
+A request waits for those before it, so this thread must not do anything slow. Requests that may import code, read logs or copy
+files are handled by `Context.off_the_pool` instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.responses import Response
+
+from tuner.store import Creation, ExperimentRecord, Store
+
+AT_ONCE = 16
+"""The largest number of experiments in one transaction. The first of them is answered when all are written."""
+
+QUICK_BYTES = 16 * 1024
+"""The largest body that is handled here. It takes some milliseconds to check a spec of this size."""
+
+SLOW_FIELDS = ("warm_start", "runtime_env", "bundle", "command", "function")
+"""The fields of a spec for which logs are read, or files are read, copied or hashed."""
+
+Check = Callable[[], Creation | ExperimentRecord]
+"""Returns the work that writes the experiment, or an experiment that an earlier request with the same key has created."""
+
+
+def is_quick(data: Any, size: int) -> bool:
+    """Return whether a request with this spec can be handled here. size: the number of bytes of its body."""
+    return size <= QUICK_BYTES and isinstance(data, Mapping) and not any(data.get(name) for name in SLOW_FIELDS)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A request that waits for its experiment."""
+
+    check: Check
+    show: Callable[[ExperimentRecord], Response]
+    loop: asyncio.AbstractEventLoop
+    answered: asyncio.Future[Response]
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    creation: Creation | None = None
+    response: Response | None = None
+    error: BaseException | None = None
+
+    def begin(self) -> None:
+        """Check the spec."""
+        try:
+            found = self.context.run(self.check)
+            if isinstance(found, ExperimentRecord):
+                self.response = self.context.run(self.show, found)
+            else:
+                self.creation = found
+        except BaseException as error:
+            self.error = error
+
+    def finish(self, store: Store) -> None:
+        """Make the response, after the transaction."""
+        if self.creation is None:
+            return
+        try:
+            self.response = self.context.run(self.show, store.experiments.created(self.creation))
+        except BaseException as error:
+            self.error = error
+
+    def answer(self) -> None:
+        """Pass the response on to the request, in its event loop."""
+        if self.answered.done():  # the client is gone
+            return
+        if self.error is not None:
+            self.answered.set_exception(self.error)
+        else:
+            assert self.response is not None
+            self.answered.set_result(self.response)
+
+
+class Creations:
+    """Creates experiments in a thread of its own. Use it in event loops."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="create")
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+        self._works = False
+
+    async def create(self, check: Check, show: Callable[[ExperimentRecord], Response]) -> Response:
+        """Create an experiment, and return the response that shows it.
+
+        Args:
+            check: checks the spec. It is called in the thread, and must be quick.
+            show: makes the response from the record. It is called in the thread after the experiment is committed.
+        """
+        loop = asyncio.get_running_loop()
+        mine = _Waiting(check, show, loop, loop.create_future())
+        with self._lock:
+            self._waiting.append(mine)
+            begins, self._works = not self._works, True
+        if begins:
+            self._thread.submit(self._work)
+        return await mine.answered
+
+    def close(self) -> None:
+        """Accept no more requests. Those that wait are still answered."""
+        self._thread.shutdown(wait=False)
+
+    def _work(self) -> None:
+        while batch := self._next():
+            for one in batch:
+                one.begin()
+            self._store.experiments.create_all([one.creation for one in batch if one.creation is not None])
+            for one in batch:
+                one.finish(self._store)
+            for loop in {one.loop for one in batch}:
+                loop.call_soon_threadsafe(_answer, [one for one in batch if one.loop is loop])
+
+    def _next(self) -> list[_Waiting]:
+        with self._lock:
+            found = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
+            self._works = bool(found)
+        return found
+
+
+def _answer(batch: list[_Waiting]) -> None:
+    for one in batch:
+        one.answer()
