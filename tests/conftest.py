@@ -39,7 +39,7 @@ MARKS = ("ray", "postgres", "browser", "slow")
 _FOR_LANES = re.compile(
     rf"\bmark\.({'|'.join(MARKS)})\b|\b(database_url|postgres_\w+|store: Store|service: AgentService)\b"
 )
-"""What a file contains if a test of it has one of these marks, its own or that of a fixture."""
+"""The words of files that have a test with one of these marks, its own or that of a fixture."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
