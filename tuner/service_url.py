@@ -37,7 +37,7 @@ def announced(home: Path, host: str, port: int, database: str) -> Iterator[None]
     }
     file = home / NAME
     written = file.with_name(f"{NAME}.{os.getpid()}")
-    with contextlib.suppress(OSError):  # a service with another database and another Ray may have a home that is read-only
+    with contextlib.suppress(OSError):  # with a database and a Ray elsewhere, the home may be read-only
         written.write_text(json.dumps(own))
         written.replace(file)
     try:
