@@ -72,11 +72,7 @@ function reached(entry: string, modules: Modules): Set<string> {
 }
 
 const TESTS = ["src/**/*.test.{ts,tsx}"];
-const ISOLATED = [
-  "src/api/early.test.ts",
-  "src/parts/common/SignIn.test.tsx",
-  "src/parts/trial/TrialCharts.test.tsx",
-];
+const ISOLATED = ["src/api/early.test.ts", "src/parts/common/SignIn.test.tsx", "src/parts/trial/TrialCharts.test.tsx"];
 
 export default defineConfig({
   // Addresses in the bundle are relative: a proxy may serve it under a path prefix.
