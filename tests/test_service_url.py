@@ -41,6 +41,11 @@ def test_a_service_that_was_killed_is_not_found(tmp_path: Path) -> None:
     assert service_url(tmp_path, "d") is None
 
 
+def test_a_service_serves_even_if_it_cannot_write_its_url(tmp_path: Path) -> None:
+    with announced(tmp_path / "missing", "localhost", 8000, "d"):
+        assert service_url(tmp_path / "missing", "d") is None
+
+
 def test_a_broken_file_is_no_service(tmp_path: Path) -> None:
     for content in ("", "[]", "{", '{"pid": "x"}'):
         (tmp_path / NAME).write_text(content)

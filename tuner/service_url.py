@@ -37,13 +37,15 @@ def announced(home: Path, host: str, port: int, database: str) -> Iterator[None]
     }
     file = home / NAME
     written = file.with_name(f"{NAME}.{os.getpid()}")
-    written.write_text(json.dumps(own))
-    written.replace(file)
+    with contextlib.suppress(OSError):  # with a database and a Ray elsewhere, the home may be read-only
+        written.write_text(json.dumps(own))
+        written.replace(file)
     try:
         yield
     finally:
         if _read(file) == own:
-            file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                file.unlink()
 
 
 def service_url(home: Path, database: str) -> str | None:
