@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -79,3 +80,46 @@ def test_trials_and_experiments_are_shown_as_tables(client: Client) -> None:
 def test_plots_are_shown(client: Client, line: str) -> None:
     (figure,) = outputs(client, line)
     assert figure.data["application/vnd.plotly.v1+json"]["data"]
+
+
+SEARCH = """
+import time, tuner
+
+
+def train(config):
+    for step in range(60):
+        time.sleep(0.1)
+        tuner.report({"loss": config["lr"] / (step + 1)})
+
+
+space = {"lr": tuner.uniform(0, 1)}
+result = tuner.run(train, space, metric="loss", mode="min", max_t=60, num_samples=2, scheduler="fifo", name="mine")
+print(result.state)
+"""
+
+
+def said(cell: Any) -> str:
+    """Return the text of a cell's outputs."""
+    return "\n".join(str(one.get("text") or one.get("data", {}).get("text/plain") or one) for one in cell.outputs)
+
+
+@pytest.mark.long  # the short form, in a script, is in tests/sdk/test_run.py
+async def test_an_interrupted_kernel_pauses_the_search_and_the_next_cell_continues_it(tmp_path: Path) -> None:
+    cells = [nbformat.v4.new_code_cell(code) for code in (SEARCH, 'print(tuner.resume("mine").state)')]
+    kernel = AsyncKernelManager()
+    assert kernel.kernel_spec is not None
+    kernel.kernel_spec.argv[0] = sys.executable
+    client = Client(nbformat.v4.new_notebook(cells=cells), km=kernel, timeout=120)
+    first, second = client.nb.cells
+    async with client.async_setup_kernel(env={**os.environ, "TUNER_HOME": str(tmp_path)}):
+        running = asyncio.create_task(client.async_execute_cell(first, 0))
+        async with asyncio.timeout(100):
+            while "best loss" not in said(first):
+                await asyncio.sleep(0.05)
+        await kernel.interrupt_kernel()
+        await running
+        await client.async_execute_cell(second, 1)
+    assert 'continue with: tuner.resume("exp_' in said(first), "what can be entered here, not a command of a shell"
+    assert said(first).endswith("paused\n")
+    assert said(second).endswith("completed\n")
+    assert "IProgress" not in said(first)

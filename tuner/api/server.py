@@ -7,6 +7,7 @@ head of a request, because uvicorn would keep them for ever.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import time
@@ -26,6 +27,10 @@ Without this limit, it accepts megabytes from the service for each client that d
 
 TICKS = 10
 """The number of uvicorn's ticks between two searches for connections that are too slow. There are ten ticks in a second."""
+
+
+LAST_S = 2.0
+"""The longest time that the app may take to end after a second Ctrl-C, in seconds."""
 
 
 class Server(uvicorn.Server):
@@ -51,6 +56,11 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._context.end)
         await super().shutdown(sockets)
+        if self.force_exit:
+            # After a second Ctrl-C, uvicorn waits for no connection, but does not end the app either, whose cancelled task
+            # would then be logged as an error.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.lifespan.shutdown(), LAST_S)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % TICKS == 0:

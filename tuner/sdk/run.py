@@ -32,6 +32,7 @@ from tuner.sdk.executors import (
     start_forks,
     starts_ray,
 )
+from tuner.sdk.live import notebook
 from tuner.sdk.live.echo import Echo
 from tuner.sdk.live.interrupts import Interrupts
 from tuner.sdk.live.progress import Progress, Stored
@@ -203,6 +204,7 @@ def _search(given: Mapping[str, Any]) -> Result:
     """Create the experiment that the arguments of `run` describe, and drive it to its end."""
     trainable, ray_address = given["trainable"], given["ray_address"]
     _check_required(given)
+    notebook.hide_warnings_of_libraries()
     callbacks = checked(given["callbacks"])
     if not Settings.from_env().ray_address:
         if may_be_local(given):
@@ -451,7 +453,7 @@ def _drive(
                 _drive_on_ray(store, settings, experiment_id, ray_address, progress, chosen.why, keep)
         except KeyboardInterrupt as error:  # Ctrl-C twice, or while the driver started
             error.add_note(
-                f"The search was ended at once. No report is lost; continue with: tuner resume {experiment_id}"
+                f"The search was ended at once. No report is lost; continue with: {_resuming(experiment_id)}"
             )
             raise
     result = read_result(store, experiment_id, ray_address, callbacks)
@@ -460,10 +462,15 @@ def _drive(
         where = url or f"`tuner serve`, then http://localhost:{settings.port}"
         progress.say(f"curves and decisions: {where}/experiments/{experiment_id}")
     if result.state == "paused":
-        progress.say(f"paused; continue with: tuner resume {experiment_id}")
+        progress.say(f"paused; continue with: {_resuming(experiment_id)}")
     if result.state == "failed" and not verbose:
         progress.say(f"warning: the search failed: {printable(str(result.error))}; result.errors has each failed trial")
     return result
+
+
+def _resuming(experiment_id: str) -> str:
+    """Return what a user enters to continue a search: Python in a notebook, else a command."""
+    return f'tuner.resume("{experiment_id}")' if notebook.is_here() else f"tuner resume {experiment_id}"
 
 
 def _drive_here(store: Store, settings: Settings, experiment_id: str, progress: Progress, why: str, keep: bool) -> None:

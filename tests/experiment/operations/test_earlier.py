@@ -66,6 +66,17 @@ def test_auto_without_any_says_so_and_changes_nothing(sqlite_store: Store) -> No
     assert "no earlier experiment to learn from" in found.earlier["notes"][-1]
 
 
+def test_it_says_that_nothing_was_learned_if_no_earlier_one_helps(sqlite_store: Store) -> None:
+    narrow = Space.from_python({"x": tuner.uniform(2, 3), "width": tuner.choice([16, 32, 64])})
+    searched(sqlite_store, "old")
+    found = with_earlier(sqlite_store, spec_of("new", narrow, warm_start="auto"))
+    assert found.earlier["experiments"] == []
+    assert found.earlier["notes"] == [
+        "did not learn from old: 0 of its trials fit this space, 5 are needed",
+        "nothing was learned from any of them, so warm_start has no effect",
+    ]
+
+
 def test_it_is_off_by_default_with_a_hint_when_it_could_help(sqlite_store: Store) -> None:
     assert with_earlier(sqlite_store, spec_of("new")).earlier == {}
     searched(sqlite_store, "old")

@@ -15,7 +15,7 @@ from tuner.experiment.operations import trials
 
 router = APIRouter(tags=["checkpoints"])
 
-CheckpointId = Annotated[str, Path(description="ckpt_...", examples=["ckpt_0123456789abcdef0123_0_1_5"])]
+CheckpointId = Annotated[str, Path(description="ckp_...", examples=["ckp_0123456789abcdef0123"])]
 
 
 @router.get(

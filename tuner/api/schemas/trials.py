@@ -43,7 +43,7 @@ class Failure(Model):
 
 
 class Checkpoint(Model):
-    id: Annotated[str, Field(description="ckpt_...")]
+    id: Annotated[str, Field(description="ckp_...")]
     uri: Annotated[str, Field(description="the path or URI of the checkpoint")]
     step: Annotated[int, Field(description="the training_iteration of the report with which the checkpoint was saved")]
     bytes: Annotated[int, Field(description="the size of the checkpoint in bytes")]

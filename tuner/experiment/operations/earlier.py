@@ -127,7 +127,8 @@ def _learned(store: Store, space: Space, found: Found) -> dict[str, object]:
         experiments.append(EarlierExperiment(label, record.spec.objective, theirs, recorded))
     learned = learn(space, experiments)
     if not learned["experiments"]:
-        notes.append("there is no earlier experiment to learn from, so warm_start has no effect")
+        why = "nothing was learned from any of them" if found else "there is no earlier experiment to learn from"
+        notes.append(f"{why}, so warm_start has no effect")
     return {**learned, "notes": [*learned["notes"], *notes]}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -37,6 +38,12 @@ def is_here() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
+
+
+def hide_warnings_of_libraries() -> None:
+    """In a notebook, hide what Optuna's import says if ipywidgets is not installed. tuner does not need it."""
+    if is_here():
+        warnings.filterwarnings("ignore", message="IProgress not found", category=Warning)
 
 
 class Area:

@@ -1662,7 +1662,7 @@ export interface components {
         Checkpoint: {
             /**
              * Id
-             * @description ckpt_...
+             * @description ckp_...
              */
             id: string;
             /**
@@ -1693,7 +1693,7 @@ export interface components {
         CheckpointItem: {
             /**
              * Id
-             * @description ckpt_...
+             * @description ckp_...
              */
             id: string;
             /**
@@ -9683,7 +9683,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description ckpt_... */
+                /** @description ckp_... */
                 checkpoint_id: string;
             };
             cookie?: never;
@@ -9749,7 +9749,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description ckpt_... */
+                /** @description ckp_... */
                 checkpoint_id: string;
             };
             cookie?: never;
@@ -9817,7 +9817,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description ckpt_... */
+                /** @description ckp_... */
                 checkpoint_id: string;
             };
             cookie?: never;
@@ -9921,7 +9921,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description ckpt_... */
+                /** @description ckp_... */
                 checkpoint_id: string;
             };
             cookie?: never;

@@ -84,15 +84,18 @@ describe("the call of a view", () => {
   it("of a trial is that of its open tab", () => {
     const trial = { id: "trl_1", experiment_id: "exp_1", number: 4 };
     const none = { segment: null, rank: null, search: null };
-    expect(trialCall(trial, "overview", none)!.python).toBe('client.trial("trl_1").get()');
-    expect(trialCall(trial, "lineage", none)!.python).toBe('client.trial("trl_1").lineage()');
-    expect(trialCall(trial, "logs", { segment: "2", rank: "0", search: "loss" })!.python).toBe(
+    expect(trialCall(trial, "overview", none).python).toBe('client.trial("trl_1").get()');
+    expect(trialCall(trial, "lineage", none).python).toBe('client.trial("trl_1").lineage()');
+    expect(trialCall(trial, "logs", { segment: "2", rank: "0", search: "loss" }).python).toBe(
       'client.trial("trl_1").logs(segment=2, rank=0, search="loss")',
     );
-    expect(asCurl(trialCall(trial, "checkpoints", none)!, AT)).toBe(
+    expect(asCurl(trialCall(trial, "checkpoints", none), AT)).toBe(
       "curl --get 'http://localhost:8000/api/v1/experiments/exp_1/checkpoints' --data-urlencode 'trial=4'\n",
     );
-    expect(trialCall(trial, "profile", none)).toBeNull();
+    expect(trialCall(trial, "profile", none).python).toBe('client.trial("trl_1").profile()');
+    expect(asCurl(trialCall(trial, "profile", none), AT)).toContain(
+      "-X POST 'http://localhost:8000/api/v1/trials/trl_1/profile'",
+    );
   });
 
   it("that replays a search has what is asked, and one of the settings is a list", () => {

@@ -117,12 +117,12 @@ export function experimentsCall(filters: {
   return { name: "experiments", python, reads: [{ path: "experiments", query }] };
 }
 
-/** What a tab of a trial shows; null for one that shows what is measured only on demand. */
+/** What a tab of a trial shows. */
 export function trialCall(
   trial: { id: string; experiment_id: string; number: number },
   view: string,
   { segment, rank, search }: { segment: string | null; rank: string | null; search: string | null },
-): Call | null {
+): Call {
   const { id } = trial;
   const one = (name: string, rest: string): Call => ({
     name,
@@ -147,8 +147,10 @@ export function trialCall(
     case "neighbours":
     case "usage":
       return one(view, view);
-    case "profile":
-      return null;
+    case "profile": {
+      const path = `trials/${id}/profile`;
+      return { name: "profile", python: `${trialOf(id)}.profile()`, reads: [{ path, query: {}, body: {} }] };
+    }
     default:
       return { name: "trial", python: `${trialOf(id)}.get()`, reads: [{ path: `trials/${id}`, query: {} }] };
   }

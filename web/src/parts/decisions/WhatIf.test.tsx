@@ -71,6 +71,26 @@ describe("what if", () => {
     expect(screen.getByRole("button", { name: "0" })).toBeTruthy();
   });
 
+  it("shows the outcome of a link at once", async () => {
+    const replay = vi.spyOn(api, "replay").mockResolvedValue(REPLAY);
+    replay.mockClear();
+    render(
+      <MantineProvider env="test">
+        <QueryClientProvider client={new QueryClient()}>
+          <MemoryRouter initialEntries={["/?if=asha&ifwith=reduction_factor%3D4&ifslots=8"]}>
+            <Page onSelect={() => undefined} />
+          </MemoryRouter>
+        </QueryClientProvider>
+      </MantineProvider>,
+    );
+    expect((await screen.findByRole("status")).textContent).toBe(REPLAY.summary);
+    expect(replay).toHaveBeenCalledExactlyOnceWith("exp_1", {
+      scheduler: { type: "asha", reduction_factor: 4 },
+      search: null,
+      max_concurrent_trials: 8,
+    });
+  });
+
   it("reads options as JSON, or as text", () => {
     expect(optionsOf("reduction_factor=4, hard_stop=false, metric=loss,")).toEqual({
       reduction_factor: 4,

@@ -1,5 +1,5 @@
 import { Anchor, Button, NumberInput, Select, Switch, TextInput } from "@mantine/core";
-import { useMutation } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../../api/client";
 import type { Experiment, Replay } from "../../api/types";
@@ -31,7 +31,16 @@ export function WhatIf({ experiment, onSelect, address }: WhatIfProps) {
     search: null,
     max_concurrent_trials: concurrent,
   };
-  const replay = useMutation({ mutationFn: () => api.replay(experiment.id, asked) });
+  // A link shows the outcome too, not only what was asked.
+  const [run, setRun] = useState(scheduler === null && concurrent === null ? null : asked);
+  const replay = useQuery({
+    queryKey: ["replay", experiment.id, run],
+    queryFn: () => api.replay(experiment.id, run!),
+    enabled: run !== null,
+    retry: false,
+    staleTime: Infinity,
+    refetchOnWindowFocus: false,
+  });
   return (
     <Panel title="What if?" aside={<CopyMenu call={replayCall(experiment.id, asked)} />}>
       <p className={classes.words}>
@@ -42,7 +51,8 @@ export function WhatIf({ experiment, onSelect, address }: WhatIfProps) {
         className={classes.form}
         onSubmit={(event) => {
           event.preventDefault();
-          replay.mutate();
+          if (JSON.stringify(asked) === JSON.stringify(run)) void replay.refetch();
+          else setRun(asked);
         }}
       >
         <Select
@@ -74,7 +84,12 @@ export function WhatIf({ experiment, onSelect, address }: WhatIfProps) {
           value={concurrent ?? ""}
           onChange={(value) => address.set({ ifslots: typeof value === "number" ? String(value) : null })}
         />
-        <Button type="submit" size="xs" loading={replay.isPending} disabled={scheduler === null && concurrent === null}>
+        <Button
+          type="submit"
+          size="xs"
+          loading={replay.isFetching}
+          disabled={scheduler === null && concurrent === null}
+        >
           Replay
         </Button>
       </form>

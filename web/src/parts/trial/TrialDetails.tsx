@@ -312,7 +312,7 @@ export function TrialTitle({ trial, experiment, address }: TrialTitleProps) {
       </Anchor>
       <StateBadge state={trial.state} size="lg" />
       <TrialActions key={trial.id} trial={trial} experiment={experiment} />
-      {call && <CopyMenu call={call} />}
+      <CopyMenu call={call} />
     </span>
   );
 }

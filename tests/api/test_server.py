@@ -1,0 +1,58 @@
+"""Test the end of a service in a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+SERVICE = """
+import socket, sys
+from pathlib import Path
+from tuner.api import create_app
+from tuner.api.server import Server
+from tuner.settings import Settings
+from tuner.store import Store
+
+listening = socket.create_server(("127.0.0.1", 0))
+with Store.open(sys.argv[1]) as store:
+    app = create_app(Settings(home=Path(sys.argv[2])), store)
+    print(listening.getsockname()[1], flush=True)
+    try:
+        Server(app, log_level="info", grace_s=60).run(sockets=[listening])
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_ends_a_service_without_an_error_in_its_log(sqlite_url: str, tmp_path: Path, presses: int) -> None:
+    service = subprocess.Popen(
+        [sys.executable, "-c", SERVICE, sqlite_url, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert service.stdout is not None
+        port = int(service.stdout.readline())
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                httpx.get(f"http://127.0.0.1:{port}/healthz")
+                break
+            except httpx.TransportError:
+                time.sleep(0.05)
+        for _ in range(presses):
+            service.send_signal(signal.SIGINT)
+            time.sleep(0.02)  # signals of the same number that come at once are one
+        out, err = service.communicate(timeout=60)
+    finally:
+        service.kill()
+    assert "interrupted" in out
+    assert "Traceback" not in err
