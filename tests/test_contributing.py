@@ -1,4 +1,4 @@
-"""The steps of CONTRIBUTING.md, walked in a copy of the package: a new limit and a new column of a trial."""
+"""The steps of CONTRIBUTING.md, walked in a copy of the package: a new limit, a new column of a trial and a new scheduler."""
 
 from __future__ import annotations
 
@@ -133,3 +133,89 @@ def test_a_column_of_a_trial(copy: Path) -> None:
             assert found["gpu_s"]["description"] == "seconds of its GPUs"
     """
     run(copy, "-c", textwrap.dedent(script))
+
+
+FIRST_ONLY = '''
+"""Train the first trials, and stop each later one at its first report."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tuner.domain.decisions import Decision, Stop
+from tuner.domain.trial import Population, Trial
+from tuner.options import check_integer, options_of
+from tuner.schedulers.base import Fact, Scheduler, TrialReported
+
+
+class FirstOnlyScheduler(Scheduler):
+    TYPE = "first_only"
+
+    def __init__(self, keep: int = 1) -> None:
+        check_integer("keep", keep, at_least=1)
+        self.keep = keep
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.TYPE, **options_of(self)}
+
+    def milestone(self, trial: Trial, trials: Population) -> float | None:
+        return math.nextafter(trial.t, math.inf)
+
+    def decide(self, fact: Fact, trials: Population) -> list[Decision]:
+        if isinstance(fact, TrialReported) and fact.trial >= self.keep:
+            return [Stop(trial=fact.trial, reason=f"only {self.keep} are trained")]
+        return []
+'''
+
+
+def test_a_scheduler(copy: Path) -> None:
+    (copy / "tuner" / "schedulers" / "first_only.py").write_text(FIRST_ONLY)
+    registry, names = "tuner/schedulers/__init__.py", "tuner/__init__.py"
+    edit(
+        copy,
+        registry,
+        '    "fifo": ("fifo", "FIFOScheduler"),',
+        '    "first_only": ("first_only", "FirstOnlyScheduler"),\n',
+    )
+    edit(copy, registry, '    "FIFOScheduler",\n', '    "FirstOnlyScheduler",\n')
+    edit(
+        copy,
+        registry,
+        "    from tuner.schedulers.hyperband",
+        "    from tuner.schedulers.first_only import FirstOnlyScheduler\n",
+    )
+    edit(copy, names, '        "HyperBandScheduler", "MOASHA', '        "FirstOnlyScheduler",\n')
+    again = "FirstOnlyScheduler as FirstOnlyScheduler"
+    edit(
+        copy,
+        names,
+        "    from tuner.schedulers import HyperBandScheduler",
+        f"    from tuner.schedulers import {again}\n",
+    )
+    script = """
+        import tuner
+        from tuner.experiment.specs.spec import parse_spec
+        from tuner.errors import SpecError
+
+        data = {"entrypoint": "a:b", "space": {}, "metric": "x", "mode": "min", "scheduler": {"type": "first_only", "keep": 2}}
+        assert parse_spec(data).scheduler == {"type": "first_only", "keep": 2}
+        try:
+            parse_spec({**data, "scheduler": {"type": "first_only", "kep": 2}})
+        except SpecError as error:
+            assert error.errors == [("/scheduler/kep", "unknown option; did you mean keep?")]
+        else:
+            raise AssertionError("kep was taken")
+
+        def train(config, checkpoint):
+            for step in range(3):
+                yield tuner.Step({"x": config["y"]}, 1.0)
+
+        space = {"y": tuner.uniform(0, 1)}
+        scheduler = tuner.FirstOnlyScheduler(keep=2)
+        result = tuner.simulate(train, space, metric="x", mode="min", num_samples=4, scheduler=scheduler)
+        assert [trial.iteration for trial in result.trials] == [3, 3, 1, 1], result.trials
+    """
+    run(copy, "-c", textwrap.dedent(script))
+    shutil.copy(ROOT / "pyproject.toml", copy)  # as it is: no contract lists schedulers
+    run(copy, "-c", "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import operator
 import os
@@ -103,9 +104,15 @@ def commands(text: str) -> list[str]:
     return [line for line in found if line.startswith("tuner ")]
 
 
+@functools.cache
+def root() -> Any:
+    """Return the command `tuner`, which takes a while to build."""
+    return typer.main.get_command(app)
+
+
 def mistake(command: str) -> str | None:
     """Return what is wrong with a command line, as far as its words tell."""
-    at: Any = typer.main.get_command(app)
+    at: Any = root()
     words = shlex.split(command, comments=True)[1:]
     while words and (inner := getattr(at, "commands", None)) is not None and not words[0].startswith("-"):
         if words[0] not in inner:

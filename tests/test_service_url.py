@@ -16,17 +16,19 @@ def test_a_service_is_found_while_it_runs(tmp_path: Path) -> None:
         assert service_url(tmp_path, "sqlite:///a") == "http://127.0.0.1:8123"
         assert service_url(tmp_path, "sqlite:///b") is None, "a service of another database does not have the search"
         with announced(tmp_path, "0.0.0.0", 8124, "sqlite:///a"):
-            assert service_url(tmp_path, "sqlite:///a") == "http://localhost:8124"
+            assert service_url(tmp_path, "sqlite:///a") == "http://127.0.0.1:8123"
+        assert service_url(tmp_path, "sqlite:///a") == "http://127.0.0.1:8123", "the later service is not the one"
     assert service_url(tmp_path, "sqlite:///a") is None
     assert not list(tmp_path.iterdir())
 
 
-def test_the_end_of_an_earlier_service_leaves_the_later_one(tmp_path: Path) -> None:
-    earlier = announced(tmp_path, "127.0.0.1", 1, "d")
+def test_the_end_of_a_service_leaves_that_of_another_database(tmp_path: Path) -> None:
+    earlier = announced(tmp_path, "0.0.0.0", 1, "a")
     earlier.__enter__()
-    with announced(tmp_path, "::1", 2, "d"):
+    assert service_url(tmp_path, "a") == "http://localhost:1"
+    with announced(tmp_path, "::1", 2, "b"):
         earlier.__exit__(None, None, None)
-        assert service_url(tmp_path, "d") == "http://[::1]:2"
+        assert service_url(tmp_path, "b") == "http://[::1]:2"
 
 
 def test_a_service_that_was_killed_is_not_found(tmp_path: Path) -> None:
@@ -37,6 +39,11 @@ def test_a_service_that_was_killed_is_not_found(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
     assert json.loads((tmp_path / NAME).read_text())["url"] == "http://localhost:8000"
     assert service_url(tmp_path, "d") is None
+
+
+def test_a_service_serves_even_if_it_cannot_write_its_url(tmp_path: Path) -> None:
+    with announced(tmp_path / "missing", "localhost", 8000, "d"):
+        assert service_url(tmp_path / "missing", "d") is None
 
 
 def test_a_broken_file_is_no_service(tmp_path: Path) -> None:

@@ -20,10 +20,13 @@ EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
 
 @contextlib.contextmanager
 def announced(home: Path, host: str, port: int, database: str) -> Iterator[None]:
-    """Keep the URL of this process's service in its home for a `with` block. A service that starts later replaces it.
+    """Keep the URL of this process's service in its home for a `with` block, unless another service is named there.
 
     database: the URL of the service's database, without its password.
     """
+    if service_url(home, database) is not None:
+        yield
+        return
     name = "localhost" if host in EVERYWHERE else f"[{host}]" if ":" in host else host
     own = {
         "url": f"http://{name}:{port}",
@@ -34,13 +37,15 @@ def announced(home: Path, host: str, port: int, database: str) -> Iterator[None]
     }
     file = home / NAME
     written = file.with_name(f"{NAME}.{os.getpid()}")
-    written.write_text(json.dumps(own))
-    written.replace(file)
+    with contextlib.suppress(OSError):  # with a database and a Ray elsewhere, the home may be read-only
+        written.write_text(json.dumps(own))
+        written.replace(file)
     try:
         yield
     finally:
         if _read(file) == own:
-            file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                file.unlink()
 
 
 def service_url(home: Path, database: str) -> str | None:

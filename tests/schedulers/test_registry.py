@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,11 +38,13 @@ def test_public_names_are_sorted_and_there() -> None:
 def test_every_scheduler_is_in_every_list(name: str) -> None:
     """The steps of CONTRIBUTING.md for a new scheduler."""
     cls = schedulers.REGISTRY[name][1]
+    source = (ROOT / "tuner" / "schedulers" / "__init__.py").read_text()
     folded = {data["type"] for data in examples.SCHEDULERS.values()} | {"async_hyperband", "freeze_thaw"}
     fuzzed = {data["type"] for kinds in world.SCHEDULERS.values() for data in kinds} | {"async_hyperband"}
     places = {
         "tuner.schedulers.__all__": cls in schedulers.__all__,
         "tuner.__all__": cls in tuner.__all__,
+        "for type checkers": re.search(rf"^    from .* import .*\b{cls}\b", source, re.MULTILINE),
         "docs/schedulers.md": f"`{name}`" in (ROOT / "docs" / "schedulers.md").read_text(),
         "tests/schedulers/examples.py": name in folded,
         "tests/fuzz/world.py": name in fuzzed,

@@ -51,7 +51,7 @@ def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 
     )
     seconds = time.monotonic() - begun
     shutdown()
-    say_outcome(console, result, digits.MAX_T, page.url if page else None)
+    say_outcome(console, result, digits.MAX_T)
     if page is not None:
         page.stay(console) if sys.stdout.isatty() else page.stop()
     if as_json:
@@ -71,7 +71,7 @@ def outcome(result: Result, seconds: float) -> dict[str, Any]:
     }
 
 
-def say_outcome(console: Console, result: Result, max_t: int, url: str | None) -> None:
+def say_outcome(console: Console, result: Result, max_t: int) -> None:
     done = sum(t.iterations for t in result.trials)
     full = max_t * len(result.trials)
     console.print()
@@ -91,5 +91,3 @@ def say_outcome(console: Console, result: Result, max_t: int, url: str | None) -
     )
     if result.best_checkpoint is not None:
         console.print(f"its checkpoint: {result.best_checkpoint.path}", highlight=False, soft_wrap=True)
-    where = f"{url}/experiments/{result.experiment_id}" if url else "`tuner serve`, then http://localhost:8000"
-    console.print(f"curves, and why each trial was stopped: {where}", highlight=False, soft_wrap=True)

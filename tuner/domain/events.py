@@ -314,7 +314,7 @@ _KINDS: dict[str, type[Event]] = {cls.KIND: cls for cls in get_args(Event)}
 
 
 def from_json(kind: str, data: Mapping[str, Any]) -> Event:
-    """Return the event of this kind that `to_json` has turned into `data`."""
+    """Return the event of this kind from its JSON form, which `to_json` makes."""
     parts = dict(data)
     if parts.get("failure"):
         parts["failure"] = Failure(**parts["failure"])

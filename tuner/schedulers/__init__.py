@@ -1,7 +1,7 @@
 """Build schedulers by the names that specs give them. Each scheduler is imported when it is first used.
 
 `from_json` builds a scheduler from ``{"type": "asha", "max_t": 27}``. `from_argument` accepts a name, a dict of this form, a
-scheduler, or an object of `ray.tune.schedulers`. A new scheduler needs a module and an entry in `REGISTRY`.
+scheduler, or an object of `ray.tune.schedulers`. CONTRIBUTING.md says what a new scheduler needs.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import threading
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from tuner.errors import SpecError
 from tuner.service.early import listen
 from tuner.service.tokens import check_tokens, with_auth
+from tuner.service_url import announced
 from tuner.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,11 +32,12 @@ class Page:
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._store: Store | None = None
+        self._announced = contextlib.ExitStack()
 
     def start(self) -> None:
         from tuner.api import create_app
         from tuner.api.server import Server
-        from tuner.store import Store
+        from tuner.store import Store, shown_url
 
         self.settings.home.mkdir(parents=True, exist_ok=True)
         self._store = Store.open(self.settings.database_url, synchronous=self.settings.durability)
@@ -46,6 +49,8 @@ class Page:
         self._thread.start()
         while not server.started and self._thread.is_alive():
             time.sleep(0.02)
+        port, database = self._socket.getsockname()[1], shown_url(self.settings.database_url)
+        self._announced.enter_context(announced(self.settings.home, self.settings.host, port, database))
 
     def stay(self, console: Console) -> None:
         """Serve until Ctrl-C."""
@@ -59,6 +64,7 @@ class Page:
             self.stop()
 
     def stop(self) -> None:
+        self._announced.close()
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join(timeout=10)

@@ -112,7 +112,7 @@ def _check(formats: Sequence[str], model: Any, example_input: Any) -> None:
             raise SpecError(f"the format {name} contains the code of the model: pass the model", "/model")
         if name != "safetensors" and example_input is None:
             raise SpecError(
-                f"the format {name} is made by calling the model: pass an input to call it with", "/example_input"
+                f"an export in the format {name} calls the model: pass an input to call it with", "/example_input"
             )
 
 

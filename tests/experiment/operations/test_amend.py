@@ -277,7 +277,7 @@ def test_every_table_with_rows_of_an_experiment_is_known_to_the_deletion() -> No
 def test_a_running_experiment_is_deleted_only_by_force(sqlite_store: Store, tmp_path: Path) -> None:
     made, epoch, _ = begin(sqlite_store)
     places: dict[str, Any] = {"storage": str(tmp_path), "logs": tmp_path}
-    with pytest.raises(Conflict, match="is running; end it before you delete it, or delete it with force=true"):
+    with pytest.raises(Conflict, match="is running; end it before you delete it, or force the deletion"):
         delete_experiment(sqlite_store, made.public_id, **places)
     sqlite_store.drivers.renew(made.id, epoch, 60.0, time.time())
     poked: list[str] = []

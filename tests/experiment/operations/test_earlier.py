@@ -63,7 +63,7 @@ def test_auto_learns_from_experiments_with_the_same_metric_and_parameters(sqlite
 def test_auto_without_any_says_so_and_changes_nothing(sqlite_store: Store) -> None:
     found = with_earlier(sqlite_store, spec_of("new", warm_start="auto"))
     assert found.earlier["experiments"] == []
-    assert found.earlier["notes"] == ["warm_start has no effect: there is no earlier experiment to learn from"]
+    assert found.earlier["notes"] == ["there is no earlier experiment to learn from, so warm_start has no effect"]
 
 
 def test_experiments_that_teach_nothing_are_not_called_missing(
@@ -75,7 +75,18 @@ def test_experiments_that_teach_nothing_are_not_called_missing(
     assert first.startswith(
         "did not learn from old: its 12 trials do not show which configurations are good: predicted "
     )
-    assert last == "warm_start has no effect: nothing could be learned from any of them"
+    assert last == "nothing was learned from any of them, so warm_start has no effect"
+
+
+def test_it_says_that_nothing_was_learned_if_no_earlier_one_helps(sqlite_store: Store) -> None:
+    narrow = Space.from_python({"x": tuner.uniform(2, 3), "width": tuner.choice([16, 32, 64])})
+    searched(sqlite_store, "old")
+    found = with_earlier(sqlite_store, spec_of("new", narrow, warm_start="auto"))
+    assert found.earlier["experiments"] == []
+    assert found.earlier["notes"] == [
+        "did not learn from old: 0 of its trials fit this space, 5 are needed",
+        "nothing was learned from any of them, so warm_start has no effect",
+    ]
 
 
 def test_it_is_off_by_default_with_a_hint_when_it_could_help(sqlite_store: Store) -> None:

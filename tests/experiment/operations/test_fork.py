@@ -177,7 +177,7 @@ async def test_a_fork_of_a_fork_does_without_an_experiment_that_was_deleted(
     made = sqlite_store.experiments.get(answer.json()["id"])
     assert made.spec.earlier["notes"] == [
         f"did not learn from {source.public_id}: no experiment {source.public_id}",
-        "warm_start has no effect: nothing could be learned from any of them",
+        "nothing was learned from any of them, so warm_start has no effect",
     ]
     asked = {"changes": {"warm_start": [source.public_id]}}
     refused = await client.post(f"{EXPERIMENTS}/{first}/fork", json=asked)

@@ -176,7 +176,7 @@ class RankInbound:
         await self.loop.put(Commanded(time=time.time(), command="stop", trial=number, reason=reason))
 
     async def object(self, stored: Stored) -> Any:
-        """Return a reference to an object that was stored with the training code, which is read once per experiment."""
+        """Return a reference to an object that was stored with the training code. The object is read once per experiment."""
         if stored not in self._objects:
             self._objects[stored] = self._share(await asyncio.to_thread(stored.load))
         return self._objects[stored]

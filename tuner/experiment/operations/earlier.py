@@ -128,8 +128,8 @@ def _learned(store: Store, space: Space, found: Found, said: Sequence[str] = ())
     learned = learn(space, experiments)
     notes = [*said, *learned["notes"], *notes]
     if not learned["experiments"]:
-        why = "nothing could be learned from any of them" if notes else "there is no earlier experiment to learn from"
-        notes.append(f"warm_start has no effect: {why}")
+        why = "nothing was learned from any of them" if notes else "there is no earlier experiment to learn from"
+        notes.append(f"{why}, so warm_start has no effect")
     return {**learned, "notes": notes}
 
 

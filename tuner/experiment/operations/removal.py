@@ -57,7 +57,8 @@ def delete_experiment(
     record = store.experiments.get(experiment)
     store.experiments.check_revision(record, revision)
     if not record.state.ended and not force:
-        raise Conflict(f"{experiment} is {record.state}; end it before you delete it, or delete it with force=true")
+        forced = "force the deletion (--force, force=true)"
+        raise Conflict(f"{experiment} is {record.state}; end it before you delete it, or {forced}")
     if not record.state.ended and _is_driven(record):
         act(store, "kill", experiment)
         poke()

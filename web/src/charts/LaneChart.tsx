@@ -131,7 +131,7 @@ export function LaneChart({ lanes, source, metric, mode, by, selected, onSelect 
           );
         })}
       </svg>
-      <Legend shades={shades} name={by ?? `${metric} at the end of a bar`} theme={theme} />
+      <Legend shades={shades} name={by ?? `rank of a bar by its last ${metric}`} theme={theme} />
       <p className={classes.caption} aria-live="polite">
         {pointed
           ? wordsOf(pointed, metric)

@@ -183,7 +183,7 @@ export function ParallelChart(props: ParallelChartProps) {
   };
 
   return (
-    <div className={classes.scroller} ref={root}>
+    <div className={`${classes.scroller} sideways`} ref={root}>
       <div
         className={classes.parallel}
         style={{ width, height }}

@@ -15,7 +15,7 @@ interface TimelineChartProps {
   onSelect: (number: number) => void;
 }
 
-const [TOP, RIGHT] = [26, 14];
+const [TOP, RIGHT] = [26, 30];
 const LANE = 18;
 const BAR = 12;
 

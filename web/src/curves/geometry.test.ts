@@ -272,6 +272,13 @@ describe("extent", () => {
     expect(view.outside).toEqual({ below: 0, above: 0 });
   });
 
+  it("gives the first point of a search whole numbers around it, not a hundredth of an iteration", () => {
+    for (const logX of [false, true]) {
+      const { x } = extent([series(1, [[1], [0.5]])], { log: false, logX, trim: null })!;
+      expect([x.min, x.max]).toEqual(logX ? [0.5, 2] : [0.5, 1.5]);
+    }
+  });
+
   it("leaves out the start of a population whose members end close to each other", () => {
     const bred = Array.from({ length: 8 }, (_, i) =>
       series(

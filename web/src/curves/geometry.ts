@@ -363,7 +363,7 @@ export function holds(shown: Range, chosen: Range, points: Range, log: boolean):
 
 function padded({ min, max }: Range, log: boolean, share: number): Range {
   if (log) {
-    const factor = Math.max(1.02, (max / min) ** share);
+    const factor = max === min ? 2 : Math.max(1.02, (max / min) ** share);
     return { min: min / factor, max: max * factor };
   }
   const pad = max === min ? Math.max(Math.abs(max) * 0.05, 0.5) : (max - min) * share;

@@ -140,6 +140,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
               description="max_t, in training iterations"
               min={1}
               value={numberOf(spec, "max_t")}
+              placeholder={numberOf(scheduler, "max_t") === "" ? undefined : `${scheduler["max_t"]}, of the scheduler`}
               onChange={(value) => set(["max_t"], value === "" ? undefined : value)}
             />
             <NumberInput

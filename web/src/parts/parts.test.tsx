@@ -9,7 +9,7 @@ import { after, nothing, story } from "../test/run";
 import { DecisionLog, factsOf } from "./decisions/DecisionLog";
 import { parseKinds } from "./decisions/DecisionsTab";
 import { FailureNotice } from "./trial/FailureNotice";
-import { cautionOf, Shares } from "./parameters/Importance";
+import { cautionOf, earlyWords, Shares } from "./parameters/Importance";
 import { LineageOf } from "./trial/Lineage";
 import { ProblemBox } from "./common/Problem";
 import { Progress } from "./experiments/Progress";
@@ -442,6 +442,8 @@ describe("the importance of parameters", () => {
       }) as unknown as Experiment;
     expect(cautionOf(found, experiment(20, 20))).toBeNull();
     expect(cautionOf(found, experiment(1, 39))).toMatch(/^39 of 40 trials were stopped early/);
+    expect(earlyWords(experiment(20, 20))).toBeNull();
+    expect(earlyWords(experiment(1, 39))).toMatch(/^39 of 40 trials were stopped early, so most values/);
     expect(cautionOf({ ...found, trials: 15 }, experiment(15, 0))).toMatch(/^15 trials are few for 2 parameters/);
     expect(cautionOf(found, experiment(8, 0, "pbt"))).toMatch(/^PBT changed values/);
     show(<Shares found={found} caution="Because." />);

@@ -436,7 +436,7 @@ def _gpu_bytes() -> int | None:
 
 
 def _gpu_summary() -> str | None:
-    """Return torch's summary of the memory of each GPU that this process uses; None without one."""
+    """Return torch's summary of the memory of each GPU that this process uses; None if it uses no GPU."""
     cuda = process_stats.cuda()
     if cuda is None:
         return None

@@ -11,6 +11,7 @@ import type { Address } from "../../pages/useAddress";
 import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
 import { SaveMenu } from "../common/SaveMenu";
+import { earlyWords } from "./Importance";
 
 interface ContourPanelProps extends Marking {
   experiment: Experiment;
@@ -91,7 +92,7 @@ export function ContourPanel(props: ContourPanelProps) {
       />
       <p className={classes.noShares}>
         Colours show the rank in {experiment.metric}, as in the curves. Between trials they are a mean of the nearby
-        ones, in which other parameters differ; places far from any trial stay empty.
+        ones, in which other parameters differ; places far from any trial stay empty. {earlyWords(experiment)}
       </p>
     </Panel>
   );

@@ -68,6 +68,12 @@ export default function Importance({ experiment, where, metric = null, objective
   );
 }
 
+/** What plots of the parameters hide if most trials were stopped early; null if they were not. */
+export function earlyWords({ counts: { completed, stopped } }: Pick<Experiment, "counts">): string | null {
+  if (stopped <= 4 * completed) return null;
+  return `${stopped} of ${completed + stopped} trials were stopped early, so most values are from few iterations: what learns fast looks good here, and what ends best may not.`;
+}
+
 /** Return why the shares are only a hint; null if they are reliable. */
 export function cautionOf(
   { items, trials }: Importances,

@@ -8,6 +8,7 @@ import { ScatterChart, type Marking } from "../../charts/ScatterChart";
 import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
 import { SaveMenu } from "../common/SaveMenu";
+import { earlyWords } from "./Importance";
 
 interface SlicesPanelProps extends Marking {
   experiment: Experiment;
@@ -27,6 +28,7 @@ export default function SlicesPanel(props: SlicesPanelProps) {
   const { experiment, trials, dimensions, where, objective, ...marking } = props;
   const { only } = marking;
   const { metric } = experiment;
+  const early = earlyWords(experiment);
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
   const parameters = dimensions.filter((one) => !one.objective);
   const { up, slices } = useMemo(() => {
@@ -66,6 +68,7 @@ export default function SlicesPanel(props: SlicesPanelProps) {
           />
         ))}
       </div>
+      {slices.length > 0 && early && <p className={classes.noShares}>{early}</p>}
       {parameters.length > MOST && (
         <p className={classes.noShares}>
           The {MOST} most important of {parameters.length} parameters.

@@ -3,7 +3,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useState } from "react";
 import { api } from "../../api/client";
 import type { CheckpointItem, Experiment, TrialWithSegments } from "../../api/types";
-import { bytes } from "../../format";
+import { bytes, metric } from "../../format";
 import { keys } from "../../live/keys";
 import { hasEnded } from "../../live/states";
 import classes from "./Checkpoints.module.css";
@@ -90,6 +90,12 @@ function Row({ one, trial, onFork }: RowProps) {
         <span>
           {bytes(one.bytes)} · segment {one.segment} · {STATE[one.state]}
           {one.pinned && " · pinned: it is not deleted"}
+          {one.step === trial.best_iteration && (
+            <>
+              {" · "}
+              <b>best value, {metric(trial.best_value)}</b>
+            </>
+          )}
         </span>
         <code title={one.uri}>{one.uri}</code>
         {pin.isError && <span role="alert">{pin.error.message}</span>}
