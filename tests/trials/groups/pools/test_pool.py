@@ -157,7 +157,7 @@ def test_a_group_that_has_its_room_is_built_to_its_end_for_the_next_trial(small_
 def test_a_group_that_was_placed_for_another_trial_counts_as_held_from_when_the_trial_got_it(
     small_ray: None, tmp_path: Path
 ) -> None:
-    """If it counted from the placement, the trial would seem to have started for longer than it existed."""
+    """Counted from the placement, it would seem to have started for longer than it existed."""
     launch = asking_for(0.25, tmp_path)
 
     async def scenario() -> tuple[float, float]:
