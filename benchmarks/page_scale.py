@@ -1,14 +1,18 @@
 """Measure the page and its requests to the API with large experiments. Prints one JSON line for each part.
 
     python -m benchmarks.page_scale [--trials 1000] [--reports 10000] [--many 100000] [--repeats 20] [--clients 100]
-        [--only curves|trials|stream|page] [--pages many,few,long,live] [--rounds 3] [--browser PATH] [--peer PYTHON]
-        [--keep DIR]
+        [--mute 1000] [--only curves|trials|stream|mute|page] [--pages many,few,long,live] [--rounds 3] [--browser PATH]
+        [--peer PYTHON] [--keep DIR]
 
 Makes the data through the store, as a driver commits it, in an SQLite file that --keep DIR leaves for another run; serves it from
 a separate process, and measures over HTTP: the curves of all trials (whole and a part of them, as the numbers that the page reads
 and as JSON), a page of the many trials by several columns, the importance of their parameters, a GET on a kept-alive connection,
 and how long it takes from the commit of a report until all --clients of the event stream have seen it. `memory_mb` is the growth
 of the API's process; `cpu` is in cores.
+
+The part `mute` adds clients to the event streams that ask for them and read nothing, while reports arrive. It prints the latency
+of ten clients that do read, and of a GET, without such clients and with them, the memory of the service, and the memory that the
+kernel holds for the streams (`socket_mb`: `mem` in /proc/net/sockstat, for all TCP connections of the machine).
 
 The part `page` opens the pages in Chromium (`page_chromium.py`): `many` trials, trials with 1/50 of the reports (`few`) and
 with all of them (`long`), and a search that runs (`live`). It measures the time until the table and the curves are drawn, the
@@ -23,6 +27,7 @@ import argparse
 import contextlib
 import math
 import re
+import resource
 import selectors
 import socket
 import statistics
@@ -127,6 +132,67 @@ def stream(service: Service, store: Store, form: str, clients: int, seconds: flo
     )  # fmt: skip
 
 
+def mute(service: Service, store: Store, form: str, clients: int, seconds: float, commits_s: float) -> None:
+    """Commit reports of a hundred trials, first without clients that read nothing, and then with `clients` of them."""
+    rows = 100
+    writer = Writer(store, f"mute {time.time()}")
+    trials = [writer.start(number) for number in range(rows)]
+    log: list[Any] = []
+    for trial in trials:
+        log.append(Start(reason="a worker group is free", number=trial.number))
+        log.append(SegmentStarted(time=time.time(), trial=trial.number, segment=1))
+    writer.commit(log, trials, running=rows)
+    for count in (0, clients):
+        path = f"/api/v1/experiments/{writer.record.public_id}/{form}?after={writer.seq}"
+        with contextlib.ExitStack() as stack:
+            before, kernel = service.memory_mb(), _socket_mb()
+            connections = [stack.enter_context(_silent(service.url, path)) for _ in range(count)]
+            listeners = stack.enter_context(Listeners(service.url, path, 10))
+            listeners.greeted.wait(120)
+            del listeners.seen[:]
+            committed: dict[int, float] = {}
+            gets: list[float] = []
+            cpu, begin, peak = service.cpu_s(), time.perf_counter(), 0.0
+            for number in range(int(seconds * commits_s)):
+                time.sleep(max(0.0, begin + number / commits_s - time.perf_counter()))
+                writer.commit([report for trial in trials for report in writer.reports(trial, 1)], trials)
+                committed[writer.seq] = time.perf_counter()
+                if number % 10 == 0:
+                    asked = time.perf_counter()
+                    service.client.get("/api/v1/experiments", params={"page_size": 10}).raise_for_status()
+                    gets.append((time.perf_counter() - asked) * 1e3)
+                    peak = max(peak, service.memory_mb())
+            used, took = service.cpu_s() - cpu, time.perf_counter() - begin
+            time.sleep(1.0)
+            late = sorted((at - committed[seq]) * 1e3 for seq, at in listeners.seen if seq in committed)
+            gets.sort()
+            seen, rate = len(late), int(rows * len(committed) / took)
+            late = late or [math.nan]
+            show(
+                f"mute clients of {form}", clients=count, reports_per_s=rate, seen=seen, committed=10 * len(committed),
+                p50_ms=statistics.median(late), p95_ms=late[int(0.95 * len(late))],
+                get_p95_ms=gets[int(0.95 * len(gets))], cpu=used / took, memory_mb=peak - before,
+                socket_mb=_socket_mb() - kernel, connected=len(connections),
+            )  # fmt: skip
+    writer.commit([], [], ExperimentState.COMPLETED)
+
+
+@contextlib.contextmanager
+def _silent(url: str, path: str) -> Iterator[socket.socket]:
+    """Ask for a stream, and never read it."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        request = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nAccept: text/event-stream\r\n\r\n"
+        connection.sendall(request.encode())
+        yield connection
+
+
+def _socket_mb() -> float:
+    """Return the memory that the kernel holds for TCP connections, in MiB."""
+    found = re.search(r"^TCP:.* mem (\d+)", Path("/proc/net/sockstat").read_text(), re.MULTILINE)
+    return int(found[1]) * resource.getpagesize() / 2**20 if found else math.nan
+
+
 class Listeners:
     """Clients of an event stream, which one thread reads as cheaply as it can, so that it hardly slows down the service.
 
@@ -193,8 +259,9 @@ def main() -> None:
     parser.add_argument("--many", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--mute", type=int, default=1000, help="clients that read nothing, of the part `mute`")
     parser.add_argument("--keep", help="a folder for the data, used again if it has them")
-    parser.add_argument("--only", choices=["curves", "trials", "stream", "page"], help="this part alone")
+    parser.add_argument("--only", choices=["curves", "trials", "stream", "mute", "page"], help="this part alone")
     parser.add_argument("--pages", default="many,few,long,live", help="of the part `page`, only these")
     parser.add_argument("--rounds", type=int, default=3, help="how often each page is opened")
     parser.add_argument("--browser", help="the browser for the pages; default: Chromium's headless shell, or Chromium")
@@ -221,6 +288,9 @@ def main() -> None:
                 alive(service)
                 for form in ("events", "changes"):
                     stream(service, store, form, options.clients, 10.0, 10.0)
+            if options.only in (None, "mute"):
+                for form in ("events", "changes"):
+                    mute(service, store, form, options.mute, 20.0, 10.0)
             if options.only in (None, "page"):
                 page_chromium.measure(service, store, home, options)
         finally:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.store.examples import T0, a_report, begin
 from tuner.api import stream
-from tuner.api.server import Server
+from tuner.api.server import UNSENT_BYTES, Server
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Finish, Stop
 from tuner.domain.events import ModelFitted
@@ -165,6 +165,9 @@ def test_accepted_connections_send_at_once(app: Any) -> None:
                 assert client.recv(100).startswith(b"HTTP/1.1 200")
                 accepted = [of for of in _sockets() if _peer(of) == client.getsockname()]
                 assert [of.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0 for of in accepted] == [True]
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it, so the early one has none
+                unsent = [of.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) for of in accepted]
+                assert unsent == [UNSENT_BYTES]
         serving.should_exit = True
         thread.join(timeout=10)
         assert not thread.is_alive()

@@ -19,6 +19,12 @@ from fastapi import FastAPI
 HEAD_S = 30.0
 """The longest time that a client may take to send the head of a request, in seconds."""
 
+UNSENT_BYTES = 128 * 1024
+"""The number of bytes that the kernel accepts for a connection before it has sent them.
+
+Without this limit, it accepts megabytes from the service for each client that does not read its event stream.
+"""
+
 TICKS = 10
 """The number of uvicorn's ticks between two searches for connections that are too slow. There are ten ticks in a second."""
 
@@ -80,9 +86,13 @@ class Server(uvicorn.Server):
 def _as_tcp(listening: socket.socket) -> socket.socket:
     """Return a duplicate of a listening socket, with its protocol set to TCP. Return a socket that is not for IP unchanged.
 
+    The kernel accepts only `UNSENT_BYTES` ahead for each connection.
+
     asyncio sets TCP_NODELAY on connections only if the listening socket has this protocol. Without TCP_NODELAY, the body of
     a response on a kept-alive connection is delayed by 40 ms, until the client has acknowledged the headers.
     """
     if listening.family not in (socket.AF_INET, socket.AF_INET6):
         return listening
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Linux, macOS; connections inherit it
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     return socket.socket(listening.family, listening.type, socket.IPPROTO_TCP, fileno=os.dup(listening.fileno()))

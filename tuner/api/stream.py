@@ -45,7 +45,7 @@ POLL_ENDED_S = 1.0
 RETRY_S = 1.0
 COMMENT_S = 15.0
 BATCH = 200  # log entries that are sent at once to a client that lags far behind
-SENT_BYTES = 64 * 1024  # of kept messages are sent at once to a client that lags behind
+SENT_BYTES = 16 * 1024  # of kept messages are sent at once to a client that lags behind
 KEPT = 2000  # messages about this many of the newest log entries are kept in memory
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import weakref
 from abc import ABC, abstractmethod
@@ -135,7 +136,7 @@ class _Seen(Cache):
         self._context = context
 
     def clear(self) -> None:
-        self._first: dict[str, int] = {}
+        self._first: dict[int, int] = {}
         self._next = 0
 
     def fold(self, trials: Population) -> None:
@@ -152,5 +153,7 @@ class _Seen(Cache):
         return len(self._first)
 
 
-def _key(params: Mapping[str, Any]) -> str:
-    return json.dumps(params, sort_keys=True)
+def _key(params: Mapping[str, Any]) -> int:
+    """Return a hash of a configuration, which takes less memory than its text, and is the same in all processes."""
+    text = json.dumps(params, sort_keys=True)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 
@@ -67,6 +68,26 @@ def test_several_may_migrate_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
+
+
+def test_an_upgrade_is_one_line_of_the_log_and_a_new_database_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    engine = connect(f"sqlite:///{tmp_path / 'tuner.db'}")
+    migrate.migrate(engine)
+    assert not caplog.records
+    config = Config()
+    config.set_main_option("script_location", str(migrate.scripts()))
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "-1")
+        connection.commit()
+    older = migrate.revision(engine)
+    migrate.migrate(engine)
+    engine.dispose()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.endswith(f"was brought from revision {older} to {migrate.head()}")
 
 
 def test_a_database_of_a_newer_version_is_refused(sqlite_url: str) -> None:

@@ -6,6 +6,7 @@ Alembic's scripts are in `migrations/`, and in the wheel as `tuner/_migrations`.
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from sqlalchemy.exc import DBAPIError
 
 from tuner.errors import StoreError
 from tuner.store.sql.connect import shown_url
+
+log = logging.getLogger(__name__)
 
 
 def scripts() -> Path:
@@ -52,7 +55,7 @@ def migrate(engine: Engine) -> None:
     If there is nothing to do, this costs only one query.
     """
     try:
-        if revision(engine) == head():
+        if (before := revision(engine)) == head():
             return
     except DBAPIError as error:
         raise StoreError(f"cannot open the database {_shown(engine)}: {error.orig}") from error
@@ -62,6 +65,7 @@ def migrate(engine: Engine) -> None:
     from alembic.config import Config
     from alembic.util import CommandError
 
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # otherwise it writes a line for each revision
     config = Config()
     config.set_main_option("script_location", str(scripts()).replace("%", "%%"))
     with engine.connect() as connection:
@@ -78,6 +82,8 @@ def migrate(engine: Engine) -> None:
             if lite:
                 _check_references(connection)
             connection.commit()
+            if before is not None:
+                log.info("the database %s was brought from revision %s to %s", _shown(engine), before, head())
         except CommandError as error:
             raise StoreError(
                 f"{_shown(engine)} was written by a newer version of tuner; upgrade tuner ({error})"

@@ -86,6 +86,7 @@ INSERT INTO best_point (key_id, event_seq, time, value) VALUES (?, ?, ?, ?) ON C
 
 _Stage = tuple[float | None, float | None, str | None]  # (started_at, ended_at, outcome) of a segment
 _NEW: _Stage = (None, None, None)
+_ENDED: _Stage = (0.0, 0.0, "ended")  # of every segment whose row records its end: it does not change any more
 
 
 class Cursor:
@@ -170,7 +171,7 @@ class Writer:
         self._shown: dict[int, _Stage] = {}
         for number, ordinal, row_id, *stage in cursor.rows(segments, (experiment,)):
             self._segments[number, ordinal] = row_id
-            self._shown[row_id] = (stage[0], stage[1], stage[2])
+            self._shown[row_id] = (stage[0], stage[1], stage[2]) if stage[1] is None else _ENDED
         self._pyramid = Pyramid(experiment)
         self._objectives = {o["metric"]: o["mode"] == "max" for o in json.loads(row[0][1])["objectives"]}
         self._best: dict[int, float] = {}  # key -> best value of an objective so far
@@ -294,10 +295,10 @@ class Writer:
             self._pyramid.opened(row)
         stage = (segment.started_at, segment.ended_at, segment.outcome)
         shown = self._shown.get(row, _NEW)
-        if stage != shown:
+        if shown is not _ENDED and stage != shown:
             how = (segment.warm, segment.startup_s, segment.held_s, dumps(segment.placement), dumps(segment.params))
             cursor.execute(_SEGMENT_UPDATE, (*stage, *how, row))
-            self._shown[row] = stage
+            self._shown[row] = stage if segment.ended_at is None else _ENDED
         return shown[1] is not None
 
     def _write_log(self, cursor: Cursor, batch: Batch, now: float, ended: Set[int]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
@@ -46,6 +46,9 @@ from tuner.search.base import Searcher
 from tuner.space.revisions import Revisions
 
 _S, _X = TrialState, ExperimentState
+
+_NOTHING: dict[Any, Any] = {}
+"""Trials that have ended share this empty dict, to save memory. Nobody changes it, since they make no more reports."""
 
 
 class State:
@@ -344,7 +347,8 @@ class State:
         if self.keeps_values or not trial.state.ended or trial.holds_resources:
             return
         if all(number != trial.number for number, _, _ in self.checkpoints.late.values()):
-            trial.values, trial.times = {}, {}
+            trial.values = trial.times = _NOTHING
+            trial.tags, trial.searcher_state = trial.tags or _NOTHING, trial.searcher_state or _NOTHING
 
     def _apply_takeover(self, event: e.DriverStarted) -> None:
         """Record that a new driver has taken over the experiment, and that the previous driver's segments are lost."""

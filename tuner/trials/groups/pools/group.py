@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,7 @@ class Group:
     actors: list[Any] = field(default_factory=list)
     workers: list[WorkerMetadata] = field(default_factory=list)
     assignments: list[RankAssignment] = field(default_factory=list)
+    placement_shown: Mapping[str, Any] = field(default_factory=dict)  # the placement of its ranks, as events have it
     assigned: bool = False  # whether its processes have been told their rank assignments
     codes: set[str] = field(default_factory=set)  # hashes of the training functions that its processes have
     runs: int = 0

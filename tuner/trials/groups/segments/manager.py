@@ -419,11 +419,15 @@ class GroupManager:
 
 
 def _placement(group: Group) -> Mapping[str, Any]:
-    return {
-        "ranks": [
-            {"rank": p.rank, "node": p.node, "host": p.host, "pid": p.pid, "gpus": list(p.gpus)} for p in group.placed()
-        ]
-    }
+    """Return the placement of a group's ranks. All segments of the group share it, since the driver keeps that of each."""
+    if not group.placement_shown:
+        group.placement_shown = {
+            "ranks": [
+                {"rank": p.rank, "node": p.node, "host": p.host, "pid": p.pid, "gpus": list(p.gpus)}
+                for p in group.placed()
+            ]
+        }
+    return group.placement_shown
 
 
 def _only_raised(outcome: Outcome, launch: Launch) -> bool:
