@@ -454,7 +454,7 @@ class Decider:
     def _stop_paused(self, reason: str) -> Iterator[Decision]:
         for number in self.trials.in_state(_S.PAUSED):
             paused = self.trials[number].reason or "paused"
-            yield d.Stop(trial=number, reason=f"{paused}; then the search ended: {reason}")
+            yield d.Stop(trial=number, reason=f"stopped because the search ended: {reason}; before: {paused}")
 
     def _fit_request(self) -> Fit | None:
         """Return the model fit that the scheduler requests; None if it requests none now."""

@@ -40,7 +40,10 @@ const [LEFT, RIGHT, TOP, BOTTOM] = [58, 12, 10, 38];
 const ABSENT_ROOM = 26;
 const REACH = 12;
 
-/** A point for each trial, in the colour of its rank. */
+/** How much of its colour a cell of the heat map keeps that no finished trial is near to. */
+const FAINT = 0.3;
+
+/** A point for each trial, in the colour of its rank; hollow if the trial has not trained to its end. */
 export function ScatterChart(props: ScatterChartProps) {
   const { dots, across, up, trials, metric, steps, heat, height, label } = props;
   const { rank, colours, only, selected, pointed, onSelect, onPoint } = props;
@@ -82,7 +85,10 @@ export function ScatterChart(props: ScatterChartProps) {
       context.lineWidth = 2;
       context.stroke();
     }
-    const drawn = [...dots].sort((a, b) => (rank.get(b.number) ?? Infinity) - (rank.get(a.number) ?? Infinity));
+    const drawn = [...dots].sort(
+      (a, b) =>
+        Number(a.finished) - Number(b.finished) || (rank.get(b.number) ?? Infinity) - (rank.get(a.number) ?? Infinity),
+    );
     const ranked = rankedOf(rank);
     for (const dot of drawn) {
       const chosen = only === null || only.has(dot.number);
@@ -90,10 +96,16 @@ export function ScatterChart(props: ScatterChartProps) {
       context.globalAlpha = chosen ? 0.9 : 0.12;
       context.beginPath();
       context.arc(px(dot.x), py(dot.y), own ? 5 : 3.2, 0, 2 * Math.PI);
-      context.fillStyle = own ?? shades[shade(shareOfRank(rank.get(dot.number), ranked))]!;
+      const colour = own ?? shades[shade(shareOfRank(rank.get(dot.number), ranked))]!;
+      const paper = theme === "dark" ? "#16181d" : "#ffffff";
+      context.fillStyle = dot.finished ? colour : paper;
       context.fill();
-      if (heat) {
-        context.strokeStyle = theme === "dark" ? "#16181d" : "#ffffff";
+      if (!dot.finished) {
+        context.strokeStyle = colour;
+        context.lineWidth = 1.4;
+        context.stroke();
+      } else if (heat) {
+        context.strokeStyle = paper;
         context.lineWidth = 1;
         context.stroke();
       }
@@ -207,13 +219,14 @@ export function ScatterChart(props: ScatterChartProps) {
 }
 
 /** A pixel for each cell; the browser smooths it when it is drawn larger. */
-function pictureOf({ columns, rows, shares }: Heat, shades: readonly string[]): HTMLCanvasElement {
+function pictureOf({ columns, rows, shares, sure }: Heat, shades: readonly string[]): HTMLCanvasElement {
   const picture = document.createElement("canvas");
   [picture.width, picture.height] = [columns, rows];
   const context = picture.getContext("2d")!;
   shares.forEach((share, i) => {
     if (share === null) return;
     context.fillStyle = shades[shade(share)]!;
+    context.globalAlpha = FAINT + (1 - FAINT) * sure[i]!;
     context.fillRect(i % columns, rows - 1 - Math.floor(i / columns), 1, 1);
   });
   return picture;

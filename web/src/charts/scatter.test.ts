@@ -15,7 +15,11 @@ const made = (number: number, params: Trial["params"], best_value: number | null
 });
 
 describe("points of trials", () => {
-  const some = [made(0, { lr: 0.001 }, 1), made(1, { lr: 0.1, beta: 2 }, 3), made(2, { lr: 0.01 }, null)];
+  const some = [
+    made(0, { lr: 0.001 }, 1, { state: "completed" }),
+    made(1, { lr: 0.1, beta: 2 }, 3, { state: "stopped" }),
+    made(2, { lr: 0.01 }, null),
+  ];
   const dimensions = dimensionsOf(some, {
     metric: "loss",
     space: { lr: { type: "loguniform", lower: 1e-3, upper: 0.1 } },
@@ -24,8 +28,8 @@ describe("points of trials", () => {
 
   it("lie on log axes, and leave out trials without a value of the objective", () => {
     expect(dotsOf(some, lr!, loss!)).toEqual([
-      { number: 0, x: 0, y: 0 },
-      { number: 1, x: 1, y: 1 },
+      { number: 0, x: 0, y: 0, finished: true },
+      { number: 1, x: 1, y: 1, finished: false },
     ]);
   });
 
@@ -64,17 +68,25 @@ describe("the means between trials", () => {
   const numbers = { columns: 25, rows: 1, categoriesAcross: null, categoriesUp: null };
 
   it("are near a trial its own share, between two of them their mean, and empty far away", () => {
-    const dots = [0.02, 0.22, null].map((x, number) => ({ number, x, y: 0.5 }));
+    const dots = [0.02, 0.22, null].map((x, number) => ({ number, x, y: 0.5, finished: true }));
     const { shares } = heatOf(dots, (number) => number, numbers);
     expect(shares[0]!).toBeLessThan(0.15);
     expect(shares[5]!).toBeGreaterThan(0.85);
     expect(shares[20]).toBeNull();
-    const two = [0.4, 0.6].map((x, number) => ({ number, x, y: 0.5 }));
+    const two = [0.4, 0.6].map((x, number) => ({ number, x, y: 0.5, finished: true }));
     expect(heatOf(two, (number) => number, { ...numbers, columns: 1 }).shares[0]).toBeCloseTo(0.5, 9);
   });
 
+  it("are sure near finished trials, and not near those that were stopped early", () => {
+    const dots = [0.1, 0.9].map((x, number) => ({ number, x, y: 0.5, finished: number === 0 }));
+    const { sure } = heatOf(dots, () => 1, numbers);
+    expect(sure[2]!).toBeGreaterThan(0.99);
+    expect(sure[22]!).toBeLessThan(0.01);
+    expect(sure[12]!).toBeCloseTo(0.5, 9);
+  });
+
   it("do not mix the trials of two categories", () => {
-    const dots = [0.25, 0.75].map((x, number) => ({ number, x, y: 0.5 }));
+    const dots = [0.25, 0.75].map((x, number) => ({ number, x, y: 0.5, finished: true }));
     const { shares } = heatOf(dots, (number) => number, { ...numbers, columns: 20, categoriesAcross: 2 });
     expect(shares.slice(5, 10)).toEqual([0, 0, 0, 0, 0]);
     expect(shares.slice(10, 15)).toEqual([1, 1, 1, 1, 1]);

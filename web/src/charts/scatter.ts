@@ -9,6 +9,13 @@ export interface Dot {
   number: number;
   x: number | null;
   y: number | null;
+  /** False for a trial that was stopped early or still trains: its value is that of fewer iterations. */
+  finished: boolean;
+}
+
+/** Return true if a trial has trained to its end, so that its value can be compared with those of others that have. */
+export function isFinished(trial: Pick<Trial, "state">): boolean {
+  return trial.state === "completed";
 }
 
 export type Value = (trial: Trial) => number | string;
@@ -23,7 +30,7 @@ export function dotsOf(
   return trials.flatMap((trial) => {
     const y = positionOf(up, valueOf(trial, up));
     if (y === null && up.objective) return [];
-    return [{ number: trial.number, x: positionOf(across, valueAcross(trial)), y }];
+    return [{ number: trial.number, x: positionOf(across, valueAcross(trial)), y, finished: isFinished(trial) }];
   });
 }
 
@@ -63,6 +70,8 @@ export interface Heat {
   columns: number;
   rows: number;
   shares: (number | null)[];
+  /** The part of the weight in each cell, from 0 to 1, that finished trials have. */
+  sure: number[];
 }
 
 export interface Grid {
@@ -86,24 +95,27 @@ export function heatOf(dots: readonly Dot[], shareOf: (number: number) => number
   // Within a category positions mean nothing, and another category is infinitely far.
   const apart = (a: number, b: number, categories: number | null) =>
     categories === null ? a - b : Math.floor(a * categories) === Math.floor(b * categories) ? 0 : Infinity;
-  const known = dots.flatMap(({ number, x, y }) =>
-    x === null || y === null ? [] : [{ x, y, share: shareOf(number) }],
+  const known = dots.flatMap(({ number, x, y, finished }) =>
+    x === null || y === null ? [] : [{ x, y, finished, share: shareOf(number) }],
   );
   const shares: (number | null)[] = [];
+  const sure: number[] = [];
   for (let row = 0; row < rows; row++) {
     for (let column = 0; column < columns; column++) {
       const [cx, cy] = [(column + 0.5) / columns, (row + 0.5) / rows];
-      let [sum, weights] = [0, 0];
-      for (const { x, y, share } of known) {
+      let [sum, weights, ended] = [0, 0, 0];
+      for (const { x, y, finished, share } of known) {
         const [dx, dy] = [apart(x, cx, categoriesAcross), apart(y, cy, categoriesUp)];
         const weight = Math.exp(-(dx * dx + dy * dy) / (2 * WIDTH * WIDTH));
         sum += weight * share;
         weights += weight;
+        if (finished) ended += weight;
       }
       shares.push(weights < LEAST ? null : sum / weights);
+      sure.push(weights > 0 ? ended / weights : 0);
     }
   }
-  return { columns, rows, shares };
+  return { columns, rows, shares, sure };
 }
 
 /** Return true if trials report once, as functions that return one value do: a curve of one point shows nothing. */

@@ -1,7 +1,7 @@
 import { MantineProvider } from "@mantine/core";
 import { cleanup, fireEvent, render, screen, within } from "@testing-library/react";
 import { useState, type ReactNode } from "react";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { ApiError } from "../api/client";
 import type { Decision, Experiment, Lineage, Trial, TrialState } from "../api/types";
 import { ranks } from "../curves/colours";
@@ -9,6 +9,7 @@ import { after, nothing, story } from "../test/run";
 import { DecisionLog, factsOf } from "./decisions/DecisionLog";
 import { parseKinds } from "./decisions/DecisionsTab";
 import { FailureNotice } from "./trial/FailureNotice";
+import { FinishedLegend } from "./parameters/FinishedLegend";
 import { cautionOf, earlyWords, Shares } from "./parameters/Importance";
 import { LineageOf } from "./trial/Lineage";
 import { ProblemBox } from "./common/Problem";
@@ -149,6 +150,19 @@ describe("the decision log", () => {
     const items = screen.getAllByRole("listitem").map((item) => item.textContent);
     expect(items[0]).toContain("all samples have ended");
     expect(items.some((text) => text.includes("stop") && text.includes("is below the cut"))).toBe(true);
+  });
+});
+
+describe("the rows of the decision log", () => {
+  it("leave no hole below one that was measured before it had its final height", () => {
+    const tall = vi.spyOn(HTMLElement.prototype, "offsetHeight", "get").mockReturnValue(115);
+    show(<DecisionLog decisions={VIEWS.decisions} onSelect={() => {}} height={400} />);
+    const rows = screen.getAllByRole("listitem");
+    expect(rows.length).toBeGreaterThan(2);
+    // They are in the flow of the page, which knows their heights.
+    for (const row of rows) expect(row.getAttribute("style")).toBeNull();
+    expect(rows[0]!.parentElement!.style.height).toBe("");
+    tall.mockRestore();
   });
 });
 
@@ -401,6 +415,22 @@ describe("a lineage", () => {
   });
 });
 
+describe("the legend of finished trials", () => {
+  it("counts those that a value of few iterations stands for, if there are any", () => {
+    const [done, cut] = [
+      { state: "completed" as const, best_value: 0.9 },
+      { state: "stopped" as const, best_value: 0.5 },
+    ];
+    const { container, unmount } = show(
+      <FinishedLegend trials={[done, cut, cut, { ...cut, best_value: null }]} heat />,
+    );
+    expect(container.textContent).toMatch(/1 finished.*2 stopped early or still training.*pale areas/);
+    unmount();
+    show(<FinishedLegend trials={[done]} />);
+    expect(screen.queryByText(/finished/)).toBeNull();
+  });
+});
+
 describe("the importance of parameters", () => {
   it("has a bar for each, to the scale of 100 %", () => {
     show(
@@ -442,8 +472,10 @@ describe("the importance of parameters", () => {
       }) as unknown as Experiment;
     expect(cautionOf(found, experiment(20, 20))).toBeNull();
     expect(cautionOf(found, experiment(1, 39))).toMatch(/^39 of 40 trials were stopped early/);
-    expect(earlyWords(experiment(20, 20))).toBeNull();
-    expect(earlyWords(experiment(1, 39))).toMatch(/^39 of 40 trials were stopped early, so most values/);
+    const early = [{ state: "completed" as const }, { state: "stopped" as const }];
+    expect(earlyWords(experiment(20, 20), early)).toBeNull();
+    expect(earlyWords(experiment(1, 39), early.slice(0, 1))).toBeNull();
+    expect(earlyWords(experiment(1, 39), early)).toMatch(/^39 of 40 trials were stopped early, so most values/);
     expect(cautionOf({ ...found, trials: 15 }, experiment(15, 0))).toMatch(/^15 trials are few for 2 parameters/);
     expect(cautionOf(found, experiment(8, 0, "pbt"))).toMatch(/^PBT changed values/);
     show(<Shares found={found} caution="Because." />);

@@ -45,6 +45,9 @@ export const DecisionLog = memo(function DecisionLog({
   });
   if (decisions.length === 0)
     return <p className={classes.none}>{read ? "No decisions yet." : "Reading the decisions…"}</p>;
+  const items = virtual.getVirtualItems();
+  const before = items[0]?.start ?? 0;
+  const after = virtual.getTotalSize() - (items[items.length - 1]?.end ?? 0);
   const toggle = (seq: number) =>
     setOpen((old) => {
       const next = new Set(old);
@@ -66,17 +69,13 @@ export const DecisionLog = memo(function DecisionLog({
       role="region"
       aria-label="Decisions, newest first"
     >
-      <ol style={{ height: virtual.getTotalSize() }}>
-        {virtual.getVirtualItems().map((item) => {
+      {/* The rows follow each other as they are: one that was measured before it had its final height leaves no hole. */}
+      <ol style={{ paddingTop: before, paddingBottom: after }}>
+        {items.map((item) => {
           const decision = decisions[item.index]!;
           const facts = details ? factsOf(decision) : [];
           return (
-            <li
-              key={item.key}
-              ref={virtual.measureElement}
-              data-index={item.index}
-              style={{ transform: `translateY(${item.start}px)` }}
-            >
+            <li key={item.key} ref={virtual.measureElement} data-index={item.index}>
               <time dateTime={decision.time} title={moment(decision.time)}>
                 {clock(decision.time)}
               </time>

@@ -12,6 +12,7 @@ import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
 import { SaveMenu } from "../common/SaveMenu";
 import { earlyWords } from "./Importance";
+import { FinishedLegend } from "./FinishedLegend";
 
 interface ContourPanelProps extends Marking {
   experiment: Experiment;
@@ -20,13 +21,13 @@ interface ContourPanelProps extends Marking {
   dimensions: readonly Dimension[];
   where: readonly string[];
   address: Address;
-  /** Chooses the objective, if there are several. */
-  objective?: ReactNode;
+  /** Chooses the objective, if there are several, and which trials to show. */
+  choices?: ReactNode;
 }
 
 /** Two parameters together: where good trials lie. */
 export function ContourPanel(props: ContourPanelProps) {
-  const { experiment, trials, dimensions, where, address, objective, ...marking } = props;
+  const { experiment, trials, dimensions, where, address, choices, ...marking } = props;
   const { rank, only } = marking;
   const [px, py] = [address.get("px"), address.get("py")];
   const { parameters, across, up } = useMemo(() => pairOf(dimensions, px, py), [dimensions, px, py]);
@@ -70,7 +71,7 @@ export function ContourPanel(props: ContourPanelProps) {
         <div className={classes.controls}>
           {choose("px", "Horizontal parameter", across.id)}
           {choose("py", "Vertical parameter", up.id)}
-          {objective}
+          {choices}
           <SaveMenu
             name={`${experiment.name} ${across.id} ${up.id}`}
             rows={() => trialsRows(trials, only)}
@@ -90,9 +91,10 @@ export function ContourPanel(props: ContourPanelProps) {
         label={`${dots.length} trials by ${across.label} and ${up.label}; the table has the numbers`}
         {...marking}
       />
+      <FinishedLegend trials={trials} heat />
       <p className={classes.noShares}>
         Colours show the rank in {experiment.metric}, as in the curves. Between trials they are a mean of the nearby
-        ones, in which other parameters differ; places far from any trial stay empty. {earlyWords(experiment)}
+        ones, in which other parameters differ; places far from any trial stay empty. {earlyWords(experiment, trials)}
       </p>
     </Panel>
   );

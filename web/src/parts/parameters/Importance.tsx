@@ -3,8 +3,9 @@ import { useDebouncedValue } from "@mantine/hooks";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { api } from "../../api/client";
-import type { Experiment, Importances } from "../../api/types";
+import type { Experiment, Importances, Trial } from "../../api/types";
 import { importanceCall } from "../../charts/copies";
+import { isFinished } from "../../charts/scatter";
 import { experimentEnded } from "../../live/states";
 import { keys } from "../../live/useExperiment";
 import { Panel } from "../common/Panel";
@@ -69,8 +70,11 @@ export default function Importance({ experiment, where, metric = null, objective
 }
 
 /** What plots of the parameters hide if most trials were stopped early; null if they were not. */
-export function earlyWords({ counts: { completed, stopped } }: Pick<Experiment, "counts">): string | null {
-  if (stopped <= 4 * completed) return null;
+export function earlyWords(
+  { counts: { completed, stopped } }: Pick<Experiment, "counts">,
+  shown: readonly Pick<Trial, "state">[],
+): string | null {
+  if (stopped <= 4 * completed || shown.every(isFinished)) return null;
   return `${stopped} of ${completed + stopped} trials were stopped early, so most values are from few iterations: what learns fast looks good here, and what ends best may not.`;
 }
 

@@ -1,4 +1,4 @@
-import { Select } from "@mantine/core";
+import { Select, Switch } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api } from "../../api/client";
@@ -6,6 +6,7 @@ import type { Experiment, Trial } from "../../api/types";
 import { trialsCall } from "../../charts/copies";
 import { trialsRows } from "../../charts/save";
 import { ParallelChart } from "../../charts/ParallelChart";
+import { isFinished } from "../../charts/scatter";
 import { inOrder, underObjective, type Dimension } from "../../charts/dimensions";
 import { ranks } from "../../curves/colours";
 import { keys } from "../../live/useExperiment";
@@ -69,6 +70,27 @@ export default function ParametersTab({
       value={metric ?? experiment.metric}
       onChange={(value) => address.set({ objective: value === experiment.metric ? null : value })}
     />
+  );
+  // Values of different iterations are no comparison between configurations: let people leave the early ones out.
+  const mixed = shown.trials.some(isFinished) && !shown.trials.every(isFinished);
+  const finishedOnly = mixed && address.get("finished") !== null;
+  const plotted = useMemo(() => {
+    if (!finishedOnly) return { trials: shown.trials, rank: places };
+    const trials = shown.trials.filter(isFinished);
+    return { trials, rank: ranks(trials, shown.experiment.mode) };
+  }, [finishedOnly, shown, places]);
+  const choices = (
+    <>
+      {mixed && (
+        <Switch
+          size="xs"
+          label="finished trials only"
+          checked={finishedOnly}
+          onChange={(event) => address.set({ finished: event.currentTarget.checked ? "only" : null })}
+        />
+      )}
+      {objective}
+    </>
   );
   // The most important parameters come first. The order stays while trials are chosen, so that no axis moves under the mouse.
   const importance = useQuery({
@@ -134,21 +156,21 @@ export default function ParametersTab({
       <Importance experiment={experiment} where={where} metric={metric} objective={objective} />
       <SlicesPanel
         experiment={shown.experiment}
-        trials={shown.trials}
+        trials={plotted.trials}
         dimensions={byImportance}
         where={where}
-        objective={objective}
-        rank={places}
+        choices={choices}
+        rank={plotted.rank}
         {...rest}
       />
       <ContourPanel
         experiment={shown.experiment}
-        trials={shown.trials}
+        trials={plotted.trials}
         dimensions={byImportance}
         where={where}
         address={address}
-        objective={objective}
-        rank={places}
+        choices={choices}
+        rank={plotted.rank}
         {...rest}
       />
     </>

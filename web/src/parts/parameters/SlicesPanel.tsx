@@ -8,6 +8,7 @@ import { ScatterChart, type Marking } from "../../charts/ScatterChart";
 import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
 import { SaveMenu } from "../common/SaveMenu";
+import { FinishedLegend } from "./FinishedLegend";
 import { earlyWords } from "./Importance";
 
 interface SlicesPanelProps extends Marking {
@@ -16,8 +17,8 @@ interface SlicesPanelProps extends Marking {
   /** In the order in which they are shown; the objective among them. */
   dimensions: readonly Dimension[];
   where: readonly string[];
-  /** Chooses the objective, if there are several. */
-  objective?: ReactNode;
+  /** Chooses the objective, if there are several, and which trials to show. */
+  choices?: ReactNode;
 }
 
 /** The number of parameters to show. They are sorted by importance, so the others matter little. */
@@ -25,10 +26,10 @@ const MOST = 12;
 
 /** The objective over each parameter, of the trials that the filters leave; the objective's axis spans their values. */
 export default function SlicesPanel(props: SlicesPanelProps) {
-  const { experiment, trials, dimensions, where, objective, ...marking } = props;
+  const { experiment, trials, dimensions, where, choices, ...marking } = props;
   const { only } = marking;
   const { metric } = experiment;
-  const early = earlyWords(experiment);
+  const early = earlyWords(experiment, trials);
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
   const parameters = dimensions.filter((one) => !one.objective);
   const { up, slices } = useMemo(() => {
@@ -43,7 +44,7 @@ export default function SlicesPanel(props: SlicesPanelProps) {
       title={`Each parameter and ${metric}`}
       aside={
         <div className={classes.controls}>
-          {objective}
+          {choices}
           <SaveMenu
             name={`${experiment.name} slices`}
             rows={() => trialsRows(trials, marking.only)}
@@ -68,6 +69,7 @@ export default function SlicesPanel(props: SlicesPanelProps) {
           />
         ))}
       </div>
+      {slices.length > 0 && <FinishedLegend trials={trials} />}
       {slices.length > 0 && early && <p className={classes.noShares}>{early}</p>}
       {parameters.length > MOST && (
         <p className={classes.noShares}>
