@@ -39,7 +39,8 @@ class Load:
         for trial in self.trials:
             trial.segments.append(Segment(1, "start", trial.params, 0, None))
         starts = [
-            (1 + trial.number, Start(reason="a worker group is free", number=trial.number)) for trial in self.trials
+            (1 + trial.number, Start(reason="one more concurrent trial is allowed", number=trial.number))
+            for trial in self.trials
         ]
         store.drivers.commit(self.experiment, self.epoch, Batch(log=starts, trials=self.trials), time.time())
         self.seq = TRIALS

@@ -25,7 +25,7 @@ SPEC: dict[str, Any] = {
     "entrypoint": "tuner.examples.digits:train",
     "space": {
         "lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1},
-        "width": {"type": "choice", "categories": [16, 32, 64]},
+        "width": {"type": "choice", "categories": [8, 12, 16]},
     },
     "metric": "accuracy",
     "mode": "max",

@@ -71,7 +71,7 @@ def test_a_list_where_nothing_is_chosen_is_wondered_at() -> None:
     ],
 )
 def test_the_json_form_of_a_domain_is_wondered_at(value: dict[str, Any], meant: str) -> None:
-    with pytest.warns(UserWarning, match=rf"lr is a dict of constants in all trials, .*tuner.{meant}\(\.\.\.\)"):
+    with pytest.warns(UserWarning, match=rf"lr has the same value in all trials, .*tuner.{meant}\(\.\.\.\)"):
         runner._warn_of_json_forms({"lr": value, "width": 32})
 
 

@@ -186,6 +186,7 @@ def cluster() -> dict[str, Any]:
                 "priority": 0,
                 "reserved": False,
                 "reason": "2 ranks with a GPU each need 2 free GPUs, and there is 1",
+                "nodes": [],
             }
         ],
         "experiments": [

@@ -48,7 +48,7 @@ def test_whoever_is_promoted_is_in_the_top_of_its_rung_and_once(seed: int, eta: 
             promoted.add((trial, rung))
             count += 1
         if isinstance(entry, Stop):
-            assert "; then the search ended: " in entry.reason or "is nan" in entry.reason
+            assert entry.reason.startswith("stopped because the search ended: ") or "is nan" in entry.reason
     assert count or samples < 2 * eta
 
 

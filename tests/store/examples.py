@@ -47,7 +47,10 @@ def begin(
     log: list[Entry] = [(1, DriverStarted(time=T0, epoch=epoch))]
     for trial in population:
         log.append(
-            (len(log) + 1, Start(reason="a worker group is free", params=dict(trial.params), number=trial.number))
+            (
+                len(log) + 1,
+                Start(reason="one more concurrent trial is allowed", params=dict(trial.params), number=trial.number),
+            )
         )
         log.append((len(log) + 1, SegmentStarted(time=T0 + 1, trial=trial.number, segment=1, startup_s=0.5)))
         trial.segments[0].started_at = trial.started_at = T0 + 1

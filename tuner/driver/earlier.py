@@ -71,8 +71,8 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
         model = surrogate(cube, trials, longest)
         if model.skill < LEAST_SKILL:
             why = (
-                "the results of its trials do not depend on the configuration in a way that can be predicted "
-                f"(correlation {model.skill:.2f})"
+                f"its {len(trials)} trials do not show which configurations are good: "
+                f"predicted and true results hardly agree (correlation {model.skill:.2f})"
             )
             notes.append(f"did not learn from {earlier.name}: {why}")
             continue

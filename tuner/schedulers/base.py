@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from tuner.space import Space
     from tuner.space.revisions import Revisions
 
+ALLOWED = "one more concurrent trial is allowed"
+"""The reason for a new trial that no other reason explains. Whether there are resources for it is known only later."""
+
 
 class MetricConstraint(Protocol):
     """A bound on a metric that trials report; see `tuner.search.constraints`."""
@@ -249,7 +252,7 @@ class Scheduler(ABC):
             stays free, and the core calls `choose` again after the next event.
         """
         if may_start:
-            return Start(reason="a worker group is free")
+            return Start(reason=ALLOWED)
         return None
 
     def fit_request(self, trials: Population) -> Mapping[str, Any] | None:

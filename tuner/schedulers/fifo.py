@@ -8,7 +8,9 @@ from tuner.schedulers.base import Scheduler
 
 
 class FIFOScheduler(Scheduler):
-    """Starts a new trial whenever a worker group is free, and lets every trial run to `max_t` or until its function returns.
+    """Starts a new trial whenever one more concurrent trial is allowed, and lets every trial run to its end.
+
+    A trial ends at `max_t`, or when its function returns.
 
     This is the baseline for comparisons. Use it when you want the final value of every trial.
     """

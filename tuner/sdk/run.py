@@ -412,8 +412,8 @@ def _warn_of_json_forms(space: Mapping[str, Any]) -> None:
         if meant is None or not any(option in value for options in KINDS[meant] for option in options):
             continue
         warnings.warn(
-            f"{name} is a dict of constants in all trials, {dict(value)!r}: in Python, a domain is written "
-            f"tuner.{meant}(...), and the JSON form is for specs",
+            f"{name} has the same value in all trials, the dict {dict(value)!r}. If you mean a domain, write "
+            f"tuner.{meant}(...): its JSON form is for specs only",
             UserWarning,
             stacklevel=above_this_package(),
         )

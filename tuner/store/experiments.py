@@ -206,7 +206,7 @@ class Experiments:
         return true() if self._project is None else experiment.c.project == self._project
 
     def _shown(self) -> Select[Any]:
-        """Return a query for the experiments that this store shows."""
+        """Return a query for the experiments of this store's project, or for all if it has none."""
         return select(*COLUMNS).where(self._visible())
 
     def named(self, name: str) -> list[ExperimentRecord]:

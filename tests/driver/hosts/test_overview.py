@@ -100,3 +100,22 @@ def test_nodes_groups_and_what_waits() -> None:
         ("exp_1", 0.75, 1, 0),
         ("exp_2", 0.0, 0, 1),
     ]
+
+
+def test_a_group_that_starts_holds_its_part_of_its_node() -> None:
+    """Ray counts its resources as in use, so nothing else may seem to use them."""
+    starts = WaitingGroup(
+        experiment="exp_1",
+        trial="trl_1",
+        segment_id="seg_1",
+        workers=2,
+        bundle=ONE,
+        since=6.0,
+        priority=0,
+        reserved=False,
+        reason="its processes are being started",
+        nodes=("a", "a"),
+    )
+    found = overview(NODES, {"CPU": 6.0, "GPU": 2.0}, [], [starts], {}, {}, began=0.0)
+    assert found["cpus_in_use"] == sum(node["cpus_in_use"] for node in found["nodes"]) == 2.0
+    assert found["waiting"][0]["nodes"] == ["a", "a"]

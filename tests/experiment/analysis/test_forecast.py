@@ -89,7 +89,7 @@ def test_a_budget_of_time_and_one_of_gpu_hours_end_it_first(sqlite_store: Store)
     assert found.more.gpu_hours == pytest.approx(1.0, rel=0.01) or found.more.gpu_hours == pytest.approx(
         2 * used, rel=0.1
     )
-    assert "GPU hours can improve accuracy by" in found.summary
+    assert "more GPU hours" in found.summary
 
 
 def test_more_hours_promise_more(sqlite_store: Store) -> None:
@@ -104,6 +104,8 @@ def test_more_hours_promise_more(sqlite_store: Store) -> None:
     longest = told(sqlite_store, made, 1000.0).more
     assert longest is not None
     assert longest.seconds < 3 * (made.now - T0), "at most twice the training so far"
+    assert "more, twice the training so far, the chance of any" in told(sqlite_store, made, 1000.0).summary
+    assert "twice the training" not in told(sqlite_store, made, 0.005).summary
 
 
 def test_a_gain_past_the_end_of_the_scale_is_only_a_bound(sqlite_store: Store) -> None:
@@ -120,8 +122,9 @@ def test_a_gain_past_the_end_of_the_scale_is_only_a_bound(sqlite_store: Store) -
         assert found.more.gain.high <= rest + 1e-9
         bound = found.more.gain.mean >= rest - 1e-9
         said["can" if bound else "would"] += 1
-        assert ("can improve accuracy by at most" in found.summary) is bound
-        assert ("would improve accuracy by" in found.summary) is not bound
+        assert ("How much accuracy would improve cannot be said yet" in found.summary) is bound
+        assert ("Accuracy would improve by" in found.summary) is not bound
+        assert f"any improvement is {100 * found.more.gain.chance:.0f} %" in found.summary
     assert min(said.values()) > 0
 
 

@@ -16,7 +16,15 @@ from tuner.store import SegmentRecord, Store, TrialSegment
 
 def segment(ordinal: int = 1, cause: Any = "start", ranks: list[dict[str, Any]] | None = None, **times: Any) -> Any:
     """Return a segment that was created at 0, got its room at 10, started at 13 and ended at 20."""
-    parts = {"created_at": 0.0, "started_at": 13.0, "ended_at": 20.0, "startup_s": 13.0, "held_s": 3.0, **times}
+    parts = {
+        "created_at": 0.0,
+        "started_at": 13.0,
+        "ended_at": 20.0,
+        "startup_s": 13.0,
+        "held_s": 3.0,
+        "warm": False,
+        **times,
+    }
     return SegmentRecord(
         id=ordinal,
         public_id=f"seg_{ordinal}",
@@ -28,7 +36,6 @@ def segment(ordinal: int = 1, cause: Any = "start", ranks: list[dict[str, Any]] 
         source_trial=None,
         source_ordinal=None,
         placement={"ranks": ranks or []},
-        warm=False,
         outcome=None,
         **parts,
     )
@@ -63,11 +70,21 @@ def test_between_a_pause_and_its_resume_a_trial_is_paused_and_then_restarts() ->
     assert "paused" not in [span.phase for span in trial_spans(3, [segment(), retried], 99.0, False)]
 
 
-def test_an_exploit_is_not_called_a_start() -> None:
-    copied = segment(2, "exploit", created_at=20.0, started_at=21.5, ended_at=30.0, held_s=1.5)
+def test_an_exploit_in_processes_that_run_is_not_called_a_start() -> None:
+    copied = segment(2, "exploit", created_at=20.0, started_at=21.5, ended_at=30.0, held_s=1.5, warm=True)
     assert seen(trial_spans(3, [segment(), copied], 99.0, False))[3:] == [
         ("exploiting", 20.0, 21.5),
         ("running", 21.5, 30.0),
+    ]
+
+
+def test_an_exploit_for_which_new_processes_must_start_is_a_start_and_a_wait() -> None:
+    """The start takes seconds, or minutes on a busy machine, and the weights are taken over in a moment."""
+    copied = segment(2, "exploit", created_at=20.0, started_at=80.0, ended_at=90.0, held_s=45.0, warm=False)
+    assert seen(trial_spans(3, [segment(), copied], 99.0, False))[3:] == [
+        ("waiting", 20.0, 35.0),
+        ("restarting", 35.0, 80.0),
+        ("running", 80.0, 90.0),
     ]
 
 

@@ -63,7 +63,19 @@ def test_auto_learns_from_experiments_with_the_same_metric_and_parameters(sqlite
 def test_auto_without_any_says_so_and_changes_nothing(sqlite_store: Store) -> None:
     found = with_earlier(sqlite_store, spec_of("new", warm_start="auto"))
     assert found.earlier["experiments"] == []
-    assert "no earlier experiment to learn from" in found.earlier["notes"][-1]
+    assert found.earlier["notes"] == ["there is no earlier experiment to learn from, so warm_start has no effect"]
+
+
+def test_experiments_that_teach_nothing_are_not_called_missing(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched(sqlite_store, "old")
+    monkeypatch.setattr("tuner.driver.earlier.LEAST_SKILL", 1.1)
+    first, last = with_earlier(sqlite_store, spec_of("new", warm_start="auto")).earlier["notes"]
+    assert first.startswith(
+        "did not learn from old: its 12 trials do not show which configurations are good: predicted "
+    )
+    assert last == "nothing was learned from any of them, so warm_start has no effect"
 
 
 def test_it_says_that_nothing_was_learned_if_no_earlier_one_helps(sqlite_store: Store) -> None:

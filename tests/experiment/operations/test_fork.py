@@ -175,7 +175,10 @@ async def test_a_fork_of_a_fork_does_without_an_experiment_that_was_deleted(
     answer = await client.post(f"{EXPERIMENTS}/{first}/fork", json={})
     assert answer.status_code == 201, answer.text
     made = sqlite_store.experiments.get(answer.json()["id"])
-    assert made.spec.earlier["notes"][0] == f"did not learn from {source.public_id}: no experiment {source.public_id}"
+    assert made.spec.earlier["notes"] == [
+        f"did not learn from {source.public_id}: no experiment {source.public_id}",
+        "nothing was learned from any of them, so warm_start has no effect",
+    ]
     asked = {"changes": {"warm_start": [source.public_id]}}
     refused = await client.post(f"{EXPERIMENTS}/{first}/fork", json=asked)
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/warm_start/0")

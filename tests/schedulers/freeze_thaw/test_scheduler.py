@@ -181,12 +181,12 @@ def test_every_kind_of_decision_says_why_in_numbers() -> None:
     made = search("freeze_thaw", 0, 8).decisions
     paused = [d.reason for d in made if isinstance(d, Pause)]
     assert any("is more likely to reach a loss below" in r and "±" in r for r in paused)
-    assert any("has a larger expected improvement over the best loss, " in r for r in paused)
+    assert any("is expected to improve the best loss more; " in r for r in paused)
     assert any(
         isinstance(d, Resume) and d.reason.startswith("resumed: it is most likely to reach a loss below") for d in made
     )
     assert any(
-        isinstance(d, Resume) and d.reason.startswith("resumed: it has the largest expected improve") for d in made
+        isinstance(d, Resume) and d.reason.startswith("resumed: it is expected to improve the best") for d in made
     )
     assert any(
         isinstance(d, Start)
@@ -200,8 +200,8 @@ def test_every_kind_of_decision_says_why_in_numbers() -> None:
 def test_a_reason_shows_the_numbers_that_made_it_so() -> None:
     """In every reason that compares two candidates, the one that gets the worker has the larger adjusted chance."""
     compared = re.compile(
-        r"\(([\d.e-]+)(?: %)? by iteration \d+(?:, counted as ([\d.e-]+)(?: %)? because of .*?)?, expected "
-        r".*? than this trial \(([\d.e-]+)"
+        r"; ([\d.e-]+)(?: %)? by iteration \d+(?:, counted as ([\d.e-]+)(?: %)? because .*?)? \(expected "
+        r".*?\), against ([\d.e-]+)"
     )
     made = search("freeze_thaw", 0, 8, startup_s=1.0).decisions
     found = [match for d in made if isinstance(d, Pause) and (match := compared.search(d.reason))]

@@ -253,7 +253,7 @@ def test_a_variable_that_is_a_relative_path_is_no_storage(monkeypatch: pytest.Mo
     monkeypatch.setenv("SCRATCH", "scratch")
     with pytest.raises(
         CheckpointError,
-        match=r"the storage \$SCRATCH/x becomes scratch/x on this machine, which is not an absolute path",
+        match=r"the storage \$SCRATCH/x is scratch/x on this machine, but an absolute path was expected",
     ):
         place("$SCRATCH/x")
 

@@ -29,7 +29,7 @@ from tuner.driver.core.rules.sizes import resized, waiting_resized
 from tuner.driver.core.rules.words import counted, names, where_from
 from tuner.driver.core.state.state import State
 from tuner.driver.core.state.wishes import Wish
-from tuner.schedulers.base import Fact, TrialReported, can_resume
+from tuner.schedulers.base import ALLOWED, Fact, TrialReported, can_resume
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
 
@@ -164,7 +164,7 @@ class Decider:
         if event.params is None or self.experiment.queue or outdated:
             return
         if self.may_start and self.experiment.state is _X.RUNNING:
-            asked = asked or d.Start(reason="a worker group is free")
+            asked = asked or d.Start(reason=ALLOWED)
             why = f"{asked.reason}; {event.note}" if event.note else asked.reason
             yield replace(asked, reason=why, params=event.params, number=len(self.trials), state=event.state)
 
@@ -454,7 +454,7 @@ class Decider:
     def _stop_paused(self, reason: str) -> Iterator[Decision]:
         for number in self.trials.in_state(_S.PAUSED):
             paused = self.trials[number].reason or "paused"
-            yield d.Stop(trial=number, reason=f"{paused}; then the search ended: {reason}")
+            yield d.Stop(trial=number, reason=f"stopped because the search ended: {reason}; before: {paused}")
 
     def _fit_request(self) -> Fit | None:
         """Return the model fit that the scheduler requests; None if it requests none now."""

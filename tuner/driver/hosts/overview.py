@@ -25,7 +25,7 @@ def overview(
         nodes: the nodes in the form of `ray.nodes`.
         available: the free resources of the whole cluster, according to Ray.
         held: the worker groups that have resources, each with its ranks.
-        waiting: the worker groups that wait for resources, in the order of the queue.
+        waiting: the worker groups that wait for resources, in the order of the queue. Those that start come first.
         standings: the priority and the weight of each experiment of this host.
         shares: the dominant share of each experiment, as a fraction of the cluster.
         began: the time at which the monotonic clock was 0, in seconds since 1970.
@@ -41,7 +41,7 @@ def overview(
         "cpus_in_use": max(0.0, total.get("CPU", 0.0) - available.get("CPU", 0.0)),
         "gpus": total.get("GPU", 0.0),
         "gpus_in_use": max(0.0, total.get("GPU", 0.0) - available.get("GPU", 0.0)),
-        "nodes": [_node(node, names[node["NodeID"]], [group for group, _ in held]) for node in living],
+        "nodes": [_node(node, names[node["NodeID"]], [*(group for group, _ in held), *waiting]) for node in living],
         "groups": [
             {
                 "experiment_id": group.experiment,
@@ -65,6 +65,7 @@ def overview(
                 "priority": group.priority,
                 "reserved": group.reserved,
                 "reason": group.reason,
+                "nodes": list(group.nodes),
             }
             for position, group in enumerate(waiting, 1)
         ],
@@ -82,9 +83,9 @@ def overview(
     }
 
 
-def _node(node: Mapping[str, Any], name: str, held: Sequence[HeldGroup]) -> dict[str, Any]:
+def _node(node: Mapping[str, Any], name: str, groups: Sequence[HeldGroup | WaitingGroup]) -> dict[str, Any]:
     used: dict[str, float] = {}
-    for group in held:
+    for group in groups:
         for resource, amount in group.bundle.items():
             used[resource] = used.get(resource, 0.0) + amount * group.nodes.count(node["NodeID"])
     resources = node["Resources"]

@@ -80,11 +80,13 @@ class More:
         gpu_hours: the GPU hours of the additional training; None if trials use no GPUs.
         seconds: the seconds that the additional training takes at the current pace.
         gain: the improvement of the best value, which is positive in both modes.
+        furthest: whether this is less training than was asked for, because it is twice the training so far.
     """
 
     gpu_hours: float | None
     seconds: float
     gain: Gain
+    furthest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +309,7 @@ class _Found:
         gain = self.gain(training, pace)
         if gain is None:
             return None
-        return More(training * gpus / HOUR_S if gpus else None, training / pace.at_once, gain)
+        return More(training * gpus / HOUR_S if gpus else None, training / pace.at_once, gain, training < wanted)
 
 
 def _gpus(spec: Spec) -> float:
@@ -348,16 +350,15 @@ def _summary(
         hours = (
             f"{more.gpu_hours:.3g} more GPU hours" if more.gpu_hours is not None else f"{_duration(more.seconds)} more"
         )
+        because = ", twice the training so far," if more.furthest else ""
         gain = more.gain
-        most = f"and by at most {_rounded(gain.high)} in nine of ten cases"
-        chance = f"the chance of any improvement is {gain.chance:.0%}"
+        said.append(f"with {hours}{because} the chance of any improvement is {100 * gain.chance:.0f} %")
         if found is not None and gain.mean >= room(spec.objective, found.score):
             # the past gains would lead past the end of the scale, so they do not say how much of the rest will be gained
-            said.append(
-                f"{hours} can improve {metric} by at most {_rounded(gain.high)}, to the end of its scale; {chance}"
-            )
+            said.append(f"how much {metric} would improve cannot be said yet")
         else:
-            said.append(f"{hours} would improve {metric} by {_rounded(gain.mean)} on average, {most}; {chance}")
+            most = f"and by at most {_rounded(gain.high)} in nine of ten cases"
+            said.append(f"{metric} would improve by {_rounded(gain.mean)} on average, {most}")
     return ". ".join(one[0].upper() + one[1:] for one in said)
 
 

@@ -15,10 +15,10 @@ Phase = Literal["waiting", "starting", "restarting", "exploiting", "running", "c
 """The activity of a trial or a device in a span of time.
 
 waiting: a trial does not have its resources yet. starting: the trial's processes start and load the code. restarting: the
-processes start again after a failure or a pause, or with another number of ranks. exploiting: under PBT, the processes take over
-the weights and a changed configuration of another trial. checkpointing: the training waits until the
-content of a checkpoint has been copied. paused: the trial has a checkpoint, and has released its resources. idle: no trial of
-this experiment holds the device.
+processes start again after a failure or a pause, or with another number of ranks, or new processes start after an exploit.
+exploiting: under PBT, processes that already run take over the weights and a changed configuration of another trial.
+checkpointing: the training waits until the content of a checkpoint has been copied. paused: the trial has a checkpoint, and has
+released its resources. idle: no trial of this experiment holds the device.
 """
 
 Saves = Mapping[tuple[int, int], Sequence[tuple[float, float]]]
@@ -140,9 +140,17 @@ def _spans(number: int, segment: SegmentRecord, now: float, saves: Saves) -> lis
     room = room_at(segment)
     return [
         *_span("waiting", segment.created_at, room, number, segment.ordinal),
-        *_span(_AFTER.get(segment.cause, "starting"), room, segment.started_at, number, segment.ordinal),
+        *_span(_start_of(segment), room, segment.started_at, number, segment.ordinal),
         *_training(number, segment.ordinal, segment.started_at, end, saves.get((number, segment.ordinal), ())),
     ]
+
+
+def _start_of(segment: SegmentRecord) -> Phase:
+    """Return what the time between a segment's resources and its training is called."""
+    phase = _AFTER.get(segment.cause, "starting")
+    if phase == "exploiting" and segment.warm is False:
+        return "restarting"  # of a start of processes, taking over the weights is a small part
+    return phase
 
 
 def _training(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
@@ -69,8 +69,7 @@ def with_earlier(
             if called not in inherited:
                 raise
             notes += [f"did not learn from {called}: {message}" for _, message in error.errors]
-    learned = _learned(store, space, named)
-    return replace(spec, earlier={**learned, "notes": [*notes, *cast("list[str]", learned["notes"])]})
+    return replace(spec, earlier=_learned(store, space, named, notes))
 
 
 def _with_default(store: Store, spec: Spec, default: Literal["auto"]) -> Spec:
@@ -106,7 +105,8 @@ def _hint(fitting: Found) -> str:
     )
 
 
-def _learned(store: Store, space: Space, found: Found) -> dict[str, object]:
+def _learned(store: Store, space: Space, found: Found, said: Sequence[str] = ()) -> dict[str, object]:
+    """Return what can be learned from the experiments found. said: notes about experiments that were not found."""
     experiments, notes, left = [], [], MOST_REPORTS
     for record, theirs in found:
         if (reports := store.log.count_reports(record.id)) > left:
@@ -126,10 +126,11 @@ def _learned(store: Store, space: Space, found: Found) -> dict[str, object]:
         )
         experiments.append(EarlierExperiment(label, record.spec.objective, theirs, recorded))
     learned = learn(space, experiments)
+    notes = [*said, *learned["notes"], *notes]
     if not learned["experiments"]:
-        why = "nothing was learned from any of them" if found else "there is no earlier experiment to learn from"
+        why = "nothing was learned from any of them" if notes else "there is no earlier experiment to learn from"
         notes.append(f"{why}, so warm_start has no effect")
-    return {**learned, "notes": [*learned["notes"], *notes]}
+    return {**learned, "notes": notes}
 
 
 def _fitting(store: Store, spec: Spec, count: int, looked_at: int = LOOKED_AT) -> Found:

@@ -252,7 +252,7 @@ def _expanded(path: str) -> str:
     if unset := re.search(r"\$(\w+|\{\w+\})", found):
         raise CheckpointError(f"the storage {path} names the environment variable {unset[1]}, which is not set here")
     if path.startswith("$") and not os.path.isabs(found):
-        raise CheckpointError(f"the storage {path} becomes {found} on this machine, which is not an absolute path")
+        raise CheckpointError(f"the storage {path} is {found} on this machine, but an absolute path was expected")
     return found
 
 

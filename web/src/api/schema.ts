@@ -1877,7 +1877,7 @@ export interface components {
             cpus: number;
             /**
              * Cpus In Use
-             * @description the number of CPUs that worker groups of this service hold on the node
+             * @description the number of CPUs that worker groups of this service hold on the node, also while they start
              */
             cpus_in_use: number;
             /**
@@ -1887,7 +1887,7 @@ export interface components {
             gpus: number;
             /**
              * Gpus In Use
-             * @description the number of GPUs that worker groups of this service hold on the node
+             * @description the number of GPUs that worker groups of this service hold on the node, also while they start
              */
             gpus_in_use: number;
         };
@@ -2018,6 +2018,11 @@ export interface components {
              * @description what the group waits for, in words
              */
             reason: string;
+            /**
+             * Nodes
+             * @description Ray's ids of the nodes on which the group's processes start, one for each rank; empty if the group does not have its resources yet
+             */
+            nodes: string[];
         };
         /** Configuration */
         Configuration: {
@@ -4492,7 +4497,7 @@ export interface components {
         TimelineSpan: {
             /**
              * Phase
-             * @description waiting: the trial waits for resources; starting: its processes start and load the code; restarting: its processes start again after a failure or a pause; exploiting: they take over the weights and a changed configuration of another trial; checkpointing: training waits until a checkpoint has been handed over; paused: the trial has given its resources back; idle: no trial of this experiment holds the device
+             * @description waiting: the trial waits for resources; starting: its processes start and load the code; restarting: its processes start again after a failure or a pause, or new ones after an exploit; exploiting: processes that already run take over the weights and a changed configuration of another trial; checkpointing: training waits until a checkpoint has been handed over; paused: the trial has given its resources back; idle: no trial of this experiment holds the device
              * @enum {string}
              */
             phase: "waiting" | "starting" | "restarting" | "exploiting" | "running" | "checkpointing" | "paused" | "idle";

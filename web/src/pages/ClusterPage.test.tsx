@@ -36,7 +36,15 @@ const CLUSTER: Cluster = {
   nodes: ["a", "b"].map((id) => ({ id, name: `host-${id}`, address: `10.0.0.${id}`, ...use })),
   groups: [{ ...of(3), ranks: [rank(0, "a", "0"), rank(1, "b", "1")] }],
   waiting: [
-    { ...of(4), position: 1, workers: 2, priority: 5, reserved: true, reason: "needs 2 free GPUs, and there is 1" },
+    {
+      ...of(4),
+      position: 1,
+      workers: 2,
+      priority: 5,
+      reserved: true,
+      reason: "needs 2 free GPUs, and there is 1",
+      nodes: [],
+    },
   ],
   experiments: [{ experiment_id: "exp_1", priority: 5, weight: 1, share: 0.75, groups: 1, waiting: 1 }],
 };
@@ -76,7 +84,15 @@ describe("the page of the cluster", () => {
 
   it("says so where nothing waits and there are no GPUs", () => {
     expect(summary({ ...CLUSTER, gpus: 0, nodes: [CLUSTER.nodes[0]!], groups: [], waiting: [] })).toBe(
-      "4 of 16 CPUs are in use on 1 node (2 of the CPUs by something other than trials). No trials run, none waits.",
+      "4 of 16 CPUs are in use on 1 node (CPUs: 2 by running trials, 2 by something other than trials). No trials run, no trial waits.",
+    );
+  });
+
+  it("counts trials that start once: they hold CPUs, and do not run yet", () => {
+    const starting = { ...CLUSTER.waiting[0]!, nodes: ["a", "a"], resources: { CPU: 0.5 } };
+    expect(summary({ ...CLUSTER, gpus: 0, cpus_in_use: 5, waiting: [starting] })).toBe(
+      "5 of 16 CPUs are in use on 2 nodes (CPUs: 3 by running trials, 1 by trials that start, 1 by something other than trials). " +
+        "1 trial runs, 1 starts, no trial waits.",
     );
   });
 });

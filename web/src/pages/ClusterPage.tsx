@@ -85,11 +85,11 @@ export default function ClusterPage() {
               ])}
             />
           </Panel>
-          <Panel flush title={`Waiting · ${found.waiting.length}`}>
+          <Panel flush title={`Starting or waiting · ${found.waiting.length}`}>
             <Table
               label="Waiting"
               heads={["", "Experiment", "Trial", "Waits for", "Asks for", "Waited", "Priority"]}
-              empty="No trial is waiting."
+              empty="No trial starts or waits."
               long={3}
               rows={found.waiting.map((one) => [
                 one.position,
@@ -134,7 +134,7 @@ export default function ClusterPage() {
           <Panel flush title="Shares">
             <Table
               label="Shares"
-              heads={["Experiment", "Priority", "Weight", "Share held", "Running", "Waiting"]}
+              heads={["Experiment", "Priority", "Weight", "Share held", "Running", "Starting or waiting"]}
               empty="This service is not driving any experiment."
               rows={found.experiments.map((one) => [
                 experiment(one.experiment_id),
@@ -160,19 +160,33 @@ function Plain({ text }: { text: string }) {
     .map((part, i) => (i % 2 === 1 ? <code key={i}>{part}</code> : part));
 }
 
-/** "3 of 4 GPUs and 6 of 8 CPUs are in use on 2 nodes. 2 trials run, 1 waits." */
+/** "3 of 4 GPUs and 6 of 8 CPUs are in use on 2 nodes. 2 trials run, 1 starts, none waits." */
 export function summary({ nodes, cpus, cpus_in_use, gpus, gpus_in_use, groups, waiting }: Cluster): string {
   const use = [
     ...(gpus > 0 ? [`${number(gpus_in_use)} of ${number(gpus)} GPUs`] : []),
     `${number(cpus_in_use)} of ${number(cpus)} CPUs`,
   ].join(" and ");
+  const starting = waiting.filter((one) => one.nodes.length > 0);
   const held = nodes.reduce((sum, node) => sum + node.cpus_in_use, 0);
-  const others = cpus_in_use - held;
-  const whose =
-    others > 1e-6 ? ` (${number(Number(others.toFixed(3)))} of the CPUs by something other than trials)` : "";
-  const runs = `${groups.length || "No"} ${groups.length === 1 ? "trial runs" : "trials run"}`;
-  const waits = waiting.length === 0 ? "none waits" : `${waiting.length} ${waiting.length === 1 ? "waits" : "wait"}`;
-  return `${use} are in use on ${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}${whose}. ${runs}, ${waits}.`;
+  const starts = starting.reduce((sum, one) => sum + one.nodes.length * (one.resources["CPU"] ?? 0), 0);
+  const parts = [
+    [held - starts, "by running trials"],
+    [starts, "by trials that start"],
+    [cpus_in_use - held, "by something other than trials"],
+  ] as const;
+  const whose = parts
+    .filter(([amount]) => amount > 1e-6)
+    .map(([amount, by]) => `${number(Number(amount.toFixed(3)))} ${by}`);
+  const split = starts > 1e-6 || cpus_in_use - held > 1e-6 ? ` (CPUs: ${whose.join(", ")})` : "";
+  const count = (many: number, one: string, more: string) => `${many || "no"} ${many === 1 ? one : more}`;
+  const runs = count(groups.length, "trial runs", "trials run");
+  const waits = waiting.length - starting.length;
+  const states = [
+    runs[0]!.toUpperCase() + runs.slice(1),
+    ...(starting.length > 0 ? [count(starting.length, "starts", "start")] : []),
+    waits > 0 ? count(waits, "waits", "wait") : "no trial waits",
+  ].join(", ");
+  return `${use} are in use on ${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}${split}. ${states}.`;
 }
 
 function Trial({ of }: { of: Pick<Group | Wait, "trial_id" | "trial_number"> }) {

@@ -117,7 +117,7 @@ export function story(trials: number, seed = 1): Changes[] {
         feasible: null,
         running_s: 0,
         failures: 0,
-        reason: "a worker group is free",
+        reason: "one more concurrent trial is allowed",
         waiting: null,
         error: null,
         checkpoint: null,

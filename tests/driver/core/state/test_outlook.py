@@ -60,7 +60,7 @@ def test_the_figures_are_those_of_the_forecast() -> None:
         "after 1.08 hours of training, summed over all trials: the same amount of training again is expected to "
         f"improve m by {gain.mean:.3g}"
     )
-    assert words.endswith(f"by at most {gain.high:.3g}; the chance of any improvement is {gain.chance:.0%}")
+    assert words.endswith(f"by at most {gain.high:.3g}; the chance of any improvement is {100 * gain.chance:.0f} %")
     outlook.reported(1.0, 0.6)
     assert not outlook.fresh
 

@@ -16,7 +16,7 @@ import pytest
 from tests.driver import stop_functions
 from tuner.driver.hosts.helpers.judge import Judge
 from tuner.schedulers.functions import NamedFunction, Unloaded, sealed
-from tuner.trials.checkpoints.packages import ship
+from tuner.trials.checkpoints.packages import ship, unpacked
 
 MODULE = "tests.driver.stop_functions"
 Make = Callable[..., Judge]
@@ -33,7 +33,8 @@ async def judge_of(tmp_path: Path) -> AsyncIterator[Make]:
     def make(*functions: Unloaded, **options: Any) -> Judge:
         environ = {"MARKER": str(tmp_path / "marker")}
         runtime_env = {"env_vars": environ, **options.pop("runtime_env", {})}
-        made.append(Judge(functions, sys_path=[os.getcwd()], runtime_env=runtime_env, **options))
+        options = {"sys_path": [os.getcwd()], **options, "runtime_env": runtime_env}
+        made.append(Judge(functions, **options))
         return made[-1]
 
     yield make
@@ -128,6 +129,34 @@ async def test_functions_are_imported_from_the_packages_that_the_trials_have(jud
     await judge.close()
     assert folder is not None
     assert not Path(folder.name).exists()
+
+
+@pytest.mark.parametrize("failures", [1, 2, 99])
+async def test_a_storage_that_cannot_be_read_for_a_moment_is_read_again(
+    judge_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "moving_rules.py").write_text("def stop(number, metrics):\n    return False\n")
+    runtime_env = ship({"working_dir": str(code)}, str(tmp_path / "storage"))
+    (code / "moving_rules.py").write_text("def stop(number, metrics):\n    return True\n")
+    reads = 0
+
+    def sometimes(*args: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        if reads <= failures:
+            raise OSError("slow down")
+        return unpacked(*args)
+
+    monkeypatch.setattr("tuner.driver.hosts.helpers.judge.unpacked", sometimes)
+    monkeypatch.setattr("tuner.driver.hosts.helpers.judge.READ_AGAIN_S", (0.01, 0.01, 0.01))
+    judge = judge_of(NamedFunction("moving_rules:stop"), sys_path=[str(code)], runtime_env=runtime_env)
+    [answer] = await ask(judge, loss=0.4)
+    if failures < 4:
+        assert answer == {"stop": False}, "it is the function that was shipped"
+    else:
+        assert answer["text"] == "the packages of runtime_env cannot be read: slow down"
 
 
 async def test_a_package_that_is_missing_is_an_error(judge_of: Make, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,48 @@ def test_a_group_that_has_its_room_is_built_to_its_end_for_the_next_trial(small_
     names = [group["name"] for group in placement_group_table().values() if group["name"].startswith("exp_5/")]
     assert sorted(names) == ["exp_5/1", "exp_5/2", "exp_5/3"]
     assert {g["state"] for g in placement_group_table().values() if g["name"] in names} == {"REMOVED"}
+
+
+def test_a_group_that_was_placed_for_another_trial_counts_as_held_from_when_the_trial_got_it(
+    small_ray: None, tmp_path: Path
+) -> None:
+    """Counted from the placement, it would seem to have started for longer than it existed."""
+    launch = asking_for(0.25, tmp_path)
+
+    async def scenario() -> tuple[float, float]:
+        pool = Pool(None, name="exp_12", idle_timeout_s=60.0)
+        first, _ = await pool.acquire(launch, lambda reason: None)
+        build, placed, may_end = pool._builder.build, [], asyncio.Event()
+
+        async def builds(*arguments: Any) -> Any:
+            placed.append(arguments[-1])
+            group = await build(*arguments)
+            await may_end.wait()
+            return group
+
+        pool._builder.build = builds  # type: ignore[method-assign]
+        second = asyncio.create_task(pool.acquire(launch, lambda reason: None))
+        while not placed:
+            await asyncio.sleep(0)
+        await placed[0].wait()
+        pool.release(first, reusable=True)
+        assert (await second)[0] is first
+        assert pool._spares
+        asked_at = time.monotonic()
+        third = asyncio.create_task(pool.acquire(launch, lambda reason: None))
+        while pool._spares:
+            await asyncio.sleep(0)
+        may_end.set()
+        group, warm = await third
+        assert not warm
+        held_since = group.held_since
+        for each in (first, group):
+            pool.release(each, reusable=True)
+        await pool.close()
+        return asked_at, held_since
+
+    asked_at, held_since = asyncio.run(scenario())
+    assert held_since >= asked_at
 
 
 def test_a_large_group_that_has_waited_for_long_is_placed_before_small_ones_that_ask_later(

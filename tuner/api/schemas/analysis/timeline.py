@@ -16,10 +16,11 @@ class TimelineSpan(Model):
     phase: Annotated[
         Phase,
         Field(
-            description="waiting: the trial waits for resources; starting: its processes start and load the code; restarting: "
-            "its processes start again after a failure or a pause; exploiting: they take over the weights and a changed "
-            "configuration of another trial; checkpointing: training waits until a checkpoint has been handed over; paused: "
-            "the trial has given its resources back; idle: no trial of this experiment holds the device"
+            description="waiting: the trial waits for resources; starting: its processes start and load the code; "
+            "restarting: its processes start again after a failure or a pause, or new ones after an exploit; exploiting: "
+            "processes that already run take over the weights and a changed configuration of another trial; checkpointing: "
+            "training waits until a checkpoint has been handed over; paused: the trial has given its resources back; "
+            "idle: no trial of this experiment holds the device"
         ),
     ]
     start: Annotated[float, Field(description="seconds since started_at")]

@@ -16,11 +16,17 @@ class ClusterNode(Model):
     address: Annotated[str, Field(description="the IP address of the node")]
     cpus: Annotated[float, Field(description="the number of CPUs that Ray may use on the node")]
     cpus_in_use: Annotated[
-        float, Field(description="the number of CPUs that worker groups of this service hold on the node")
+        float,
+        Field(
+            description="the number of CPUs that worker groups of this service hold on the node, also while they start"
+        ),
     ]
     gpus: Annotated[float, Field(description="the number of GPUs that Ray may use on the node")]
     gpus_in_use: Annotated[
-        float, Field(description="the number of GPUs that worker groups of this service hold on the node")
+        float,
+        Field(
+            description="the number of GPUs that worker groups of this service hold on the node, also while they start"
+        ),
     ]
 
 
@@ -63,6 +69,13 @@ class ClusterWait(_Group):
         Field(description="true if the group has waited so long that resources that become free are reserved for it"),
     ]
     reason: Annotated[str, Field(description="what the group waits for, in words")]
+    nodes: Annotated[
+        list[str],
+        Field(
+            description="Ray's ids of the nodes on which the group's processes start, one for each rank; empty if the group "
+            "does not have its resources yet",
+        ),
+    ]
 
 
 class ClusterShare(Model):

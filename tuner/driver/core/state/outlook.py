@@ -49,9 +49,9 @@ class Outlook:
             return None
         hours = self._total * (self._gpus or 1.0) / HOUR_S
         trained = f"{hours:.3g} {'GPU hours' if self._gpus else 'hours of training, summed over all trials'}"
-        chance = f"the chance of any improvement is {gain.chance:.0%}"
+        chance = f"the chance of any improvement is {100 * gain.chance:.0f} %"
         again = f"after {trained}: the same amount of training again"
         if gain.mean >= rest:  # the past gains do not say how much of the rest will be gained
-            return f"{again} can improve {self._objective.metric} by at most {gain.high:.3g}, to the end of its scale; {chance}"
+            return f"{again} would improve {self._objective.metric} by an amount that cannot be said yet; {chance}"
         more = f"{again} is expected to improve {self._objective.metric} by {gain.mean:.3g}"
         return f"{more}, with a probability of 90 % by at most {gain.high:.3g}; {chance}"

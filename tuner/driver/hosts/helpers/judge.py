@@ -37,6 +37,8 @@ START_S = 120.0
 """Timeout in seconds for importing the modules of the stop functions."""
 CALL_S = 60.0
 """Timeout in seconds for calling the stop functions for one report."""
+READ_AGAIN_S = (0.2, 1.0, 5.0, 20.0)
+"""Waits in seconds between attempts to read the packages of a `runtime_env` from the storage."""
 _LINE = 16 * 2**20
 
 
@@ -120,8 +122,7 @@ class Judge:
                     self._fail(self._waiting[0], type(error).__name__, str(error))
 
     async def _start(self) -> asyncio.subprocess.Process:
-        if self._unpacked is None:
-            await asyncio.to_thread(self._unpack)
+        await self._unpack()
         helper = self._helper = await start_helper(
             "tuner.driver.hosts.helpers.judge",
             sys_path=[os.environ.get("PYTHONPATH", "")],
@@ -141,12 +142,28 @@ class Judge:
             raise RuntimeError(ready[0]["text"])
         return helper
 
-    def _unpack(self) -> None:
-        """Let the functions import from the same packages as the trials: the directories they came from may have changed."""
-        self._unpacked = tempfile.TemporaryDirectory(prefix="tuner-stop-")
-        working_dir, sys_path = unpacked(self._runtime_env, self._unpacked.name)
-        self._working_dir = working_dir or self._working_dir
-        self._sys_path = [*sys_path, *self._sys_path]
+    async def _unpack(self) -> None:
+        """Let the functions import from the same packages as the trials: the directories they came from may have changed.
+
+        If the storage cannot be read, try again a few times.
+        """
+        tries = 0
+        while self._unpacked is None:
+            folder = tempfile.TemporaryDirectory(prefix="tuner-stop-")
+            try:
+                working_dir, sys_path = await asyncio.to_thread(unpacked, self._runtime_env, folder.name)
+            except BaseException as error:
+                folder.cleanup()
+                if not isinstance(error, OSError):
+                    raise
+                tries += 1
+                if tries > len(READ_AGAIN_S):
+                    raise RuntimeError(f"the packages of runtime_env cannot be read: {error}") from error
+                await asyncio.sleep(READ_AGAIN_S[tries - 1])
+            else:
+                self._unpacked = folder
+                self._working_dir = working_dir or self._working_dir
+                self._sys_path = [*sys_path, *self._sys_path]
 
     async def _read(self, helper: asyncio.subprocess.Process, limit: float) -> list[Answer]:
         assert helper.stdout is not None
@@ -183,7 +200,9 @@ def main() -> None:
     questions, answers = pipes_to_host()
     setting: tuple[list[str], list[Unloaded]] = pickle.loads(base64.b64decode(questions.readline()))
     sys_path, unloaded = setting
-    sys.path[:0] = [path for path in sys_path if path not in sys.path]
+    sys.path[:] = list(
+        dict.fromkeys([*sys_path, *sys.path])
+    )  # the packages come first, also if one is the working directory
     importlib.invalidate_caches()
     try:
         functions = [function.load() for function in unloaded]

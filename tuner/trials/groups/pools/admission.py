@@ -65,7 +65,12 @@ class HeldGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingGroup:
-    """A group that waits for resources. reason: why it waits, in words."""
+    """A group that waits for resources, or whose processes start.
+
+    Attributes:
+        reason: why it waits, in words.
+        nodes: once Ray has placed it, the node of each rank, as far as it is known before the processes have started.
+    """
 
     experiment: str
     trial: str
@@ -76,6 +81,7 @@ class WaitingGroup:
     priority: int
     reserved: bool  # whether free resources on the nodes that it will use are reserved for it
     reason: str
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -496,6 +502,7 @@ class Admission:
             priority=self._standing(waiter.experiment).priority,
             reserved=now - waiter.since >= self._reserve_after_s and not waiter.placed.is_set(),
             reason=reason,
+            nodes=waiter.at if waiter.admitted_at is not None and waiter.placed.is_set() else (),
         )
 
 

@@ -135,7 +135,8 @@ class Pool:
             if group is not None and group not in self._admission.launches:
                 placed_at = group.held_since
                 self._admission.give(group, waiter)
-                group.held_since = placed_at or group.held_since
+                if placed_at:  # the group may have been placed for another segment, before this one was admitted
+                    group.held_since = max(placed_at, waiter.admitted_at or waiter.since)
             for given in (waiter.turn, waiter.warm):
                 if given.done() and (found := given.result()) not in (None, group):
                     self.release(found, reuse)

@@ -88,7 +88,7 @@ export function Setup({ experiment }: { experiment: Experiment }) {
 
 /** "digits, digits-2": the earlier experiments that the search began with. */
 export function learnedWords({ learned_from }: Pick<Experiment, "learned_from">): string {
-  return learned_from.join(", ") || "no earlier experiment; the notes among the decisions say why";
+  return learned_from.join(", ") || "nothing; the notes among the decisions say why";
 }
 
 /** {"type": "loguniform", "lower": 0.001, "upper": 0.1} as loguniform(0.001, 0.1). */
