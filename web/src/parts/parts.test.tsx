@@ -139,9 +139,9 @@ describe("the trial table", () => {
   });
 
   it("has the whole configuration and the reason beside the result on a phone", () => {
-    const wide = window.matchMedia;
+    const wide = window.matchMedia.bind(window);
     window.matchMedia = (query) =>
-      Object.defineProperty(wide.call(window, query), "matches", { value: query === "(max-width: 640px)" });
+      Object.defineProperty(wide(query), "matches", { value: query === "(max-width: 640px)" });
     try {
       table();
       const best = [...VIEWS.trials].sort((a, b) => (b.best_value ?? 0) - (a.best_value ?? 0))[0]!;
