@@ -149,6 +149,11 @@ def test_an_experiment_that_many_reports_were_added_to_is_caught_up_with(
         assert [next(found)[0] for _ in log] == [seq for seq, _ in log]
 
 
+def _healthy(client: socket.socket) -> None:
+    client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert client.recv(100).startswith(b"HTTP/1.1 200")
+
+
 def test_accepted_connections_send_at_once(app: Any) -> None:
     """Check that connections have TCP_NODELAY, also those made before the server took the socket over.
 
@@ -159,10 +164,10 @@ def test_accepted_connections_send_at_once(app: Any) -> None:
         serving = Server(app, log_level="warning")
         thread = threading.Thread(target=serving.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
+        _healthy(early)  # the server has taken the socket over
         with socket.create_connection(listening.getsockname()) as late:
+            _healthy(late)
             for client in (early, late):
-                client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert client.recv(100).startswith(b"HTTP/1.1 200")
                 accepted = [of for of in _sockets() if _peer(of) == client.getsockname()]
                 assert [of.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0 for of in accepted] == [True]
             if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it, so the early one has none
