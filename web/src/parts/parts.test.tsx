@@ -138,6 +138,30 @@ describe("the trial table", () => {
     expect(heads.slice(0, 2)).toEqual(["Trial", "lr"]);
   });
 
+  it("has the whole configuration and the reason beside the result on a phone", () => {
+    const wide = window.matchMedia.bind(window);
+    window.matchMedia = (query) =>
+      Object.defineProperty(wide(query), "matches", { value: query === "(max-width: 640px)" });
+    try {
+      table();
+      const best = [...VIEWS.trials].sort((a, b) => (b.best_value ?? 0) - (a.best_value ?? 0))[0]!;
+      const heads = screen.getAllByRole("columnheader").map((head) => head.textContent);
+      expect(heads[3]).toBe("Configuration, why");
+      const cell = within(screen.getAllByRole("row")[1]!).getAllByRole("cell")[3]!.textContent;
+      for (const name of Object.keys(best.params)) expect(cell).toContain(`${name}=`);
+      expect(cell).toContain(best.reason);
+    } finally {
+      window.matchMedia = wide;
+    }
+  });
+
+  it("leaves out last values that are the best ones", () => {
+    const ids = (trials: readonly Trial[]) => columnsOf(trials, "accuracy", "training_iteration").map(({ id }) => id);
+    const [one] = VIEWS.trials;
+    expect(ids([{ ...one!, best_value: 1, last_value: 0.9 }])).toContain("last");
+    expect(ids([{ ...one!, best_value: 1, last_value: 1 }])).not.toContain("last");
+  });
+
   it("says so when there is nothing", () => {
     table([], []);
     expect(screen.getByText("No trial has been started yet.")).toBeTruthy();
