@@ -140,7 +140,9 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
               description="max_t, in training iterations"
               min={1}
               value={numberOf(spec, "max_t")}
-              placeholder={numberOf(scheduler, "max_t") === "" ? undefined : `${numberOf(scheduler, "max_t")}, of the scheduler`}
+              placeholder={
+                numberOf(scheduler, "max_t") === "" ? undefined : `${numberOf(scheduler, "max_t")}, of the scheduler`
+              }
               onChange={(value) => set(["max_t"], value === "" ? undefined : value)}
             />
             <NumberInput

@@ -9,7 +9,7 @@ import {
   type VisibilityState,
 } from "@tanstack/react-table";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { memo, useEffect, useMemo, useRef, useState, type CSSProperties } from "react";
+import { Fragment, memo, useEffect, useLayoutEffect, useMemo, useRef, useState, type CSSProperties } from "react";
 import { ROOT } from "../../api/root";
 import type { Experiment, Trial, TrialState } from "../../api/types";
 import type { Call } from "../../charts/copies";
@@ -156,6 +156,12 @@ export function TrialTable(props: TrialTableProps) {
   useEffect(() => {
     if (onMore && last >= rows.length - 30) onMore();
   }, [onMore, last, rows.length]);
+
+  // The brief column ends where the screen does, so that no value of the next one is cut; what is left of it depends on the names.
+  useLayoutEffect(() => {
+    const head = scroll.current?.querySelector<HTMLElement>("th[data-column=brief]");
+    if (head) scroll.current!.style.setProperty("--brief", `${scroll.current!.clientWidth - head.offsetLeft}px`);
+  }, [phone, layout, rows.length, picked.length]);
 
   const go = (by: 1 | -1) => {
     const at = rows.findIndex((trial) => trial.number === selected);
@@ -496,7 +502,14 @@ function Cell({ trial, column, colour, onSelect }: CellProps) {
     case BRIEF:
       return (
         <>
-          <span>{config(trial.params)}</span>
+          <span>
+            {Object.entries(trial.params).map(([name, value]) => (
+              // A space between them, at which lines break; not after the minus of an exponent.
+              <Fragment key={name}>
+                <b>{config({ [name]: value })}</b>{" "}
+              </Fragment>
+            ))}
+          </span>
           <span data-dimmed>{reasonOf(trial)}</span>
         </>
       );
