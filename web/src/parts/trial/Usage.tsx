@@ -35,7 +35,7 @@ export function Usage({ trial }: { trial: TrialWithSegments }) {
         <SaveMenu
           name={`trial ${trial.number} usage`}
           rows={() => usageRows(items)}
-          call={trialCall(trial, "usage", { segment: null, rank: null, search: null })!}
+          call={trialCall(trial, "usage", { segment: null, rank: null, search: null })}
         />
       </figcaption>
       <div>
