@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import warnings
@@ -19,6 +20,10 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Ray gives its workers a low priority, so that on a busy machine ranks would wait for everything else that tests start.
 os.environ.setdefault("RAY_worker_niceness", "0")
+
+# A shell that starts this in the background lets it ignore Ctrl-C, and so its subprocesses, which some tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import hypothesis
 import pytest

@@ -93,6 +93,7 @@ def test_the_answers_are_those_of_the_document(app: FastAPI, server: str, sqlite
         "trial_id": trial_id(EXPERIMENT, number),
         "checkpoint_id": saved.public_id,
         "token_id": token.id,
+        "project": "default",
         "sha256": sha256(CODE),
         "experiment": FOR_AGENTS,
         "lease": "0-1-0123456789abcdef",

@@ -149,6 +149,44 @@ def test_an_experiment_that_many_reports_were_added_to_is_caught_up_with(
         assert [next(found)[0] for _ in log] == [seq for seq, _ in log]
 
 
+def test_clients_that_read_the_whole_log_share_its_reads_and_hold_up_nobody(
+    server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "BATCH", 2)
+    made, epoch, trials = begin(sqlite_store, 9)  # 19 entries
+    url = f"{server}/api/v1/experiments/{made.public_id}/events"
+    go, reads = threading.Event(), []
+    missed = stream.Events.missed
+
+    def slowly(form: stream.Events, after: int, upto: int) -> stream.Message:
+        reads.append(after)
+        assert go.wait(20)
+        return missed(form, after, upto)
+
+    monkeypatch.setattr(stream.Events, "missed", slowly)
+    with contextlib.ExitStack() as stack:
+
+        def client(after: int) -> Iterator[tuple[int, str, dict[str, Any]]]:
+            opened = stack.enter_context(httpx.Client(timeout=20))
+            return events(stack.enter_context(opened.stream("GET", f"{url}?after={after}")).iter_lines())
+
+        newest = client(99)
+        assert next(newest)[1] == "experiment"
+        slow = [client(0) for _ in range(20)] + [client(1), client(2), client(3)]
+        batch = Batch(log=[(20, a_report(0, 1))], trials=trials)
+        sqlite_store.drivers.commit(made.id, epoch, batch, T0)
+        assert next(newest)[0] == 20, "although nobody has caught up yet"
+        assert len(reads) <= stream.CATCHING_UP
+        go.set()
+        assert [next(found)[0] for found in slow] == [1] * 20 + [2, 3, 4]
+        assert reads.count(0) <= 2, "once up to entry 19, and once up to 20"
+
+
+def _healthy(client: socket.socket) -> None:
+    client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert client.recv(100).startswith(b"HTTP/1.1 200")
+
+
 def test_accepted_connections_send_at_once(app: Any) -> None:
     """Check that connections have TCP_NODELAY, also those made before the server took the socket over.
 
@@ -159,10 +197,10 @@ def test_accepted_connections_send_at_once(app: Any) -> None:
         serving = Server(app, log_level="warning")
         thread = threading.Thread(target=serving.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
+        _healthy(early)  # the server has taken the socket over
         with socket.create_connection(listening.getsockname()) as late:
+            _healthy(late)
             for client in (early, late):
-                client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert client.recv(100).startswith(b"HTTP/1.1 200")
                 accepted = [of for of in _sockets() if _peer(of) == client.getsockname()]
                 assert [of.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0 for of in accepted] == [True]
             if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it, so the early one has none

@@ -46,6 +46,9 @@ RETRY_S = 1.0
 COMMENT_S = 15.0
 BATCH = 200  # log entries that are sent at once to a client that lags far behind
 SENT_BYTES = 16 * 1024  # of kept messages are sent at once to a client that lags behind
+CATCHING_UP = (
+    2  # reads of what clients have missed that run at once; more would hold up the clients that have missed nothing
+)
 KEPT = 2000  # messages about this many of the newest log entries are kept in memory
 
 
@@ -206,6 +209,20 @@ class Channel:
         self.end = 0  # number of messages so far, including those that are no longer kept
         self._messages: deque[Message] = deque()
         self._since = 0  # the kept messages cover the log after this event_seq
+        self._reads: dict[tuple[int, int], asyncio.Task[Message]] = {}
+
+    async def missed(self, after: int, limit: asyncio.Semaphore) -> Message:
+        """Read the next message for a client that lags behind. Clients that wait for the same message share one read."""
+        wanted = after, self.seq
+        read = self._reads.get(wanted)
+        if read is None:
+            read = self._reads[wanted] = asyncio.create_task(self._read_missed(*wanted, limit))
+            read.add_done_callback(lambda _: self._reads.pop(wanted))
+        return await asyncio.shield(read)
+
+    async def _read_missed(self, after: int, upto: int, limit: asyncio.Semaphore) -> Message:
+        async with limit:
+            return await _read(partial(self.form.missed, after, upto))
 
     def begin(self, progress: Progress, seq: int) -> None:
         self.progress, self.seq, self._since = progress, seq, seq
@@ -282,6 +299,7 @@ class Tail:
         self._ending = ending
         self._channels: dict[tuple[int, str], Channel] = {}
         self._wanted = asyncio.Event()
+        self.catching_up = asyncio.Semaphore(CATCHING_UP)
         self._task: asyncio.Task[None] | None = None
         self._news_at = 0.0
 
@@ -291,6 +309,7 @@ class Tail:
         if self._task is None or self._task.done() or self._task.get_loop() is not asyncio.get_running_loop():
             self._channels.clear()
             self._wanted = asyncio.Event()
+            self.catching_up = asyncio.Semaphore(CATCHING_UP)
             self._task = asyncio.get_running_loop().create_task(self._run())
         key = (form.record.id, form.name)
         channel = self._channels.setdefault(key, Channel(form))
@@ -402,7 +421,7 @@ async def follow(
                 if position is None and (position := channel.position(after)) is None:
                     if ending.is_set():
                         return
-                    after, sent = await _read(partial(channel.form.missed, after, channel.seq))
+                    after, sent = await channel.missed(after, tail.catching_up)
                 elif position < channel.end:
                     kept = channel.behind(position)
                     if kept is None:

@@ -223,6 +223,30 @@ def test_ctrl_c_while_one_thread_commits_for_another_reaches_only_the_main_threa
     assert database.write_together(inserts("third")) == "third"
 
 
+def test_a_write_that_fails_in_the_main_thread_raises_there_and_prints_nothing(
+    database: Database, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(cursor: Cursor) -> str:
+        raise StoreError("no")
+
+    with pytest.raises(StoreError, match="no"):
+        database.write_together(fails, order="a")
+    assert capfd.readouterr().err == ""
+    assert database.write_together(inserts("next")) == "next"
+
+
+def test_without_a_thread_for_it_the_main_thread_writes_itself(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        assert database.write_together(inserts("first")) == "first"
+    assert present(database) == ["first"]
+
+
 def test_creates_of_many_threads_are_as_each_alone(store: Store) -> None:
     code = CodeRecord(hash="c", python="3", packages={}, sys_path=[], working_dir="/")
     made: list[Any] = [None] * MANY

@@ -8,9 +8,10 @@ from pathlib import Path
 import packaging.utils
 import packaging.version
 import pytest
+from ray._private.runtime_env.packaging import get_top_level_dir_from_compressed_package
 
 from tuner.errors import SpecError
-from tuner.trials.checkpoints.packages import ship
+from tuner.trials.checkpoints.packages import ship, unpacked
 
 
 @pytest.fixture
@@ -79,3 +80,25 @@ def test_a_wheel_that_was_built_again_under_the_same_name_is_another_package(tmp
     assert names[0] != names[1]
     for name in names:  # pip takes the name and the version from the name, and the build tag must begin with a digit
         assert packaging.utils.parse_wheel_filename(name)[:2] == ("mine", packaging.version.Version("1.0"))
+
+
+@pytest.mark.parametrize(
+    ("names", "top"),
+    [
+        (["rules.py"], ""),
+        (["proj/rules.py", "proj/data/x.txt"], "proj"),
+        (["proj/rules.py", "__MACOSX/._proj"], "proj"),
+        (["proj/rules.py", "other/more.py"], ""),
+        (["proj/rules.py", "README"], ""),
+    ],
+)
+def test_a_zip_is_unpacked_as_ray_does_it(tmp_path: Path, names: list[str], top: str) -> None:
+    path = tmp_path / "code.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, "x = 1")
+    assert (get_top_level_dir_from_compressed_package(str(path)) or "") == top
+    directory, sys_path = unpacked({"working_dir": path.as_uri()}, str(tmp_path / "out"))
+    assert sys_path == [directory]
+    assert directory is not None
+    assert Path(directory) == tmp_path / "out" / "0" / top

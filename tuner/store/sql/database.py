@@ -228,8 +228,17 @@ class Database:
         if threading.current_thread() is not threading.main_thread():
             self._lead()
             return
-        leader = threading.Thread(target=contextvars.copy_context().run, args=(self._lead,), name="tuner-commit")
-        leader.start()
+
+        def lead() -> None:
+            with contextlib.suppress(BaseException):  # every share has its error
+                self._lead()
+
+        leader = threading.Thread(target=contextvars.copy_context().run, args=(lead,), name="tuner-commit")
+        try:
+            leader.start()
+        except RuntimeError:  # this process may have no more threads
+            self._lead()
+            return
         leader.join()
 
     def _lead(self) -> None:

@@ -85,9 +85,11 @@ def _unpacked(uri: Any, folder: str) -> str | None:
     os.makedirs(folder)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:  # a wheel is a zip file, too
         archive.extractall(folder)
-    inside = os.listdir(folder)
-    is_wheel = uri.partition("?")[0].endswith(".whl")
-    return os.path.join(folder, inside[0]) if len(inside) == 1 and not is_wheel else folder
+    if uri.partition("?")[0].endswith(".whl"):
+        return folder
+    # Like Ray, leave out a single directory at the top, beside which macOS may have put another one.
+    inside = [os.path.join(folder, name) for name in os.listdir(folder) if name != "__MACOSX"]
+    return inside[0] if len(inside) == 1 and os.path.isdir(inside[0]) else folder
 
 
 def _is_path(value: Any) -> bool:

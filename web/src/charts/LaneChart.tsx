@@ -5,7 +5,7 @@ import { ticks } from "../curves/ticks";
 import { config, metric as written, param } from "../format";
 import type { SourceOf } from "../live/useExperiment";
 import classes from "./charts.module.css";
-import { ancestry, shadesOfParam, shadesOfScores, type Lanes, type Piece, type Shades } from "./lanes";
+import { ancestry, partsOf, shadesOfParam, shadesOfScores, type Lanes, type Piece, type Shades } from "./lanes";
 import { useWidth } from "./useWidth";
 
 interface LaneChartProps {
@@ -15,6 +15,8 @@ interface LaneChartProps {
   mode: "min" | "max";
   /** The parameter that the colours show; null for the last values of the metric. */
   by: string | null;
+  /** The space has this parameter on a log scale; undefined if it does not say. */
+  log?: boolean | undefined;
   selected: number | null;
   onSelect: (number: number) => void;
 }
@@ -22,9 +24,10 @@ interface LaneChartProps {
 const [LEFT, RIGHT, TOP] = [64, 18, 30];
 const LANE = 24;
 const BAR = 12;
+const THIN = 3;
 
 /** A lane for each member of a population, its segments coloured by score or by a parameter, with arrows from donors to recipients. */
-export function LaneChart({ lanes, source, metric, mode, by, selected, onSelect }: LaneChartProps) {
+export function LaneChart({ lanes, source, metric, mode, by, log, selected, onSelect }: LaneChartProps) {
   const [root, width] = useWidth<HTMLDivElement>();
   const theme = useComputedColorScheme("light");
   const [pointed, setPointed] = useState<Piece | null>(null);
@@ -36,8 +39,8 @@ export function LaneChart({ lanes, source, metric, mode, by, selected, onSelect 
     [lanes.order],
   );
   const shades = useMemo(
-    () => (by === null ? shadesOfScores(lanes.pieces, mode) : shadesOfParam(lanes.pieces, by)),
-    [lanes.pieces, mode, by],
+    () => (by === null ? shadesOfScores(lanes.pieces, mode) : shadesOfParam(lanes.pieces, by, log)),
+    [lanes.pieces, mode, by, log],
   );
   const chain = useMemo(
     () => (selected === null ? null : ancestry(lanes, source, selected)),
@@ -93,24 +96,25 @@ export function LaneChart({ lanes, source, metric, mode, by, selected, onSelect 
           const y = row.get(piece.trial);
           if (y === undefined) return null;
           const share = shades.share(piece);
-          return (
+          return partsOf(piece, chain).map(({ from, to, given, strong }) => (
             <rect
-              key={`${piece.trial}.${piece.ordinal}`}
-              x={x(piece.from) + 0.5}
-              width={Math.max(2, x(piece.to) - x(piece.from) - 1)}
-              y={y - BAR / 2}
-              height={BAR}
-              rx={2}
+              key={`${piece.trial}.${piece.ordinal}.${from}`}
+              x={x(from) + 0.5}
+              width={Math.max(2, x(to) - x(from) - 1)}
+              // Below the bars: a later bar of the same trial takes the place of what was given up.
+              y={given ? y + BAR / 2 + 1 : y - BAR / 2}
+              height={given ? THIN : BAR}
+              rx={given ? 1 : 2}
               fill={share === null ? "var(--mantine-color-gray-5)" : colourAt(share, theme)}
               className={classes.piece}
-              opacity={inChain(piece.trial, piece.ordinal) ? 1 : 0.25}
+              opacity={strong ? 1 : 0.25}
               onClick={() => onSelect(piece.trial)}
               onMouseEnter={() => setPointed(piece)}
               onMouseLeave={() => setPointed(null)}
             >
               <title>{wordsOf(piece, metric)}</title>
             </rect>
-          );
+          ));
         })}
         {lanes.handovers.map(({ donor, donorAt, recipient, at, ordinal }) => {
           const [from, to] = [row.get(donor), row.get(recipient)];
@@ -131,21 +135,26 @@ export function LaneChart({ lanes, source, metric, mode, by, selected, onSelect 
           );
         })}
       </svg>
-      <Legend shades={shades} name={by ?? `rank of a bar by its last ${metric}`} theme={theme} />
+      <Legend
+        shades={shades}
+        name={by !== null ? `${by}${shades.log ? " (log scale)" : ""}` : `rank of a bar by its last ${metric}`}
+        theme={theme}
+      />
       <p className={classes.caption} aria-live="polite">
         {pointed
           ? wordsOf(pointed, metric)
           : selected !== null && chain !== null
             ? `Highlighted: the origin of the weights of trial ${selected}.`
-            : "A lane is a trial, the best first; training iterations run to the right. An arrow leads from a donor to the trial that continued from its checkpoint, with the donor's iteration: a gap means that the trial jumped ahead."}
+            : "A lane is a trial, the best first; training iterations run to the right. An arrow leads from a donor to the trial that continued from its checkpoint, with the donor's iteration: a gap means that the trial jumped ahead, a thin line that it went back and gave up these iterations."}
       </p>
     </div>
   );
 }
 
-function wordsOf({ trial, from, to, score, params }: Piece, metric: string): string {
+function wordsOf({ trial, from, to, kept, score, params }: Piece, metric: string): string {
   const where = to > from + 1 ? `iterations ${from + 1} to ${to}` : `iteration ${to}`;
-  return `Trial ${trial}, ${where}: ${metric} ${written(score)} at the end${params ? `; ${config(params)}` : ""}`;
+  const given = kept < to ? `, of which it gave up those after ${kept}` : "";
+  return `Trial ${trial}, ${where}${given}: ${metric} ${written(score)} at the end${params ? `; ${config(params)}` : ""}`;
 }
 
 function Legend({ shades: { ends, values }, name, theme }: { shades: Shades; name: string; theme: "light" | "dark" }) {

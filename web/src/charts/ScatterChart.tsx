@@ -95,7 +95,7 @@ export function ScatterChart(props: ScatterChartProps) {
       const own = colours.get(dot.number);
       context.globalAlpha = chosen ? 0.9 : 0.12;
       context.beginPath();
-      context.arc(px(dot.x), py(dot.y), own ? 5 : 3.2, 0, 2 * Math.PI);
+      context.arc(px(dot.x), py(dot.y), own ? 5 : heat && dot.finished ? 4.2 : 3.2, 0, 2 * Math.PI);
       const colour = own ?? shades[shade(shareOfRank(rank.get(dot.number), ranked))]!;
       const paper = theme === "dark" ? "#16181d" : "#ffffff";
       context.fillStyle = dot.finished ? colour : paper;

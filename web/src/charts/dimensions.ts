@@ -240,6 +240,11 @@ interface Domain {
 }
 
 /** Return the domain of a parameter. The parameter's name is its path in the space. */
+/** Return true if the space draws a parameter on a log scale, false if on a linear one; undefined if it does not say. */
+export function isLog(space: Experiment["space"], name: string): boolean | undefined {
+  return domainOf(space, name).log ?? undefined;
+}
+
 function domainOf(space: Experiment["space"], name: string): Domain {
   let here: unknown = space[name] ?? space;
   if (here === space) for (const part of name.split("/")) here = isObject(here) ? here[part] : undefined;

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Series } from "../api/types";
 import type { Source } from "../curves/geometry";
-import { ancestry, lanesOf, shadesOfParam, shadesOfScores, type Piece as Bar } from "./lanes";
+import { ancestry, lanesOf, partsOf, shadesOfParam, shadesOfScores, type Piece as Bar } from "./lanes";
 
 type Piece = Series["segments"][number];
 
@@ -44,8 +44,8 @@ describe("the lanes of a population", () => {
 
   it("have a piece for each segment, with the last value reported in it", () => {
     expect(lanes.pieces.filter((piece) => piece.trial === 1)).toEqual([
-      { trial: 1, ordinal: 1, cause: "start", from: 0, to: 4, score: 0, params: null },
-      { trial: 1, ordinal: 2, cause: "exploit", from: 4, to: 8, score: 0.8, params: null },
+      { trial: 1, ordinal: 1, cause: "start", from: 0, to: 4, kept: 4, score: 0, params: null },
+      { trial: 1, ordinal: 2, cause: "exploit", from: 4, to: 8, kept: 8, score: 0.8, params: null },
     ]);
   });
 
@@ -57,14 +57,36 @@ describe("the lanes of a population", () => {
   });
 
   it("tell what led to a trial's weights", () => {
-    expect([...ancestry(lanes, source, 2)].sort()).toEqual(["0.1", "1.2", "2.2"]);
-    expect([...ancestry(lanes, source, 0)].sort()).toEqual(["0.1", "0.2"]);
-    expect([...ancestry(lanes, () => undefined, 2)]).toEqual(["2.2"]);
+    expect([...ancestry(lanes, source, 2).keys()].sort()).toEqual(["0.1", "1.2", "2.2"]);
+    expect([...ancestry(lanes, source, 0).keys()].sort()).toEqual(["0.1", "0.2"]);
+    expect([...ancestry(lanes, () => undefined, 2).keys()]).toEqual(["2.2"]);
+  });
+
+  it("do not overlap where a trial went back, and a donor counts up to the fork", () => {
+    // 1 trained to 8, took over what 0 had after 6, and trained from there.
+    const back = [
+      member(0, ["start", [1, 2, 3, 4, 5, 6, 7, 8, 9], Array.from({ length: 9 }, () => 1)]),
+      member(1, ["start", [1, 2, 3, 4, 5, 6, 7, 8], Array.from({ length: 8 }, () => 0)], ["exploit", [7, 8], [1, 1]]),
+    ];
+    const from = (trial: number) => (trial === 1 ? { trial: 0, ordinal: 1, iteration: 6 } : undefined);
+    const gone = lanesOf({ series: back }, from, RANK);
+    const [donor, before, after] = gone.pieces;
+    expect([before!.kept, after!.kept]).toEqual([6, 8]);
+    expect(partsOf(before!, null)).toEqual([
+      { from: 0, to: 6, given: false, strong: true },
+      { from: 6, to: 8, given: true, strong: true },
+    ]);
+    const chain = ancestry(gone, from, 1);
+    expect(partsOf(donor!, chain)).toEqual([
+      { from: 0, to: 6, given: false, strong: true },
+      { from: 6, to: 9, given: false, strong: false },
+    ]);
+    expect(partsOf(before!, chain).some((part) => part.strong)).toBe(false);
   });
 
   it("end where sources lead in a circle, as no data should", () => {
     const circle = (trial: number) => ({ trial: trial === 1 ? 2 : 1, ordinal: 2, iteration: 4 });
-    expect([...ancestry(lanes, circle, 1)].sort()).toEqual(["1.2", "2.2"]);
+    expect([...ancestry(lanes, circle, 1).keys()].sort()).toEqual(["1.2", "2.2"]);
   });
 
   it("are coloured by the place of a score among all", () => {
@@ -90,6 +112,10 @@ describe("the lanes of a population", () => {
     expect(shares("width")).toEqual([0, null, 1, 0.5]);
     expect(shares("kind")).toEqual([0, null, 1, 0]);
     expect(shadesOfParam(pieces, "lr").ends).toEqual([0.001, 0.1]);
+    // What the space says goes before what the values look like.
+    const linear = shadesOfParam(pieces, "lr", false);
+    expect([linear.log, shadesOfParam(pieces, "width", true).log]).toEqual([false, true]);
+    expect(linear.share(pieces.find((one) => one.params?.["lr"] === 0.01)!)).toBeCloseTo(0.0909, 3);
     expect(shadesOfParam(pieces, "kind").values).toEqual([
       ["a", 0],
       ["b", 1],

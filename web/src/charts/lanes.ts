@@ -11,6 +11,8 @@ export interface Piece {
   /** Iterations. */
   from: number;
   to: number;
+  /** The iteration up to which the trial kept it; less than `to` if the trial went back to an earlier iteration. */
+  kept: number;
   /** The last value that was reported in it; null if there is none. */
   score: number | null;
   /** The configuration that it trained with; null until it is known. */
@@ -61,6 +63,7 @@ export function lanesOf(
         cause: segment.cause,
         from,
         to: last,
+        kept: last,
         score: known[known.length - 1] ?? null,
         params: params.get(`${number}.${segment.ordinal}`) ?? null,
       });
@@ -76,6 +79,11 @@ export function lanesOf(
       before = last;
       end = Math.max(end, last);
     }
+    let least = Infinity;
+    for (const piece of pieces.filter((one) => one.trial === number).reverse()) {
+      piece.kept = Math.max(piece.from, Math.min(piece.to, least));
+      least = Math.min(least, piece.from);
+    }
   }
   const last = rankedOf(rank) + 1;
   const order = series.filter((one) => one.segments.length > 0).map((one) => one.number);
@@ -83,27 +91,50 @@ export function lanesOf(
   return { order, pieces, handovers, end };
 }
 
-/** The pieces that led to the weights that a trial has now, as "trial.ordinal": its own, its donor's before that, and so on. */
-export function ancestry({ pieces }: Pick<Lanes, "pieces">, source: SourceOf, trial: number): Set<string> {
-  const found = new Set<string>();
-  let [here, upTo]: [number, number] = [trial, Infinity];
+/**
+ * The pieces that led to the weights that a trial has now, as "trial.ordinal": its own, its donor's before that, and so on; each with
+ * the iteration up to which it did.
+ */
+export function ancestry({ pieces }: Pick<Lanes, "pieces">, source: SourceOf, trial: number): Map<string, number> {
+  const found = new Map<string, number>();
+  let [here, upTo, fork]: [number, number, number] = [trial, Infinity, Infinity];
   for (;;) {
     const own = pieces
       .filter((piece) => piece.trial === here && piece.ordinal <= upTo)
       .sort((a, b) => b.ordinal - a.ordinal);
-    let next: { trial: number; ordinal: number } | null = null;
+    let next: { trial: number; ordinal: number; iteration: number } | null = null;
     for (const piece of own) {
       const key = `${piece.trial}.${piece.ordinal}`;
       if (found.has(key)) return found;
-      found.add(key);
+      found.set(key, Math.min(piece.kept, fork));
       if (piece.cause !== "exploit") continue;
       const taken = source(piece.trial, piece.ordinal);
-      if (taken) next = { trial: taken.trial, ordinal: taken.ordinal ?? Infinity };
+      if (taken) next = { trial: taken.trial, ordinal: taken.ordinal ?? Infinity, iteration: taken.iteration };
       break;
     }
     if (next === null) return found;
-    [here, upTo] = [next.trial, next.ordinal];
+    [here, upTo, fork] = [next.trial, next.ordinal, next.iteration];
   }
+}
+
+/** A part of a piece as it is drawn. */
+export interface Part {
+  from: number;
+  to: number;
+  /** The trial went back to an earlier iteration afterwards. */
+  given: boolean;
+  strong: boolean;
+}
+
+/** Return the parts of a piece: what was kept and what was given up, and what led to the highlighted weights. */
+export function partsOf(piece: Piece, chain: ReadonlyMap<string, number> | null): Part[] {
+  const upTo = chain === null ? Infinity : (chain.get(`${piece.trial}.${piece.ordinal}`) ?? -Infinity);
+  const { from, to, kept } = piece;
+  const cuts = [from, ...[kept, upTo].filter((at) => at > from && at < to).sort((a, b) => a - b), to];
+  return cuts.slice(1).flatMap((end, i) => {
+    const start = cuts[i]!;
+    return end > start ? [{ from: start, to: end, given: start >= kept, strong: start < upTo }] : [];
+  });
 }
 
 /** What the colours of pieces mean. `share` is a place on the scale of colours; null for a piece without a value. */
@@ -111,6 +142,7 @@ export interface Shades {
   share: (piece: Piece) => number | null;
   /** The values at both ends of the scale, or all values with their places on it. */
   ends: [number, number] | null;
+  log?: boolean;
   values: [string, number][];
 }
 
@@ -128,19 +160,24 @@ export function shadesOfScores(pieces: readonly Piece[], mode: "min" | "max"): S
   };
 }
 
-/** Shade the pieces by a parameter: numbers by their size, on a log scale if they span a decade; other values by name. */
-export function shadesOfParam(pieces: readonly Piece[], name: string): Shades {
+/**
+ * Shade the pieces by a parameter: numbers by their size, other values by name. `logarithmic` tells the scale of the search space;
+ * without it, the scale is a log scale if the values span a decade.
+ */
+export function shadesOfParam(pieces: readonly Piece[], name: string, logarithmic?: boolean): Shades {
   const of = ({ params }: Piece): unknown => params?.[name];
   const known = pieces.map(of).filter((value) => value !== undefined && value !== null);
   const numbers = known.filter((value): value is number => typeof value === "number");
   if (numbers.length > 0 && numbers.length === known.length) {
     const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
-    const scale = low > 0 && high / low >= 10 ? Math.log : (value: number) => value;
+    const log = low > 0 && (logarithmic ?? high / low >= 10);
+    const scale = log ? Math.log : (value: number) => value;
     const width = scale(high) - scale(low);
     const share = (value: number) => (width > 0 ? (scale(value) - scale(low)) / width : 0.5);
     return {
       share: (piece) => (typeof of(piece) === "number" ? share(of(piece) as number) : null),
       ends: [low, high],
+      log,
       values: [],
     };
   }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Timeline } from "../api/types";
-import { boxOf, byDevice, byTrial, shares, spanAt, timelineRows, xOf, type Frame } from "./timeline";
+import { boxOf, byDevice, byTrial, shares, spanAt, timelineRows, wasteWords, xOf, type Frame } from "./timeline";
 
 const span = (phase: "waiting" | "running" | "idle", start: number, end: number, trial: number | null = 0) => ({
   phase,
@@ -69,5 +69,16 @@ describe("a timeline", () => {
       ["a GPU 0 · 80 %", "", "", "idle", 0, 20],
       ["a GPU 0 · 80 %", 0, 1, "running", 20, 100],
     ]);
+  });
+});
+
+describe("the waste of a search", () => {
+  it("is named if starting and waiting took more than half of the time", () => {
+    expect(wasteWords({ starting: 90, waiting: 24, running: 80, checkpointing: 6, paused: 900 })).toBe(
+      "57 % of the time of all trials was starting and waiting for resources",
+    );
+    expect(wasteWords({ waiting: 60, running: 40 })).toBe("60 % of the time of all trials was waiting for resources");
+    expect(wasteWords({ starting: 50, running: 50 })).toBeNull();
+    expect(wasteWords({ starting: 4, running: 1 })).toBeNull();
   });
 });

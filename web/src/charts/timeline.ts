@@ -25,6 +25,12 @@ export const PHASES: Record<Phase, { words: string; light: string; dark: string;
   idle: { words: "idle", light: "#c92a2a", dark: "#ff8787", share: 0.2 },
 };
 
+/** The most trials of one page of the timeline. */
+export const MOST_TIMED = 200;
+
+/** Below this many seconds of all trials together, nothing is called a waste. */
+const LEAST_S = 10;
+
 export const ORDER = Object.keys(PHASES) as Phase[];
 
 export function byTrial(timeline: Timeline): Lane[] {
@@ -108,6 +114,19 @@ export function shares(totals: Timeline["totals"]): Waste[] {
     const seconds = totals[phase] ?? 0;
     return seconds > 0 ? [{ phase, seconds, share: seconds / all }] : [];
   });
+}
+
+/**
+ * "57 % of the time of all trials was starting and waiting" if it was more than half, so that somebody looks at the timeline; else
+ * null. The time in which a trial was paused is nobody's waste.
+ */
+export function wasteWords(totals: Timeline["totals"]): string | null {
+  const seconds = (phases: readonly Phase[]) => phases.reduce((sum, phase) => sum + (totals[phase] ?? 0), 0);
+  const [start, wait] = [seconds(["starting", "restarting", "exploiting"]), seconds(["waiting"])];
+  const all = start + wait + seconds(["running", "checkpointing"]);
+  if (all < LEAST_S || start + wait <= all / 2) return null;
+  const what = [start > 0 ? "starting" : "", wait > 0 ? "waiting for resources" : ""].filter(Boolean).join(" and ");
+  return `${Math.round((100 * (start + wait)) / all)} % of the time of all trials was ${what}`;
 }
 
 export function timelineRows(lanes: readonly Lane[]): unknown[][] {

@@ -1,8 +1,9 @@
-import { Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
+import { Anchor, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { Navigate, useNavigate, useParams } from "react-router";
 import { api } from "../api/client";
+import { MOST_TIMED, wasteWords } from "../charts/timeline";
 import type { Experiment, Forecast, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
 import { experimentCall, trialsCall } from "../charts/copies";
@@ -424,6 +425,16 @@ function useSameMap(map: ReadonlyMap<number, number>): ReadonlyMap<number, numbe
   return same ? kept : map;
 }
 
+/** What to say of an experiment that has ended if starting and waiting took more than half of the time; else null. */
+function useWaste({ id, state, trials }: Experiment): string | null {
+  const query = useQuery({
+    queryKey: [...keys.experiment(id), "timeline", 0],
+    queryFn: ({ signal }) => api.timeline(id, 0, MOST_TIMED, signal),
+    enabled: experimentEnded(state) && trials > 0 && trials <= MOST_TIMED,
+  });
+  return query.data ? wasteWords(query.data.totals) : null;
+}
+
 interface HeaderProps {
   experiment: Experiment;
   live: LiveExperiment;
@@ -441,6 +452,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
   );
   const firstFailed = useFirstFailed(experiment, sample);
   const forecast = useForecast(experiment);
+  const waste = useWaste(experiment);
   const { objectives } = experiment;
   const front = useMemo(
     () => (objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives).size : 0),
@@ -493,6 +505,15 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
       {forecast && (forecast.end ?? forecast.more) && (
         <p className={classes.notice}>
           <b>Outlook:</b> {forecast.summary}.
+        </p>
+      )}
+      {waste && (
+        <p className={classes.notice}>
+          {waste}: see the{" "}
+          <Anchor component="button" size="sm" onClick={() => address.set({ tab: "timeline" })}>
+            timeline
+          </Anchor>
+          .
         </p>
       )}
       {experiment.how_to_go_on && (

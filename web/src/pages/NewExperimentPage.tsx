@@ -19,7 +19,7 @@ import { useTitle } from "../parts/common/useTitle";
 import classes from "./NewExperimentPage.module.css";
 import { askedWords, bundleOf, costWords, roomWords, workersOf } from "./room";
 import { SpaceFields } from "./SpaceFields";
-import { EXAMPLE, numberOf, specOf, textOf, withField, withName, type Spec } from "./spec";
+import { EXAMPLE, newSeed, numberOf, specOf, textOf, withField, withName, type Spec } from "./spec";
 
 const SAMPLES = 8;
 
@@ -140,7 +140,9 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
               description="max_t, in training iterations"
               min={1}
               value={numberOf(spec, "max_t")}
-              placeholder={numberOf(scheduler, "max_t") === "" ? undefined : `${scheduler["max_t"]}, of the scheduler`}
+              placeholder={
+                numberOf(scheduler, "max_t") === "" ? undefined : `${numberOf(scheduler, "max_t")}, of the scheduler`
+              }
               onChange={(value) => set(["max_t"], value === "" ? undefined : value)}
             />
             <NumberInput
@@ -149,6 +151,15 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
               value={numberOf((spec?.["scaling"] ?? null) as Spec | null, "num_workers") || 1}
               onChange={(value) => set(["scaling", "num_workers"], value === "" ? undefined : value)}
             />
+            {source && spec?.["seed"] === source.seed && (
+              <p className={classes.legend}>
+                The seed is that of {source.name}, so a search with the same method and space begins with the same
+                configurations.{" "}
+                <Button size="compact-xs" variant="default" onClick={() => set(["seed"], newSeed(source.seed))}>
+                  Take another seed
+                </Button>
+              </p>
+            )}
             <p className={classes.legend}>Other options can be set in the YAML.</p>
           </fieldset>
         </Panel>

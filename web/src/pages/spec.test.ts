@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { parse, stringify } from "yaml";
 import type { Experiment } from "../api/types";
-import { EXAMPLE, numberOf, specOf, textOf, withField, withName, type Spec } from "./spec";
+import { EXAMPLE, newSeed, numberOf, specOf, textOf, withField, withName, type Spec } from "./spec";
 
 describe("the spec of a new experiment", () => {
   const text = stringify(EXAMPLE);
@@ -78,5 +78,10 @@ describe("the spec of a new experiment", () => {
     expect(textOf(null, "metric")).toBe("");
     expect(numberOf({ max_t: 9 }, "max_t")).toBe(9);
     expect(numberOf({ max_t: "9" }, "max_t")).toBe("");
+  });
+
+  it("takes a seed that is not the one of the original", () => {
+    expect(newSeed(3, () => 0.25)).toBe(250_000);
+    expect(newSeed(250_000, () => 0.25)).toBe(250_001);
   });
 });

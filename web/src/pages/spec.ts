@@ -47,6 +47,12 @@ export function specOf(experiment: Experiment): Spec {
   return { ...plain(parts), warm_start: experiment.warm_start };
 }
 
+/** A seed that differs from that of the original, so that a copy tries other configurations. */
+export function newSeed(seed: number, random: () => number = Math.random): number {
+  const found = Math.floor(random() * 1e6);
+  return found === seed ? found + 1 : found;
+}
+
 /** Sections without the options that say nothing. */
 function plain(section: object): Record<string, unknown> {
   return Object.fromEntries(Object.entries(section).filter(([, value]) => value !== null && !isEmpty(value)));

@@ -5,6 +5,7 @@ import { describe, expect, it, vi } from "vitest";
 import { ApiError } from "../api/client";
 import type { Decision, Experiment, Lineage, Trial, TrialState } from "../api/types";
 import { ranks } from "../curves/colours";
+import { config } from "../format";
 import { after, nothing, story } from "../test/run";
 import { DecisionLog, factsOf } from "./decisions/DecisionLog";
 import { parseKinds } from "./decisions/DecisionsTab";
@@ -136,6 +137,32 @@ describe("the trial table", () => {
     fireEvent.click(await screen.findByRole("button", { name: "pin lr" }));
     const heads = screen.getAllByRole("columnheader").map((head) => head.textContent);
     expect(heads.slice(0, 2)).toEqual(["Trial", "lr"]);
+  });
+
+  it("has the whole configuration and the reason beside the result on a phone", () => {
+    const wide = window.matchMedia.bind(window);
+    window.matchMedia = (query) =>
+      Object.defineProperty(wide(query), "matches", { value: query === "(max-width: 640px)" });
+    try {
+      table();
+      const best = [...VIEWS.trials].sort((a, b) => (b.best_value ?? 0) - (a.best_value ?? 0))[0]!;
+      const heads = screen.getAllByRole("columnheader").map((head) => head.textContent);
+      expect(heads[3]).toBe("Configuration, why");
+      const cell = within(screen.getAllByRole("row")[1]!).getAllByRole("cell")[3]!.textContent;
+      // Each value is a whole of its own, so that no line breaks within one.
+      for (const [name, value] of Object.entries(best.params))
+        expect(screen.getAllByText(config({ [name]: value })).length).toBeGreaterThan(0);
+      expect(cell).toContain(best.reason);
+    } finally {
+      window.matchMedia = wide;
+    }
+  });
+
+  it("leaves out last values that are the best ones", () => {
+    const ids = (trials: readonly Trial[]) => columnsOf(trials, "accuracy", "training_iteration").map(({ id }) => id);
+    const [one] = VIEWS.trials;
+    expect(ids([{ ...one!, best_value: 1, last_value: 0.9 }])).toContain("last");
+    expect(ids([{ ...one!, best_value: 1, last_value: 1 }])).not.toContain("last");
   });
 
   it("says so when there is nothing", () => {

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,31 @@ async def test_a_storage_that_cannot_be_read_for_a_moment_is_read_again(
         assert answer == {"stop": False}, "it is the function that was shipped"
     else:
         assert answer["text"] == "the packages of runtime_env cannot be read: slow down"
+
+
+async def test_one_that_is_closed_while_it_unpacks_leaves_nothing(
+    judge_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go, folders = threading.Event(), threading.Event(), []
+
+    def slowly(runtime_env: Any, folder: str) -> tuple[None, list[str]]:
+        folders.append(folder)
+        begun.set()
+        go.wait(60)
+        (Path(folder) / "late.py").write_text("")
+        return None, []
+
+    monkeypatch.setattr("tuner.driver.hosts.helpers.judge.unpacked", slowly)
+    judge = judge_of(named("at_two"))
+    asked = asyncio.ensure_future(ask(judge))
+    await asyncio.to_thread(begun.wait, 60)
+    await judge.close()  # without waiting for the storage
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    while os.path.exists(folders[0]):
+        await asyncio.sleep(0.01)
+    assert len(folders) == 1
 
 
 async def test_a_package_that_is_missing_is_an_error(judge_of: Make, tmp_path: Path) -> None:

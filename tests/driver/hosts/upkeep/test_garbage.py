@@ -34,7 +34,8 @@ def test_objects_of_a_long_collection_are_left_out_of_later_ones(
     before = gc.get_freeze_count()
     trials = [Trial() for _ in range(1000)]
     gc.collect(1)
-    assert gc.get_freeze_count() == before, "only full collections look at everything"
+    assert gc.get_freeze_count() <= before, "only full collections look at everything"
+    before = gc.get_freeze_count()  # it shrinks if an object that earlier tests have left is freed
     gc.collect()
     assert gc.get_freeze_count() >= before + 1000
     last = weakref.ref(trials[-1])

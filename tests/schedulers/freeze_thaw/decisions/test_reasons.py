@@ -43,6 +43,12 @@ def test_a_goal_that_nobody_could_reach_is_not_shown() -> None:
     assert "reach an accuracy above 1.05" in ACCURACY.resumed(replace(high, forecast=replace(AHEAD, mean=7.0)))
 
 
+def test_numbers_are_rounded_and_never_powers_of_ten() -> None:
+    large = Forecast(until=12, mean=1834.2, sd=97.0, chance=0.997, adjusted=0.997)
+    said = ACCURACY.resumed(replace(WON, forecast=large, rival=None, goal=12345.6))
+    assert "above 12346; 100 % by time_total_s 12 (expected accuracy 1834 ± 97)" in said
+
+
 def test_in_a_thaw_decision_the_question_is_the_improvement() -> None:
     thaw = replace(WON, thaw=True)
     assert LOSS.paused(5, thaw) == (

@@ -17,6 +17,7 @@ import pickle
 import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,7 @@ class Judge:
         self._working_dir = working_dir if working_dir and Path(working_dir).is_dir() else None
         self._runtime_env = dict(runtime_env or {})
         self._unpacked: tempfile.TemporaryDirectory[str] | None = None
+        self._closed, self._closing = False, threading.Lock()
         self._start_s, self._call_s = start_s, call_s
         self._helper: asyncio.subprocess.Process | None = None
         self._waiting: deque[_Question] = deque()
@@ -86,6 +88,8 @@ class Judge:
 
     async def close(self) -> None:
         """End the helper process."""
+        with self._closing:
+            self._closed = True
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
@@ -93,7 +97,7 @@ class Judge:
             question.answers.cancel()
         await self._end()
         if self._unpacked is not None:
-            self._unpacked.cleanup()
+            await asyncio.to_thread(self._unpacked.cleanup)
 
     async def _answer(self) -> None:
         """Send all waiting questions to the helper together and wait for the answers, until no question is left."""
@@ -123,13 +127,16 @@ class Judge:
 
     async def _start(self) -> asyncio.subprocess.Process:
         await self._unpack()
-        helper = self._helper = await start_helper(
-            "tuner.driver.hosts.helpers.judge",
-            sys_path=[os.environ.get("PYTHONPATH", "")],
-            environ=self._runtime_env.get("env_vars"),
-            working_dir=self._working_dir,
-            limit=_LINE,
-        )
+        try:
+            helper = self._helper = await start_helper(
+                "tuner.driver.hosts.helpers.judge",
+                sys_path=[os.environ.get("PYTHONPATH", "")],
+                environ=self._runtime_env.get("env_vars"),
+                working_dir=self._working_dir,
+                limit=_LINE,
+            )
+        except OSError as error:
+            raise RuntimeError(f"the process of the stop functions cannot be started: {error}") from error
         assert helper.stdin is not None
         helper.stdin.write(base64.b64encode(pickle.dumps((self._sys_path, self._functions))) + b"\n")
         try:
@@ -147,23 +154,32 @@ class Judge:
 
         If the storage cannot be read, try again a few times.
         """
-        tries = 0
-        while self._unpacked is None:
-            folder = tempfile.TemporaryDirectory(prefix="tuner-stop-")
+        for wait in (*READ_AGAIN_S, None):
             try:
-                working_dir, sys_path = await asyncio.to_thread(unpacked, self._runtime_env, folder.name)
-            except BaseException as error:
-                folder.cleanup()
-                if not isinstance(error, OSError):
-                    raise
-                tries += 1
-                if tries > len(READ_AGAIN_S):
+                await asyncio.to_thread(self._unpack_once)
+                return
+            except OSError as error:
+                if wait is None:
                     raise RuntimeError(f"the packages of runtime_env cannot be read: {error}") from error
-                await asyncio.sleep(READ_AGAIN_S[tries - 1])
-            else:
+                await asyncio.sleep(wait)
+
+    def _unpack_once(self) -> None:
+        """Unpack the packages into a folder, unless this has been done. Delete the folder if the judge is closed meanwhile."""
+        if self._unpacked is not None:
+            return
+        folder = tempfile.TemporaryDirectory(prefix="tuner-stop-", ignore_cleanup_errors=True)
+        try:
+            working_dir, sys_path = unpacked(self._runtime_env, folder.name)
+        except BaseException:
+            folder.cleanup()
+            raise
+        with self._closing:
+            if not self._closed:
                 self._unpacked = folder
                 self._working_dir = working_dir or self._working_dir
                 self._sys_path = [*sys_path, *self._sys_path]
+                return
+        folder.cleanup()
 
     async def _read(self, helper: asyncio.subprocess.Process, limit: float) -> list[Answer]:
         assert helper.stdout is not None

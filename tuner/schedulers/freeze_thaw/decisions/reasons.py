@@ -56,7 +56,7 @@ class Reasons:
             return f"is expected to improve the best {metric} {'more' if more else 'most'}"
         side = "above" if self.objective.mode == "max" else "below"
         article = "an" if metric[:1].lower() in "aeiou" else "a"
-        goal = f"reach {article} {metric} {side} {self.objective.score(winner.goal):.4g}"
+        goal = f"reach {article} {metric} {side} {_rounded(self.objective.score(winner.goal), 4)}"
         if self._past_the_end(winner):
             goal = f"improve {metric} by far"
         return f"is {'more' if more else 'most'} likely to {goal}"
@@ -70,14 +70,15 @@ class Reasons:
         return goal > 1 >= expected >= 0 if self.objective.mode == "max" else goal < 0 <= expected
 
     def _claim(self, winner: Winner, trial: int | None, forecast: Forecast) -> str:
-        expected = f"expected {self.objective.metric} {self.objective.score(forecast.mean):.3g} ± {forecast.sd:.1g}"
+        mean = self.objective.score(forecast.mean)
+        expected = f"expected {self.objective.metric} {_rounded(mean, 3)} ± {_rounded(forecast.sd, 1)}"
         return f"{self._chance(winner, trial, forecast)} ({expected})"
 
     def _chance(self, winner: Winner, trial: int | None, forecast: Forecast) -> str:
         def amount(value: float) -> str:
             if winner.thaw:
-                return f"{value:.2g}"
-            return f"{100 * value:.2g} %" if value >= 1e-4 else "less than 0.01 %"
+                return _rounded(value, 2)
+            return f"{_rounded(100 * value, 2)} %" if value >= 1e-4 else "less than 0.01 %"
 
         said = f"{amount(forecast.chance)} by {at(self.time_attr, forecast.until)}"
         if forecast.adjusted >= 0.99 * forecast.chance:
@@ -86,6 +87,12 @@ class Reasons:
         if trial is None:
             costs = "a start costs time and similar configurations were tried"
         return f"{said}, counted as {amount(forecast.adjusted)} because {costs}"
+
+
+def _rounded(value: float, digits: int) -> str:
+    """Return the value with this many significant digits, or as a whole number if it has more digits before the point."""
+    text = f"{value:.{digits}g}"
+    return f"{value:.0f}" if "e" in text and 1 <= abs(value) < 1e9 else text
 
 
 def _compared(winner: Winner) -> str:

@@ -3,6 +3,7 @@ import { useMemo } from "react";
 import type { Experiment } from "../../api/types";
 import { LaneChart } from "../../charts/LaneChart";
 import { curvesCall } from "../../charts/copies";
+import { isLog } from "../../charts/dimensions";
 import { lanesOf } from "../../charts/lanes";
 import { curvesRows } from "../../charts/save";
 import { STEP } from "../../curves/across";
@@ -68,6 +69,7 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect,
             metric={experiment.metric}
             mode={experiment.mode}
             by={by}
+            log={by === null ? undefined : isLog(experiment.space, by)}
             selected={selected}
             onSelect={onSelect}
           />

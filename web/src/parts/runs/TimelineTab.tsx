@@ -4,7 +4,7 @@ import { useMemo } from "react";
 import { api } from "../../api/client";
 import type { Experiment } from "../../api/types";
 import { timelineCall } from "../../charts/copies";
-import { byDevice, byTrial, PHASES, shares, shareWords, timelineRows } from "../../charts/timeline";
+import { byDevice, byTrial, MOST_TIMED, PHASES, shares, shareWords, timelineRows } from "../../charts/timeline";
 import { TimelineChart } from "../../charts/TimelineChart";
 import { duration } from "../../format";
 import { keys } from "../../live/keys";
@@ -15,7 +15,6 @@ import classes from "../common/parts.module.css";
 import { ProblemBox } from "../common/Problem";
 import { SaveMenu } from "../common/SaveMenu";
 
-const MOST = 200;
 const REFRESH_MS = 3000;
 
 interface TimelineTabProps {
@@ -33,7 +32,7 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
   const first = asked !== null && /^\d{1,9}$/.test(asked) ? Number(asked) : 0;
   const query = useQuery({
     queryKey: [...keys.experiment(experiment.id), "timeline", first],
-    queryFn: ({ signal }) => api.timeline(experiment.id, first, MOST, signal),
+    queryFn: ({ signal }) => api.timeline(experiment.id, first, MOST_TIMED, signal),
     refetchInterval: experimentEnded(experiment.state) ? false : REFRESH_MS,
     placeholderData: keepPreviousData,
   });
@@ -107,7 +106,7 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
                 size="compact-xs"
                 variant="default"
                 disabled={first === 0}
-                onClick={() => address.set({ from: first <= MOST ? null : String(first - MOST) })}
+                onClick={() => address.set({ from: first <= MOST_TIMED ? null : String(first - MOST_TIMED) })}
               >
                 Earlier
               </Button>{" "}
@@ -115,7 +114,7 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
                 size="compact-xs"
                 variant="default"
                 disabled={last + 1 >= data.total}
-                onClick={() => address.set({ from: String(first + MOST) })}
+                onClick={() => address.set({ from: String(first + MOST_TIMED) })}
               >
                 Later
               </Button>

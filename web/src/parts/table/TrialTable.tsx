@@ -1,4 +1,5 @@
 import { Anchor, Popover } from "@mantine/core";
+import { useMediaQuery } from "@mantine/hooks";
 import {
   functionalUpdate,
   getCoreRowModel,
@@ -8,18 +9,18 @@ import {
   type VisibilityState,
 } from "@tanstack/react-table";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { memo, useEffect, useMemo, useRef, useState, type CSSProperties } from "react";
+import { Fragment, memo, useEffect, useLayoutEffect, useMemo, useRef, useState, type CSSProperties } from "react";
 import { ROOT } from "../../api/root";
 import type { Experiment, Trial, TrialState } from "../../api/types";
 import type { Call } from "../../charts/copies";
 import { frontOf, pointsOf } from "../../charts/pareto";
 import type { Rows } from "../../charts/save";
 import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../../curves/colours";
-import { duration, metricInColumn, param } from "../../format";
+import { config, duration, metricInColumn, param } from "../../format";
 import { Panel } from "../common/Panel";
 import { SaveMenu } from "../common/SaveMenu";
 import { StateBadge } from "../common/StateBadge";
-import { columnsOf, FRONT, serverColumn, type Column, type Sort } from "./trialColumns";
+import { BRIEF, columnsOf, FRONT, serverColumn, type Column, type Sort } from "./trialColumns";
 import classes from "./TrialTable.module.css";
 import { useKeys } from "../common/useKeys";
 import { useSame } from "../common/useSame";
@@ -64,6 +65,8 @@ interface TrialTableProps {
 }
 
 const ROW = 31;
+/** On a phone, where a row has the configuration and the reason in up to four lines. */
+const TALL_ROW = 68;
 const STATES: TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 const ALWAYS = ["number", "best"];
 const NUMBER_WIDTH = 92;
@@ -74,10 +77,12 @@ export function TrialTable(props: TrialTableProps) {
   const { state, onState, sort, onSort, chips, selected, onSelect, onPoint, picked, onPick, onCompare } = props;
   const { choice, onChoice, call } = props;
   const scroll = useRef<HTMLDivElement>(null);
+  const phone = useMediaQuery("(max-width: 640px)") ?? false;
+  const height = phone ? TALL_ROW : ROW;
 
   const found = useMemo(
-    () => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives),
-    [trials, experiment.metric, experiment.time_attr, experiment.objectives],
+    () => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives, phone),
+    [trials, experiment.metric, experiment.time_attr, experiment.objectives, phone],
   );
   // Keep the same object while the columns are the same, or every row would be drawn again with every report.
   const columns = useSame(
@@ -99,7 +104,7 @@ export function TrialTable(props: TrialTableProps) {
         meta: column,
         size: column.id === "number" ? NUMBER_WIDTH : PINNED_WIDTH,
         enableHiding: !ALWAYS.includes(column.id),
-        enableSorting: !sortedByService || serverColumn(column.id) !== null,
+        enableSorting: column.id !== BRIEF && (!sortedByService || serverColumn(column.id) !== null),
       })),
     [columns, sortedByService],
   );
@@ -140,9 +145,10 @@ export function TrialTable(props: TrialTableProps) {
   const virtual = useVirtualizer({
     count: rows.length,
     getScrollElement: () => scroll.current,
-    estimateSize: () => ROW,
+    estimateSize: () => height,
     overscan: 12,
   });
+  useEffect(() => virtual.measure(), [virtual, height]);
   const items = virtual.getVirtualItems();
   const before = items[0]?.start ?? 0;
   const after = virtual.getTotalSize() - (items[items.length - 1]?.end ?? 0);
@@ -150,6 +156,12 @@ export function TrialTable(props: TrialTableProps) {
   useEffect(() => {
     if (onMore && last >= rows.length - 30) onMore();
   }, [onMore, last, rows.length]);
+
+  // The brief column ends where the screen does, so that no value of the next one is cut; what is left of it depends on the names.
+  useLayoutEffect(() => {
+    const head = scroll.current?.querySelector<HTMLElement>("th[data-column=brief]");
+    if (head) scroll.current!.style.setProperty("--brief", `${scroll.current!.clientWidth - head.offsetLeft}px`);
+  }, [phone, layout, rows.length, picked.length]);
 
   const go = (by: 1 | -1) => {
     const at = rows.findIndex((trial) => trial.number === selected);
@@ -288,6 +300,7 @@ export function TrialTable(props: TrialTableProps) {
                   trial={trial}
                   layout={layout}
                   index={item.index}
+                  height={height}
                   selected={trial.number === selected}
                   picked={colours.get(trial.number) ?? null}
                   full={picked.length >= MOST_PICKED}
@@ -320,10 +333,8 @@ export function TrialTable(props: TrialTableProps) {
 /** The rows that have been read, with the columns that are shown. */
 function tableRows(rows: readonly Trial[], layout: readonly { column: Column }[]): Rows {
   const value = (trial: Trial, column: Column) => (column.id === "state" ? trial.state : column.value(trial));
-  return [
-    layout.map(({ column }) => column.label),
-    ...rows.map((trial) => layout.map(({ column }) => value(trial, column))),
-  ];
+  const columns = layout.flatMap(({ column }) => (column.id === BRIEF ? [] : [column]));
+  return [columns.map((column) => column.label), ...rows.map((trial) => columns.map((column) => value(trial, column)))];
 }
 
 /** Return the picked trials after a click on this one. If there are more than colours, the first one is dropped. */
@@ -385,6 +396,8 @@ interface RowProps {
   trial: Trial;
   layout: readonly { column: Column; pinned: number | null }[];
   index: number;
+  /** In pixels. */
+  height: number;
   selected: boolean;
   /** Its own colour, if it is picked. */
   picked: string | null;
@@ -397,12 +410,12 @@ interface RowProps {
 }
 
 const Row = memo(function Row(props: RowProps) {
-  const { trial, layout, index, selected, picked, full, colour, onSelect, onPoint, onPick } = props;
+  const { trial, layout, index, height, selected, picked, full, colour, onSelect, onPoint, onPick } = props;
   return (
     <tr
       aria-rowindex={index + 2}
       aria-selected={selected}
-      style={{ height: ROW }}
+      style={{ height }}
       onMouseEnter={() => onPoint(trial.number)}
       onClick={(event) => !(event.target as Element).closest("a, input") && onSelect(trial.number)}
     >
@@ -432,6 +445,11 @@ const Row = memo(function Row(props: RowProps) {
     </tr>
   );
 });
+
+function reasonOf(trial: Trial): string {
+  if (trial.state === "failed") return trial.error?.message ?? trial.reason;
+  return trial.waiting ?? trial.reason;
+}
 
 interface CellProps {
   trial: Trial;
@@ -479,10 +497,22 @@ function Cell({ trial, column, colour, onSelect }: CellProps) {
       return trial.iteration;
     case "running_s":
       return trial.running_s > 0 ? duration(trial.running_s) : "–";
-    case "reason": {
-      const text = trial.state === "failed" ? (trial.error?.message ?? trial.reason) : (trial.waiting ?? trial.reason);
-      return <span title={text}>{text}</span>;
-    }
+    case "reason":
+      return <span title={reasonOf(trial)}>{reasonOf(trial)}</span>;
+    case BRIEF:
+      return (
+        <>
+          <span>
+            {Object.entries(trial.params).map(([name, value]) => (
+              // A space between them, at which lines break; not after the minus of an exponent.
+              <Fragment key={name}>
+                <b>{config({ [name]: value })}</b>{" "}
+              </Fragment>
+            ))}
+          </span>
+          <span data-dimmed>{reasonOf(trial)}</span>
+        </>
+      );
     default:
       return column.id.startsWith("metric:")
         ? metricInColumn(column.value(trial) as number | null | undefined)

@@ -2,9 +2,12 @@
 
 import type { Experiment, Trial } from "../../api/types";
 import { frontOf, pointsOf } from "../../charts/pareto";
+import { config } from "../../format";
 
 /** The column that says which trials are on the Pareto front. */
 export const FRONT = "front";
+/** The column of narrow screens with the whole configuration and the reason of the state, in a few lines. */
+export const BRIEF = "brief";
 
 export interface Column {
   id: string;
@@ -21,6 +24,7 @@ export function columnsOf(
   metric: string,
   timeAttr: string,
   objectives: Experiment["objectives"] = [],
+  narrow = false,
 ): Column[] {
   const front = objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives) : new Set<number>();
   const params = new Set<string>();
@@ -55,13 +59,20 @@ export function columnsOf(
           },
         ]
       : []),
-    // The front is made of last values, so they are shown for the other objectives, too.
-    {
-      id: "last",
-      label: objectives.length > 1 ? `Last ${metric}` : "Last",
-      numeric: true,
-      value: (trial) => trial.last_value,
-    },
+    ...(narrow
+      ? [{ id: BRIEF, label: "Configuration, why", numeric: false, value: (trial: Trial) => config(trial.params) }]
+      : []),
+    // The front is made of last values, so they are shown for the other objectives, too. Twice the same numbers say nothing.
+    ...(trials.some((trial) => trial.last_value !== trial.best_value)
+      ? [
+          {
+            id: "last",
+            label: objectives.length > 1 ? `Last ${metric}` : "Last",
+            numeric: true,
+            value: (trial: Trial) => trial.last_value,
+          },
+        ]
+      : []),
     ...objectives.slice(1).map(({ metric: name }): Column => ({
       id: `metric:${name}`,
       label: `Last ${name}`,
@@ -90,7 +101,7 @@ export function serverColumn(id: string): string | null {
   if (id.startsWith("param:")) return `params.${id.slice("param:".length)}`;
   if (id.startsWith("metric:")) return `last.${id.slice("metric:".length)}`;
   const names: Record<string, string> = { best: "best_value", last: "last_value" };
-  return id === "feasible" || id === FRONT ? null : (names[id] ?? id);
+  return id === "feasible" || id === FRONT || id === BRIEF ? null : (names[id] ?? id);
 }
 
 export interface Sort {
