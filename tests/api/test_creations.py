@@ -12,12 +12,12 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 
 from tests.store.examples import a_spec
-from tuner.api.creations import QUICK_BYTES, is_quick
+from tuner.api.creations import QUICK_BYTES, Creations, is_quick
 from tuner.experiment.operations import usecases
-from tuner.store import Store
+from tuner.store import Creation, ExperimentRecord, Store
 from tuner.store.writing.writer import Cursor
 
 API = "/api/v1/experiments"
@@ -117,6 +117,51 @@ async def test_a_used_key_gets_the_first_answer_beside_others(
     assert len(sqlite_store.experiments.page().items) == 3
 
 
+async def test_a_service_that_ends_refuses_requests_at_once(
+    app: FastAPI, client: httpx.AsyncClient, spec: dict[str, Any]
+) -> None:
+    (await client.post(API, json=spec)).raise_for_status()
+    app.state.context.creations.close()
+    for _ in range(2):
+        answer = await asyncio.wait_for(client.post(API, json=spec), 30)
+        assert (answer.status_code, answer.json()["detail"]) == (503, "the service ends")
+
+
+async def test_requests_that_wait_when_the_service_ends_are_answered(sqlite_store: Store) -> None:
+    creations, may_check = Creations(sqlite_store), threading.Event()
+
+    def check() -> Creation:
+        assert may_check.wait(30)
+        return sqlite_store.experiments.creation(a_spec())
+
+    waits = [asyncio.create_task(creations.create(check, _shown)) for _ in range(MANY)]
+    await asyncio.sleep(0)  # all of them have begun
+    creations.close()
+    refused = await asyncio.wait_for(creations.create(check, _shown), 30)
+    may_check.set()
+    answers = await asyncio.wait_for(asyncio.gather(*waits), 30)
+    assert [refused.status_code, *(answer.status_code for answer in answers)] == [503] + [201] * MANY
+
+
+async def test_an_error_of_the_thread_is_the_answer_and_the_next_request_is_served(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    creations = Creations(sqlite_store)
+
+    def fails(batch: object) -> None:
+        raise MemoryError
+
+    def check() -> Creation:
+        return sqlite_store.experiments.creation(a_spec())
+
+    with monkeypatch.context() as failing:
+        failing.setattr(sqlite_store.experiments, "create_all", fails)
+        with pytest.raises(MemoryError):
+            await asyncio.wait_for(creations.create(check, _shown), 30)
+    assert (await asyncio.wait_for(creations.create(check, _shown), 30)).status_code == 201
+    creations.close()
+
+
 @pytest.mark.parametrize(
     ("changes", "size", "quick"),
     [
@@ -140,6 +185,10 @@ def test_the_creation_of_an_experiment_is_an_error_only_where_it_is_read(store: 
     assert store.experiments.created(fine).spec.name == "fine"
     with pytest.raises(Exception, match="the idempotency key 'key' was used before"):
         store.experiments.created(other)
+
+
+def _shown(record: ExperimentRecord) -> Response:
+    return Response(record.public_id, 201)
 
 
 async def _no_note(record: object) -> None:

@@ -10,6 +10,7 @@ files are handled by `Context.off_the_pool` instead.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from collections import deque
@@ -20,6 +21,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from tuner.api.problems import problem_response
 from tuner.store import Creation, ExperimentRecord, Store
 
 AT_ONCE = 16
@@ -93,9 +95,10 @@ class Creations:
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
         self._works = False
+        self._is_closed = False
 
     async def create(self, check: Check, show: Callable[[ExperimentRecord], Response]) -> Response:
-        """Create an experiment, and return the response that shows it.
+        """Create an experiment, and return the response that shows it, or a 503 after `close`.
 
         Args:
             check: checks the spec. It is called in the thread, and must be quick.
@@ -104,25 +107,37 @@ class Creations:
         loop = asyncio.get_running_loop()
         mine = _Waiting(check, show, loop, loop.create_future())
         with self._lock:
+            if self._is_closed:
+                return problem_response(503, "the service ends", headers={"Retry-After": "2"})
+            if not self._works:
+                self._thread.submit(self._work)  # if this fails, nothing is left to wait
+                self._works = True
             self._waiting.append(mine)
-            begins, self._works = not self._works, True
-        if begins:
-            self._thread.submit(self._work)
         return await mine.answered
 
     def close(self) -> None:
         """Accept no more requests. Those that wait are still answered."""
+        with self._lock:
+            self._is_closed = True
         self._thread.shutdown(wait=False)
 
     def _work(self) -> None:
         while batch := self._next():
-            for one in batch:
-                one.begin()
-            self._store.experiments.create_all([one.creation for one in batch if one.creation is not None])
-            for one in batch:
-                one.finish(self._store)
+            try:
+                self._create(batch)
+            except BaseException as error:  # otherwise these requests, and all later ones, would wait for ever
+                for one in batch:
+                    one.error = one.error or error
             for loop in {one.loop for one in batch}:
-                loop.call_soon_threadsafe(_answer, [one for one in batch if one.loop is loop])
+                with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits for these answers
+                    loop.call_soon_threadsafe(_answer, [one for one in batch if one.loop is loop])
+
+    def _create(self, batch: list[_Waiting]) -> None:
+        for one in batch:
+            one.begin()
+        self._store.experiments.create_all([one.creation for one in batch if one.creation is not None])
+        for one in batch:
+            one.finish(self._store)
 
     def _next(self) -> list[_Waiting]:
         with self._lock:

@@ -195,7 +195,7 @@ def test_unknown_fields_of_sections() -> None:
          'got "ckpts", which would be a different directory in each process'),
         ({"checkpoint": {"storage": "s4://bucket/x"}}, "/checkpoint/storage",
          "unknown kind of storage s4://; expected a path or a URI with abfs://, abfss://, file://, gcs://, gs://, hdfs://, "
-         "hf://, s3://, viewfs:// or fsspec+NAME://"),
+         "hf://, local://, s3://, viewfs:// or fsspec+NAME://"),
         ({"runtime_env": {"env_vars": {"A": 1}}}, "/runtime_env/env_vars/A", "expected a string, got 1"),
         ({"entrypoint": "train.py"}, "/entrypoint", 'expected "module:function", got "train.py"'),
         ({"entrypoint": ...}, "/entrypoint", 'is required; expected "module:function"'),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
 import signal
 import threading
 import time
@@ -267,15 +269,47 @@ def test_creates_of_many_threads_are_as_each_alone(store: Store) -> None:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_database_that_was_deleted_while_it_was_in_use_takes_nothing_more(tmp_path: Path, replaced: bool) -> None:
+@pytest.mark.parametrize("used", ["migrated", "read", "written"])
+def test_a_database_that_was_deleted_while_it_was_in_use_takes_nothing_more(
+    tmp_path: Path, used: str, replaced: bool
+) -> None:
     path = tmp_path / "tuner.db"
     with Store.open(f"sqlite:///{path}") as store:
         store.migrate()
+    with Store.open(f"sqlite:///{path}") as store:
         database = store._database
-        assert database.write_together(inserts("kept")) == "kept"
+        match used:
+            case "migrated":
+                store.migrate()
+            case "read":
+                store.experiments.page()
+            case "written":
+                assert database.write_together(inserts("kept")) == "kept"
         for file in tmp_path.glob("tuner.db*"):
             file.unlink()
         if replaced:
             path.touch()
         with pytest.raises(StoreError, match=r"tuner.db was deleted or replaced while it was in use"):
             database.write_together(inserts("lost"))
+
+
+def test_a_database_whose_file_cannot_be_looked_at_for_a_moment_was_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tuner.db"
+    real = os.stat
+
+    def stat(file: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        if file == str(path):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(file, *args, **kwargs)
+
+    with Store.open(f"sqlite:///{path}") as store:
+        store.migrate()
+        with monkeypatch.context() as away:
+            away.setattr(os, "stat", stat)
+            assert store._database.write_together(inserts("meanwhile")) == "meanwhile"
+            store.experiments.page()
+        path.unlink()
+        with pytest.raises(StoreError, match="was deleted"):
+            store._database.write_together(inserts("lost"))

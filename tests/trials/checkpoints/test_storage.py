@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tuner.trials.checkpoints import checkpoints, storage
-from tuner.trials.checkpoints.storage import private_folder
+from tuner.trials.checkpoints.storage import place, private_folder, unknown_scheme
 
 
 @pytest.fixture
@@ -48,6 +48,14 @@ def test_what_is_not_private_is_avoided(temporary: Path, trap: str, monkeypatch:
     assert not os.path.islink(folder)
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
     assert private_folder("tuner-cache") == folder, "one for the life of the process"
+
+
+@pytest.mark.parametrize("scheme", ["", "file://", "local://"])
+def test_a_local_directory_has_three_spellings(tmp_path: Path, scheme: str) -> None:
+    uri = f"{scheme}{tmp_path}/folder"
+    assert unknown_scheme(uri) is None
+    (place(uri) / "file").write(b"content")
+    assert (tmp_path / "folder" / "file").read_bytes() == b"content"
 
 
 @pytest.mark.parametrize("durable", [True, False])

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, event
 
 from tuner.errors import Retryable, StoreError
 from tuner.store.sql.connect import is_of_driver, translated
@@ -94,7 +94,9 @@ class Database:
         self.backend = engine.dialect.name  # sqlite | postgresql
         self._lock = threading.Lock()
         self._write_connection: Any = None
-        self._file: tuple[int, int] | None = None  # SQLite's file, once this process has written to it
+        self._file: tuple[int, int] | None = None  # SQLite's file, once this process has opened it
+        if self.backend == "sqlite":
+            event.listen(engine, "connect", self._note_file)
         self._joining = threading.Lock()
         self._shares: list[Share[Any]] = []  # in the order of arrival; the first one's thread leads or will lead
         self._has_leader = False
@@ -139,7 +141,6 @@ class Database:
             self._check_file()
             if self._write_connection is None:
                 self._write_connection = self.engine.raw_connection()
-                self._file = self._file or self._identity()
             raw = self._write_connection.driver_connection
             try:
                 cursor = Cursor(raw.cursor(), self.backend)
@@ -153,26 +154,35 @@ class Database:
                 self._roll_back(raw)
                 raise
 
+    def _note_file(self, *_connection: Any) -> None:
+        """Remember the identity of SQLite's file, unless it is known from an earlier connection."""
+        if self._file is None:
+            with contextlib.suppress(OSError):
+                self._file = self._identity()
+
     def _check_file(self) -> None:
-        """Raise StoreError if SQLite's file is another one than at the first write.
+        """Raise StoreError if SQLite's file is another one than at the first connection.
 
         A process can write to a file that was deleted. Nobody would notice before its end, when everything is lost.
         """
-        if self._file is not None and self._identity() != self._file:
+        if self._file is None:
+            return
+        try:
+            found = self._identity()
+        except FileNotFoundError:
+            found = None
+        except OSError:  # for example an I/O error, which says nothing about the file; SQLite will meet it, too
+            return
+        if found != self._file:
             raise StoreError(
                 f"the database {self.engine.url.database} was deleted or replaced while it was in use: what was in it is "
                 "lost for this process, which can store nothing more"
             )
 
-    def _identity(self) -> tuple[int, int] | None:
-        """Return the device and the inode of SQLite's file, or None if there is none."""
-        path = self.engine.url.database
-        if self.backend != "sqlite" or not path or path == ":memory:":
-            return None
-        try:
-            found = os.stat(path)
-        except OSError:
-            return None
+    def _identity(self) -> tuple[int, int]:
+        """Return the device and the inode of SQLite's file. Raise OSError if they cannot be read."""
+        assert self.engine.url.database is not None
+        found = os.stat(self.engine.url.database)
         return found.st_dev, found.st_ino
 
     def write_together(self, work: Callable[[Cursor], T], order: str = "") -> T:

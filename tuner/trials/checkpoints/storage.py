@@ -220,7 +220,7 @@ def place(uri: str | os.PathLike[str]) -> Place:
     return Place(text, path, base)
 
 
-_SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "hf", "s3", "viewfs")
+_SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "hf", "local", "s3", "viewfs")
 
 
 def unknown_scheme(uri: str) -> str | None:

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { parse, stringify } from "yaml";
-import { EXAMPLE, newSeed, numberOf, textOf, withField, withName, type Spec } from "./spec";
+import type { Experiment } from "../api/types";
+import { EXAMPLE, newSeed, numberOf, specOf, textOf, withField, withName, type Spec } from "./spec";
 
 describe("the spec of a new experiment", () => {
   const text = stringify(EXAMPLE);
@@ -30,6 +31,41 @@ describe("the spec of a new experiment", () => {
       withName("name: a\nspace:\n  lr: {type: uniform, lower: 0, upper: 1} # the rate\n  b: 1\n", "lr", "rate"),
     ).toBe("name: a\nspace:\n  rate: { type: uniform, lower: 0, upper: 1 } # the rate\n  b: 1\n");
     expect(withName("name: a\n", "lr", "rate")).toBe("name: a\n");
+  });
+
+  it("takes over from another experiment what was asked for, and that it learns from no other", () => {
+    const source = {
+      name: "a",
+      project: "default",
+      entrypoint: "m:f",
+      metric: "loss",
+      mode: "min",
+      objectives: [{ metric: "loss", mode: "min" }],
+      space: { lr: { type: "uniform", lower: 0, upper: 1 } },
+      search: {},
+      scheduler: { type: "asha" },
+      stop: {},
+      num_samples: 4,
+      max_t: null,
+      time_attr: "training_iteration",
+      seed: 0,
+      warm_start: null,
+      scaling: { num_workers: 2, backend: null },
+      limits: {},
+    } as unknown as Experiment;
+    const asked = {
+      name: "a",
+      entrypoint: "m:f",
+      metric: "loss",
+      mode: "min",
+      space: { lr: { type: "uniform", lower: 0, upper: 1 } },
+      scheduler: { type: "asha" },
+      num_samples: 4,
+      seed: 0,
+      scaling: { num_workers: 2 },
+    };
+    expect(parse(stringify(specOf(source)))).toEqual({ ...asked, warm_start: null });
+    expect(specOf({ ...source, warm_start: "auto" })).toEqual({ ...asked, warm_start: "auto" });
   });
 
   it("leaves a field out that is emptied", () => {

@@ -20,7 +20,11 @@ export const EXAMPLE: Spec = {
   scaling: { num_workers: 1 },
 };
 
-/** The spec as it was requested, without what the service has filled in. */
+/**
+ * The spec as it was requested, without what the service has filled in.
+ *
+ * A `warm_start` of null stays, because a spec without one takes that of its project's settings.
+ */
 export function specOf(experiment: Experiment): Spec {
   const several = experiment.objectives.length > 1;
   const parts: Record<string, unknown> = {
@@ -37,11 +41,10 @@ export function specOf(experiment: Experiment): Spec {
     max_t: experiment.max_t,
     time_attr: experiment.time_attr === "training_iteration" ? null : experiment.time_attr,
     seed: experiment.seed,
-    warm_start: experiment.warm_start,
     scaling: plain(experiment.scaling),
     limits: plain(experiment.limits),
   };
-  return Object.fromEntries(Object.entries(parts).filter(([, value]) => value !== null && !isEmpty(value)));
+  return { ...plain(parts), warm_start: experiment.warm_start };
 }
 
 /** A seed that differs from that of the original, so that a copy tries other configurations. */

@@ -63,15 +63,14 @@ async def create(
     data: Annotated[Any, Depends(json_body)],
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    def check(quick: bool) -> Creation | ExperimentRecord:
-        wanted = here.bundles.applied(_in_project(here, data))
+    storage = here.settings.storage
+
+    def wanted() -> Any:
+        return here.bundles.applied(_in_project(here, data))
+
+    def check() -> Creation | ExperimentRecord:
         return usecases.creation(
-            here.store,
-            wanted,
-            here.checker,
-            idempotency_key=idempotency_key,
-            storage=here.settings.storage,
-            quick=quick,
+            here.store, wanted(), here.checker, idempotency_key=idempotency_key, storage=storage, quick=True
         )
 
     def show(record: ExperimentRecord) -> Response:
@@ -79,15 +78,15 @@ async def create(
         return _created(record)
 
     def create() -> Response:
-        found = check(quick=False)
-        if isinstance(found, ExperimentRecord):
-            return show(found)
-        here.store.experiments.create_all([found])
-        return show(here.store.experiments.created(found))
+        return show(
+            usecases.create_experiment(
+                here.store, wanted(), here.checker, idempotency_key=idempotency_key, storage=storage
+            )
+        )
 
     if is_quick(data, len(await request.body())):  # but it may turn out to need an import, or to learn from others
         with contextlib.suppress(TakesLong):
-            return await here.creations.create(lambda: check(quick=True), show)
+            return await here.creations.create(check, show)
     return await here.off_the_pool(create)
 
 
