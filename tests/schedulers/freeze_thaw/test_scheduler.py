@@ -27,10 +27,11 @@ from tuner.schedulers.base import Fitted, StartMeasured, TrialReported, TrialRes
 from tuner.schedulers.freeze_thaw.decisions import brief
 from tuner.schedulers.freeze_thaw.decisions.acquisition import DecisionInputs, choose_next
 from tuner.schedulers.freeze_thaw.decisions.budget import FINISH_TRIES
+from tuner.schedulers.freeze_thaw.decisions.observations import Observations
 from tuner.schedulers.freeze_thaw.model.curve_model import Evidence
 from tuner.schedulers.freeze_thaw.model.levels import levels
 from tuner.schedulers.freeze_thaw.model.results import within
-from tuner.schedulers.freeze_thaw.scheduler import FIRST_TRIALS, FreezeThawScheduler, _Cache
+from tuner.schedulers.freeze_thaw.scheduler import FIRST_TRIALS, FreezeThawScheduler, _LastAnswer
 from tuner.schedulers.shared.wording import shown
 from tuner.space import Space, choice, grid_search, loguniform, randint, uniform
 
@@ -77,7 +78,8 @@ def forget_first(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     whole = getattr(FreezeThawScheduler, name)
 
     def without_cache(self: FreezeThawScheduler, *args: Any) -> Any:
-        self._cache = _Cache()
+        self._last = _LastAnswer()
+        self._observed = Observations(self.context, self._cube)
         return whole(self, *args)
 
     monkeypatch.setattr(FreezeThawScheduler, name, without_cache)
@@ -596,24 +598,6 @@ def test_thousands_of_trials_are_thinned_and_it_is_said() -> None:
     choice = feed.scheduler.choose(feed.trials, may_start=False)
     assert isinstance(choice, Resume)
     assert "; compared: 150 of 3000 started trials" in choice.reason
-
-
-def test_the_share_of_training_without_progress() -> None:
-    feed = fed()
-    stalled = feed.scheduler._stalled  # type: ignore[attr-defined]
-
-    def train(*scores: float) -> None:
-        for score in scores:
-            feed.report(feed.start({"x": 0.5}), 27, score)
-
-    train(0.1, 0.2, 1.0, 0.1, 0.2)
-    assert stalled() == 0, "nobody asks so early"
-    train(1.01)
-    assert stalled() == pytest.approx(1 / 6), "a little better is not better"
-    train(2.0)
-    assert stalled() == 0
-    train(0.1, 0.1, 0.1)
-    assert stalled() == pytest.approx(3 / 10)
 
 
 def test_a_fit_of_another_versions_model_is_not_used() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,17 +28,15 @@ from tuner.schedulers.base import (
     TrialStarted,
     can_resume,
 )
-from tuner.schedulers.freeze_thaw.decisions import brief
+from tuner.schedulers.freeze_thaw.decisions import brief, scouts
 from tuner.schedulers.freeze_thaw.decisions.acquisition import DecisionInputs, Winner, choose_next
 from tuner.schedulers.freeze_thaw.decisions.budget import Budget, derived, repeated_training
-from tuner.schedulers.freeze_thaw.decisions.novelty import Novelty
+from tuner.schedulers.freeze_thaw.decisions.observations import Observations
 from tuner.schedulers.freeze_thaw.decisions.reasons import Reasons
-from tuner.schedulers.freeze_thaw.model import early_reports
 from tuner.schedulers.freeze_thaw.model.curve_model import Evidence, Floats, Prior, Rows, one_thread
 from tuner.schedulers.freeze_thaw.model.learned import Learned
 from tuner.schedulers.freeze_thaw.model.levels import levels, tau
-from tuner.schedulers.freeze_thaw.model.repeats import Repeats
-from tuner.schedulers.freeze_thaw.model.results import MAX_ROWS, Result, Results, within
+from tuner.schedulers.freeze_thaw.model.results import MAX_ROWS
 from tuner.schedulers.freeze_thaw.model.score_warp import Warp
 from tuner.schedulers.freeze_thaw.model.unit_cube import Cube, key
 from tuner.schedulers.freeze_thaw.state import FreezeThawState
@@ -49,17 +47,9 @@ FIRST_BESIDE = 4  # this many if earlier experiments are known, in addition to t
 KEPT_TIMES = 64  # number of measured times from which a median is computed
 REFIT_GROWTH = 1.2  # the model is fitted again when the number of results has grown by this factor
 FITS_FROM_PRIOR = 7  # the first fits also start from the prior, since an early fit may be a poor optimum
-SCOUT_REACH = 0.2  # scouts are not paused before this share of max_t
-SCOUTS_WHEN_MISLED = 4  # while early reports say little, this many times scout_share is added to it
-SCOUTS_WHEN_STALLED = 2  # while scores do not improve, up to this many times scout_share is added to it
-PATIENCE = 5  # during this many full trainings at the beginning, the search never counts as stalled
-NEARLY = 0.05  # a score this share of the way from the best to the median is nearly as good as the best
 SHORT_S = 0.02  # if the training between two decisions takes fewer seconds than this, decisions use a smaller model
 QUICK_FIT_ROWS = 100  # a fit of the smaller model uses at most this many results
 FIT_S = 0.3  # after a fit, there must be this many seconds of training before the next fit
-RECENT = 10  # number of the model's latest proposals that are checked for repeats
-
-MISLED = "the early reports of trials say little about their later ones here"
 
 PRIOR = Prior()
 
@@ -118,7 +108,7 @@ class FreezeThawScheduler(Scheduler):
         self.time_attr = time_attr
         self.finish_best = finish_best
         self.state = FreezeThawState()
-        self._cache = _Cache()
+        self._last = _LastAnswer()
 
     def setup(self, context: SchedulerContext) -> None:
         super().setup(context)
@@ -143,8 +133,9 @@ class FreezeThawScheduler(Scheduler):
             raise SpecError(message, "/scheduler/budget")
         self._levels = levels(float(grace), float(end))
         self._end = self._levels[-1]
-        self._scout_end = next(level for level in self._levels if level >= SCOUT_REACH * self._end)
+        self._scout_end = next(level for level in self._levels if level >= scouts.SCOUT_REACH * self._end)
         self._cube = Cube(context.space)
+        self._observed = Observations(context, self._cube)
         self._budget = Budget(self.budget, self.finish_best, self._end, context)
         self._reasons = Reasons(context.objective, context.time_attr)
         self._learned = Learned.of(context.earlier, self._cube)
@@ -155,6 +146,7 @@ class FreezeThawScheduler(Scheduler):
         if context.space is not self.context.space:
             self._respace(context)
         super().amend(context)
+        self._observed.context = context
         state: FreezeThawState = self.state
         added = now - before if before is not None and now is not None else 0
         if added > 0 and self._budget.is_derived:
@@ -165,8 +157,9 @@ class FreezeThawScheduler(Scheduler):
     def _respace(self, context: SchedulerContext) -> None:
         """Begin a new model over a changed space. The model gets the results of the trials that lie in that space."""
         self._cube = Cube(context.space)
+        self._observed = Observations(context, self._cube)
         self._learned = Learned.of(None, self._cube)
-        self._cache = _Cache()
+        self._last = _LastAnswer()
         state: FreezeThawState = self.state
         state.theta, state.fitted_at, state.fitted_spent, state.fits = [], 0, 0.0, 0
         state.ordinal += 1
@@ -304,21 +297,21 @@ class FreezeThawScheduler(Scheduler):
                 why = self._budget.why_finish(trials[number])
                 return () if number in state.finishing else (Note(trial=number, reason=why),)
             return (Stop(trial=number, reason=f"stopped at {here}: {self._budget.why_spent()}"),)
-        if not self._lies_inside(trials[number]):
+        if not self._observed.lies_inside(trials[number]):
             why = "its configuration does not lie in the changed search space, so the model cannot judge the trial"
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
         if trials[number].tags.get("scout") and fact.t < self._scout_end:
             return ()
         may_start = self.context.num_samples is None or len(trials) < self.context.num_samples
         first = max(self._first_trials(), self.context.given_points)
-        if may_start and self._count(trials) < first and self._spread(trials, len(trials), "") is not None:
+        if may_start and self._observed.count(trials) < first and self._spread(trials, len(trials), "") is not None:
             why = f"the first {first} configurations are started before any trial continues"
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
-        if (original := self._repeats().original(number)) is not None:
+        if (original := self._observed.repeats(self.state).original(number)) is not None:
             why = f"all its results so far equal those of trial {original}, so more training would show nothing new"
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
         if not self._by_model(trials):
-            rank, entries = self._standing(trials).rank(number)
+            rank, entries = self._observed.standing(self.state, trials).rank(number)
             if brief.goes_on(rank, entries):
                 return ()
             why = f"it is rank {rank} of {entries} there, and only the best third continues while trials are so short"
@@ -342,8 +335,8 @@ class FreezeThawScheduler(Scheduler):
             return Start(reason="started: this configuration is one of points_to_evaluate")
         if may_start and (start := self._learned.start(count - self.context.given_points)) is not None:
             return start
-        first, results = self._first_trials(), self._inside(trials)
-        if may_start and (self._count(trials) < first or not results):
+        first, results = self._first_trials(), self._observed.inside(self.state, trials)
+        if may_start and (self._observed.count(trials) < first or not results):
             why = f"started: one of the first {first} configurations, which are spread over the space"
             if (start := self._spread(trials, count, why)) is not None:
                 return start
@@ -351,17 +344,15 @@ class FreezeThawScheduler(Scheduler):
             return None
         if may_start and self._scout_due(trials):
             reach = at(self.context.time_attr, self._scout_end)
-            why = (
-                f"started: a scout, chosen without the model and not paused before {reach}, "
-                "because a good trial that starts slowly cannot be recognised earlier"
-            )
-            if self._misled(trials):
-                why += f"; there are {1 + SCOUTS_WHEN_MISLED} times as many scouts as usual, because {MISLED}"
+            why = scouts.why(reach, self._misled(trials))
             return self._spread(trials, state.scouts, why, scout=True)
         if not self._by_model(trials) and (quickly := self._without_model(trials, may_start)) is not None:
             return quickly
         held = state.held if state.held not in state.running else None
-        if held is not None and (self._repeats().original(held) is not None or not self._lies_inside(trials[held])):
+        if held is not None and (
+            self._observed.repeats(self.state).original(held) is not None
+            or not self._observed.lies_inside(trials[held])
+        ):
             held = None
         winner = self._winner(trials, held, may_start)
         if winner is not None and winner.trial is not None and winner.trial == held:
@@ -374,7 +365,7 @@ class FreezeThawScheduler(Scheduler):
             why = f"started: chosen without the model, as {self.random_share:.0%} of the new configurations are"
             return self._spread(trials, count, why)
         assert winner.point is not None
-        said = self._learned.in_words(self._learned.judged(self._results(trials), self._cube))
+        said = self._learned.in_words(self._learned.judged(self._observed.results(self.state, trials), self._cube))
         reason = self._reasons.started(winner) + said
         return Start(params=self._cube.params(winner.point), reason=reason, tags={"model": True})
 
@@ -398,21 +389,21 @@ class FreezeThawScheduler(Scheduler):
         """Return a new configuration or, if none may be started, the best paused trial; None if there is neither."""
         state: FreezeThawState = self.state
         because = "without the model, which would take longer than such short trials"
-        standing = self._standing(trials)
+        standing = self._observed.standing(self.state, trials)
         if may_start:
             generator = np.random.default_rng(self._key("brief", state.ordinal))
             if generator.random() < 0.5 and (best := standing.best(brief.BEST)):
                 chosen = best[int(generator.integers(len(best)))]
-                inside = filter(self._lies_inside, trials)
-                tried = {key(self._point(trial)) for trial in inside} if self._cube.discrete else ()
-                point = brief.near(self._point(trials[chosen]), self._cube, tried, generator)
+                inside = filter(self._observed.lies_inside, trials)
+                tried = {key(self._observed.point(trial)) for trial in inside} if self._cube.discrete else ()
+                point = brief.near(self._observed.point(trials[chosen]), self._cube, tried, generator)
                 if point is not None:
                     why = f"started: near trial {chosen}, one of the best; chosen {because}"
                     return Start(params=self._cube.params(point), reason=why)
             if (start := self._spread(trials, len(trials), f"started: chosen {because}")) is not None:
                 return start
         for number in standing.best(len(trials)):
-            if can_resume(trials[number]) and self._repeats().original(number) is None:
+            if can_resume(trials[number]) and self._observed.repeats(self.state).original(number) is None:
                 return Resume(trial=number, reason=f"resumed: the best of the paused trials; chosen {because}")
         return None
 
@@ -422,26 +413,26 @@ class FreezeThawScheduler(Scheduler):
         In the same state, `decide` and `choose` get the same winner, whether or not it is cached.
         """
         state: FreezeThawState = self.state
-        repeats = self._repeats()
+        repeats = self._observed.repeats(self.state)
         paused = [
             n
             for n in trials.in_state(TrialState.PAUSED)
             if n in state.reached and n != held and can_resume(trials[n]) and repeats.original(n) is None
         ]
-        paused = [n for n in paused if self._lies_inside(trials[n])]
+        paused = [n for n in paused if self._observed.lies_inside(trials[n])]
         start_cost = self._start_cost()
         waste = [start_cost + repeated_training(trials[n]) for n in paused]
         if held is not None:
             paused.append(held)
             waste.append(0.0)
-        running = sorted(n for n in state.running if n != held and self._lies_inside(trials[n]))
+        running = sorted(n for n in state.running if n != held and self._observed.lies_inside(trials[n]))
         asked = (state.ordinal, held, paused, waste, running, start_cost, may_start)
-        if self._cache.asked != asked:
+        if self._last.asked != asked:
             inputs = DecisionInputs(
-                results=self._results(trials),
+                results=self._observed.results(self.state, trials),
                 levels=np.array(self._levels),
                 theta=self._theta(),
-                best=self._best(trials),
+                best=self._observed.best(self.state, trials),
                 started=np.array(paused, dtype=np.int64),
                 held=held is not None,
                 waste=np.array(waste),
@@ -449,35 +440,20 @@ class FreezeThawScheduler(Scheduler):
                 start_cost=start_cost,
                 may_start=may_start,
                 thaw=self.thaw,
-                repeats=self._chance_of_repeats(trials),
-                few=not self._cube.discrete and self._draw("few") < self._idle_share(trials),
+                repeats=self._observed.chance_of_repeats(self.state, trials),
+                few=not self._cube.discrete
+                and self._draw("few") < self._observed.idle_share(self.state, trials, FIRST_TRIALS),
                 quick=self._quick(),
-                earlier=self._learned.judged(self._results(trials), self._cube),
+                earlier=self._learned.judged(self._observed.results(self.state, trials), self._cube),
                 hints=self._learned.hints,
             )
             generator = np.random.default_rng(self._key("weigh", state.ordinal, -1 if held is None else held))
             with one_thread():
-                self._cache.winner = choose_next(inputs, self._cube, lambda n: self._point(trials[n]), generator)
-            self._cache.asked = asked
-        return self._cache.winner
-
-    def _idle_share(self, trials: Population) -> float:
-        """Return the share of new configurations that are chosen from uniform points instead of by hill climbing.
-
-        This is 1.5 times the share of the model's recent proposals that began like another trial.
-        """
-        repeats, recent = self._repeats(), []
-        for number in range(len(trials) - 1, FIRST_TRIALS - 1, -1):
-            if trials[number].tags.get("model") and number in self.state.reached:
-                recent.append(repeats.begins_like_another(number))
-                if len(recent) == RECENT:
-                    break
-        return min(1.5 * sum(recent) / RECENT, 0.8)
-
-    def _chance_of_repeats(self, trials: Population) -> Floats | None:
-        novelty = self._cache.novelty
-        novelty.follow(self._inside(trials), lambda n: self._cube.features(self._point(trials[n])[None])[0])
-        return novelty.chance()
+                self._last.winner = choose_next(
+                    inputs, self._cube, lambda n: self._observed.point(trials[n]), generator
+                )
+            self._last.asked = asked
+        return self._last.winner
 
     def _spread(self, trials: Population, index: int, reason: str, scout: bool = False) -> Start | None:
         """Return a Start at the next point of a low-discrepancy sequence.
@@ -487,7 +463,7 @@ class FreezeThawScheduler(Scheduler):
         """
         shift = np.random.default_rng(self._key("scouts" if scout else "first")).random(self._cube.dims)
         if self._cube.discrete:
-            tried = {key(self._point(trial)) for trial in trials if self._lies_inside(trial)}
+            tried = {key(self._observed.point(trial)) for trial in trials if self._observed.lies_inside(trial)}
             untried = [point for point in self._cube.spread(256, shift) if key(point) not in tried]
             if not untried:
                 return None
@@ -500,12 +476,12 @@ class FreezeThawScheduler(Scheduler):
 
     def fit_request(self, trials: Population) -> Mapping[str, Any] | None:
         state: FreezeThawState = self.state
-        count = len(self._inside(trials))
+        count = len(self._observed.inside(self.state, trials))
         if count < REFIT_GROWTH * state.fitted_at + 4:
             return None
         if self._seconds(state.spent - state.fitted_spent) < FIT_S:
             return None
-        results = self._results(trials)
+        results = self._observed.results(self.state, trials)
         most = QUICK_FIT_ROWS if self._quick() else MAX_ROWS
         kept = results.thinned(np.random.default_rng(self._key("fit", count)), most=most)
         slots, trial = np.unique(results.slot[kept], return_inverse=True)
@@ -553,64 +529,6 @@ class FreezeThawScheduler(Scheduler):
 
     # -- helpers -----------------------------------------------------------------------------------------------------------
 
-    def _results(self, trials: Population) -> Results:
-        results = self._inside(trials)
-        if self._cache.results is None or len(self._cache.results.slot) != len(results):
-            repeats = self._repeats()
-            self._cache.results = Results.of(
-                within(results, self.state.excess),
-                lambda n: self._point(trials[n]),
-                lambda n: repeats.original(n) is not None,
-            )
-        return self._cache.results
-
-    def _standing(self, trials: Population) -> brief.Standing:
-        state: FreezeThawState = self.state
-        if state.excess:  # scores of results that violate the constraints change with every result
-            return brief.Standing().follow(within(self._inside(trials), state.excess))
-        return self._cache.standing.follow(self._inside(trials))
-
-    def _repeats(self) -> Repeats:
-        self._cache.repeats.follow(self.state.results)
-        return self._cache.repeats
-
-    def _point(self, trial: Trial) -> Floats:
-        if trial.number not in self._cache.points:
-            params = self.context.params_of(trial)
-            assert params is not None, "the trial lies in the space, see `_lies_inside`"
-            self._cache.points[trial.number] = self._cube.point(params)
-        return self._cache.points[trial.number]
-
-    def _lies_inside(self, trial: Trial) -> bool:
-        """Return True if the trial's configuration lies in the space, which a user may have changed since it was started."""
-        if self.context.revisions is None:
-            return True
-        if trial.number not in self._cache.inside:
-            self._cache.inside[trial.number] = self.context.params_of(trial) is not None
-        return self._cache.inside[trial.number]
-
-    def _inside(self, trials: Population) -> list[Result]:
-        """Return the results of the trials that lie in the space, in the order in which they came."""
-        results: list[Result] = self.state.results
-        if self.context.revisions is None:
-            return results
-        return [result for result in results if self._lies_inside(trials[result[0]])]
-
-    def _count(self, trials: Population) -> int:
-        """Return how many trials lie in the space."""
-        return len(trials) if self.context.revisions is None else sum(map(self._lies_inside, trials))
-
-    def _best(self, trials: Population) -> float:
-        """Return the best score of the trials in the space that satisfy the constraints.
-
-        If no trial satisfies them, return the best of the replacement scores (see `within`).
-        """
-        state: FreezeThawState = self.state
-        if self.context.revisions is None:
-            return state.best if state.best is not None else float(self._results(trials).score.max())
-        good = [s for trial, level, s in self._inside(trials) if s is not None and (trial, level) not in state.excess]
-        return max(good) if good else float(self._results(trials).score.max())
-
     def _passed(self, t: float) -> int:
         """Return the index of the highest level at or below t, or -1 if t is below the lowest level."""
         return sum(level <= t for level in self._levels) - 1
@@ -632,31 +550,12 @@ class FreezeThawScheduler(Scheduler):
         return training * statistics.median(pace) if pace else math.inf
 
     def _scout_due(self, trials: Population) -> bool:
-        state: FreezeThawState = self.state
         if self._cube.discrete or len(self._levels) < 3 or self._scout_end <= self._levels[1]:
             return False
-        more = SCOUTS_WHEN_MISLED if self._misled(trials) else SCOUTS_WHEN_STALLED * self._stalled()
-        return state.scouted < self.scout_share * (1 + more) * state.spent
+        return scouts.are_due(self.state, self.scout_share, self._end, self._misled(trials))
 
     def _misled(self, trials: Population) -> bool:
-        results = self._inside(trials)
-        count = early_reports.settled(len(results))
-        if self._cache.misled is None or self._cache.misled[0] != count:
-            self._cache.misled = count, early_reports.mislead(results[:count], self._levels)
-        return self._cache.misled[1]
-
-    def _stalled(self) -> float:
-        """Return the share of all training that came after the first score that is nearly as good as the best.
-
-        The first PATIENCE full trainings are not counted.
-        """
-        state: FreezeThawState = self.state
-        scores = [s for trial, level, s in state.results if s is not None and (trial, level) not in state.excess]
-        if state.best is None or not scores or not state.spent:
-            return 0.0
-        near = state.best - NEARLY * max(0.0, state.best - statistics.median(scores))
-        since = next((spent for spent, best in state.records if best >= near), state.spent)
-        return max(0.0, 1 - max(since, PATIENCE * self._end) / state.spent)
+        return self._observed.misled(self.state, trials, self._levels)
 
     def _spent_out(self, trials: Population) -> bool:
         return self._budget.is_spent(self.state.spent, self.state.finishing, trials)
@@ -673,15 +572,8 @@ class FreezeThawScheduler(Scheduler):
 
 
 @dataclass(slots=True)
-class _Cache:
-    """Cached values, which can be computed again from the state and the population."""
+class _LastAnswer:
+    """The last decision of the model, and the question to which it was the answer."""
 
     asked: Any = None
     winner: Winner | None = None
-    results: Results | None = None
-    repeats: Repeats = field(default_factory=Repeats)
-    standing: brief.Standing = field(default_factory=brief.Standing)
-    novelty: Novelty = field(default_factory=Novelty)
-    points: dict[int, Floats] = field(default_factory=dict)
-    inside: dict[int, bool] = field(default_factory=dict)
-    misled: tuple[int, bool] | None = None  # the number of results that were judged, and the judgement
