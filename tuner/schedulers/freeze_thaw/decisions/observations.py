@@ -22,7 +22,7 @@ RECENT = 10  # number of the model's latest proposals that are checked for repea
 
 
 class Observations:
-    """What is known of the trials that lie in the space.
+    """Holds what is known of the trials that lie in the space.
 
     Attributes:
         context: what the scheduler was told of the experiment. The scheduler replaces it if a user changes the experiment.
