@@ -34,6 +34,26 @@ def _ray(without_ray: None) -> Iterator[None]:
     ray.shutdown()
 
 
+def test_a_rank_alone_has_no_torch_unless_its_code_imports_it() -> None:
+    """Here no server forks the workers. Otherwise they would have the server's torch.
+
+    This test comes first: after a failure, a spare process waits that has imported torch ahead.
+    """
+
+    def train(config: dict[str, Any]) -> None:
+        before = "torch" in sys.modules
+        import torch
+        import torch.distributed as dist
+
+        one = torch.ones(1)
+        dist.all_reduce(one)
+        tuner.report({"a": one[0], "before": before, "world": dist.get_world_size()})
+
+    result = tuner.run(train, reuse_workers=False, **OPTIONS)
+    assert result.error is None
+    assert result.trials[0].metrics == {"a": 1.0, "before": 0.0, "world": 1.0}
+
+
 def test_variables_directories_and_modules_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "helper_of_this_project.py").write_text("VALUE = 42")
@@ -79,20 +99,3 @@ def test_a_file_of_the_caller_is_not_found_and_explained(tmp_path: Path, monkeyp
     assert failed.trials[0].error is not None
     assert "data.csv" in failed.trials[0].error
     assert tuner.run(train, working_dir="caller", **OPTIONS).trials[0].metrics == {"a": 1.0}
-
-
-def test_a_rank_alone_has_no_torch_unless_its_code_imports_it() -> None:
-    """Here no server forks the workers. Otherwise they would have the server's torch."""
-
-    def train(config: dict[str, Any]) -> None:
-        before = "torch" in sys.modules
-        import torch
-        import torch.distributed as dist
-
-        one = torch.ones(1)
-        dist.all_reduce(one)
-        tuner.report({"a": one[0], "before": before, "world": dist.get_world_size()})
-
-    result = tuner.run(train, reuse_workers=False, **OPTIONS)
-    assert result.error is None
-    assert result.trials[0].metrics == {"a": 1.0, "before": 0.0, "world": 1.0}
