@@ -35,19 +35,19 @@ def _ray(without_ray: None) -> Iterator[None]:
 
 
 def test_a_rank_alone_has_no_torch_unless_its_code_imports_it() -> None:
-    """Here no server forks the workers. Otherwise they would have the server's torch.
-
-    This test comes first: after a failure, a spare process waits that has imported torch ahead.
-    """
+    """Here no server forks the workers. Otherwise they would have the server's torch."""
 
     def train(config: dict[str, Any]) -> None:
+        # With `tuner` as a global, cloudpickle would send `tuner.torch` along if another test has imported it.
+        from tuner import report
+
         before = "torch" in sys.modules
         import torch
         import torch.distributed as dist
 
         one = torch.ones(1)
         dist.all_reduce(one)
-        tuner.report({"a": one[0], "before": before, "world": dist.get_world_size()})
+        report({"a": one[0], "before": before, "world": dist.get_world_size()})
 
     result = tuner.run(train, reuse_workers=False, **OPTIONS)
     assert result.error is None
