@@ -48,7 +48,7 @@ _FOR_LANES = re.compile(
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """In a lane, do not import the files that have no test for it. They are the larger part, and each lane would import them."""
+    """Leave out the files that have no test for the lane that runs. They are the larger part, and each lane would import them."""
     is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
     if config.option.markexpr == " or ".join(MARKS) and is_test and not _FOR_LANES.search(collection_path.read_text()):
         return True

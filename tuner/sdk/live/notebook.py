@@ -41,7 +41,7 @@ def is_here() -> bool:
 
 
 def hide_warnings_of_libraries() -> None:
-    """In a notebook, hide what Optuna's import says if ipywidgets is not installed. tuner does not need it."""
+    """Hide what Optuna's import says in a notebook if ipywidgets is not installed. tuner does not need it."""
     if is_here():
         warnings.filterwarnings("ignore", message="IProgress not found", category=Warning)
 
