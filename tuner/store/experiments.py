@@ -99,7 +99,7 @@ def _written(
 ) -> Callable[Concatenate[Experiments, P], ExperimentRecord]:
     """Return a method with the parameters of `creation` that does the work at once."""
 
-    def create(self: Experiments, *args: P.args, **options: P.kwargs) -> ExperimentRecord:
+    def create(self: Experiments, /, *args: P.args, **options: P.kwargs) -> ExperimentRecord:
         """Insert a pending experiment; see `creation` for the arguments.
 
         Return its record, or that of the experiment that was created with the same `idempotency_key`.
