@@ -289,7 +289,7 @@ def sqlite_store(sqlite_url: str) -> Iterator[Store]:
 
 @pytest.fixture(scope="session")
 def checker() -> Iterator[EntrypointChecker]:
-    """Share one checker of entrypoints among all apps of the tests: the libraries that its helper process loads are loaded once."""
+    """Share one checker of entrypoints among the apps of all tests: its helper process loads large libraries only once."""
     checker = _SharedChecker()
     yield checker
     EntrypointChecker.close(checker)
