@@ -40,7 +40,7 @@ QUIET_S = 3.0
 LOOK_S = 1.0
 """Seconds between two checks whether the starter is alive, and seconds that a client may take to send its request."""
 OPTIMIZERS = ("torch._dynamo",)
-"""What PyTorch imports when a process makes its first optimizer, which takes almost as long as the import of PyTorch."""
+"""Modules that PyTorch imports when a process makes its first optimizer. This takes almost as long as the import of PyTorch."""
 HOST = ("tuner.driver.hosts.host",)
 """The modules of driver hosts. The server imports them while Ray is being started."""
 RAY = ("ray", "tuner.driver.hosts.ray_executor", "tuner.driver.hosts.actor", "tuner.trials.runtime.ray_rank")
