@@ -227,6 +227,7 @@ class Rank:
         if self._baseline is not None and self._dirty is None:
             self._modules.note()
             self._dirty = self._baseline.restore()
+        rendezvous.free()
         return self._dirty
 
     # -- while training runs
