@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 import tuner
-from tests.api.conftest import app, checker, poked, server
+from tests.api.conftest import app, poked, server
 from tests.services import Service, until
 from tests.store.examples import T0
 from tests.web.searches import Search, steady

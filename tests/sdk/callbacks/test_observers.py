@@ -13,7 +13,7 @@ import pytest
 import ray.tune
 
 import tuner
-from tests.api.conftest import app, checker, poked, server
+from tests.api.conftest import app, poked, server
 from tests.driver.stored import stored_simulation
 from tests.experiment.analysis.test_lineage import population
 from tests.sdk.test_remote import SPACE as SERVED
