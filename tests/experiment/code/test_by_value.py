@@ -15,7 +15,7 @@ from tuner.experiment.code import by_value
 from tuner.store import Store
 from tuner.usercode.trainable import by_value as pickled
 
-__all__ = ["app", "checker", "client", "poked"]
+__all__ = ["app", "client", "poked"]
 
 EXPERIMENTS = "/api/v1/experiments"
 

@@ -15,7 +15,7 @@ from tuner.experiment.specs.changes import merge_patch
 from tuner.experiment.specs.spec import parse_spec, written
 from tuner.store import ExperimentRecord, Store
 
-__all__ = ["app", "checker", "client", "poked"]
+__all__ = ["app", "client", "poked"]
 
 EXPERIMENTS = "/api/v1/experiments"
 

@@ -27,7 +27,7 @@ from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, StreamItem
 
-__all__ = ["app", "checker", "driver", "poked", "server"]
+__all__ = ["app", "driver", "poked", "server"]
 
 SPACE = {"x": tuner.uniform(0, 1), "net": {"width": tuner.choice([16, 32])}}
 
