@@ -1,8 +1,8 @@
 """Measure the page and its requests to the API with large experiments. Prints one JSON line for each part.
 
     python -m benchmarks.page_scale [--trials 1000] [--reports 10000] [--many 100000] [--repeats 20] [--clients 100]
-        [--mute 1000] [--backlog 20000] [--only curves|trials|stream|mute|page] [--pages many,few,long,live] [--rounds 3] [--browser PATH]
-        [--peer PYTHON] [--keep DIR]
+        [--mute 1000] [--backlog 20000] [--only curves|trials|stream|mute|page] [--pages many,few,long,live] [--rounds 3]
+        [--browser PATH] [--peer PYTHON] [--keep DIR]
 
 Makes the data through the store, as a driver commits it, in an SQLite file that --keep DIR leaves for another run; serves it from
 a separate process, and measures over HTTP: the curves of all trials (whole and a part of them, as the numbers that the page reads
@@ -178,7 +178,8 @@ def mute(
             seen, rate = len(late), int(rows * len(committed) / took)
             late = late or [math.nan]
             show(
-                f"mute clients of {form}", clients=count, backlog=backlog, reports_per_s=rate, seen=seen, committed=10 * len(committed),
+                f"mute clients of {form}", clients=count, backlog=backlog, reports_per_s=rate, seen=seen,
+                committed=10 * len(committed),
                 p50_ms=statistics.median(late), p95_ms=late[int(0.95 * len(late))],
                 get_p95_ms=gets[int(0.95 * len(gets))], cpu=used / took, memory_mb=peak - before,
                 socket_mb=_socket_mb() - kernel, connected=len(connections),
