@@ -32,6 +32,7 @@ class SegmentRef(NamedTuple):
 CAUSES = frozenset(
     [
         "exception",
+        "script",
         "no_report",
         "exit",
         "signal",
@@ -51,6 +52,9 @@ CAUSES = frozenset(
         "actor_unavailable",
         "killed",
         "agent_lost",
+        "metric",
+        "stop",
+        "placement",
     ]
 )
 """Causes of failures that have a section on the troubleshooting page."""
