@@ -127,8 +127,8 @@ async def test_reports_that_violate_the_constraints_are_named() -> None:
     memory = Memory()
     await driven(memory, search={"type": "tpe", "constraints": {"loss": {"min": 0.4}}}).run(epoch=1, slots=None)
     infeasible = {seq for batch in memory.batches for seq in batch.infeasible}
-    entries = {seq: entry for batch in memory.batches for seq, entry in batch.log}
-    reported = {(entries[seq].report_no, entries[seq].trial) for seq in infeasible}  # type: ignore[union-attr]
+    entries = ((seq, entry) for batch in memory.batches for seq, entry in batch.log)
+    reported = {(x.report_no, x.trial) for seq, x in entries if seq in infeasible and isinstance(x, e.Reported)}
     assert reported == {(3, number) for number in range(3)}, "a loss of 1/3 is below 0.4"
 
 

@@ -112,7 +112,9 @@ class TestExperiments:
             running = Batch(log=[(1, DriverStarted(time=T0 + 10 - at, epoch=epoch))], state=ExperimentState.RUNNING)
             store.drivers.commit(made.id, epoch, running, T0 + 10 - at)
             summary: dict[str, Any] = {"counts": {"completed": completed, "stopped": 1, "running": 50 - at}}
-            summary["best"] = {"why": "nothing yet"} if best is None else {"trial_number": 0, "value": best, "params": {}}
+            summary["best"] = (
+                {"why": "nothing yet"} if best is None else {"trial_number": 0, "value": best, "params": {}}
+            )
             state = ExperimentState.RUNNING if at == 2 else ExperimentState.COMPLETED
             log = [(2, Note(reason="still here"))]
             store.drivers.commit(made.id, epoch, Batch(log=log, state=state, summary=summary), T0 + 20 + 20 * at)

@@ -295,7 +295,8 @@ class Experiments:
             case "duration":
                 return c.ended_at - c.started_at
             case "best":
-                return self._json(c.best)["value"].as_float()
+                best: ColumnElement[Any] = self._json(c.best)["value"].as_float()
+                return best
             case "trials":
                 counts = self._json(c.counts)
                 ended = [func.coalesce(counts[str(one)].as_integer(), 0) for one in TrialState if one.ended]

@@ -146,7 +146,8 @@ def _summary(best: Option | None, options: Sequence[Option]) -> str:
     if not options:
         return "no experiment could be replayed: run one with scheduler='fifo', which trains all trials to the end, and try again"
     if best is None:
-        return f"none of {len(options)} schedulers would have saved training without losing more than {100 * TOLERANCE:.0f} % on average"
+        most = f"{100 * TOLERANCE:.0f} % on average"
+        return f"none of {len(options)} schedulers would have saved training without losing more than {most}"
     count = len(best.experiments)
     over = "1 experiment" if count == 1 else f"{count} experiments"
     saved = _shown(best.saved)
