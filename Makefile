@@ -58,10 +58,11 @@ format: $(VENV)/.installed  ## format and fix the code with ruff, ESLint and Pre
 	$(BIN)/ruff format .
 	$(BIN)/python web/build.py format
 
-generate: setup  ## write the generated files: docs/api_reference.md, tuner/client/synchronous.py, web/src/api/schema.ts
+generate: setup  ## write the generated files of the API: its reference, its examples, the clients in Python and TypeScript
 	$(BIN)/python -m tuner.client.generate
 	$(BIN)/python -m tuner.api.reference
 	$(BIN)/python web/build.py types
+	$(BIN)/python -m tests.api.record_examples
 
 docs: $(VENV)/.installed  ## build the docs as a site with search, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

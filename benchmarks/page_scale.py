@@ -1,8 +1,8 @@
 """Measure the page and its requests to the API with large experiments. Prints one JSON line for each part.
 
     python -m benchmarks.page_scale [--trials 1000] [--reports 10000] [--many 100000] [--repeats 20] [--clients 100]
-        [--mute 1000] [--only curves|trials|stream|mute|page] [--pages many,few,long,live] [--rounds 3] [--browser PATH]
-        [--peer PYTHON] [--keep DIR]
+        [--mute 1000] [--backlog 20000] [--only curves|trials|stream|mute|page] [--pages many,few,long,live] [--rounds 3]
+        [--browser PATH] [--peer PYTHON] [--keep DIR]
 
 Makes the data through the store, as a driver commits it, in an SQLite file that --keep DIR leaves for another run; serves it from
 a separate process, and measures over HTTP: the curves of all trials (whole and a part of them, as the numbers that the page reads
@@ -12,7 +12,8 @@ of the API's process; `cpu` is in cores.
 
 The part `mute` adds clients to the event streams that ask for them and read nothing, while reports arrive. It prints the latency
 of ten clients that do read, and of a GET, without such clients and with them, the memory of the service, and the memory that the
-kernel holds for the streams (`socket_mb`: `mem` in /proc/net/sockstat, for all TCP connections of the machine).
+kernel holds for the streams (`socket_mb`: `mem` in /proc/net/sockstat, for all TCP connections of the machine). It then measures
+the same with clients that ask for --backlog earlier reports each.
 
 The part `page` opens the pages in Chromium (`page_chromium.py`): `many` trials, trials with 1/50 of the reports (`few`) and
 with all of them (`long`), and a search that runs (`live`). It measures the time until the table and the curves are drawn, the
@@ -132,8 +133,13 @@ def stream(service: Service, store: Store, form: str, clients: int, seconds: flo
     )  # fmt: skip
 
 
-def mute(service: Service, store: Store, form: str, clients: int, seconds: float, commits_s: float) -> None:
-    """Commit reports of a hundred trials, first without clients that read nothing, and then with `clients` of them."""
+def mute(
+    service: Service, store: Store, form: str, clients: int, seconds: float, commits_s: float, backlog: int = 0
+) -> None:
+    """Commit reports of a hundred trials, first without clients that read nothing, and then with `clients` of them.
+
+    backlog: the number of earlier reports, which these clients ask for; 0: they ask only for what is new.
+    """
     rows = 100
     writer = Writer(store, f"mute {time.time()}")
     trials = [writer.start(number) for number in range(rows)]
@@ -142,12 +148,15 @@ def mute(service: Service, store: Store, form: str, clients: int, seconds: float
         log.append(Start(reason="a worker group is free", number=trial.number))
         log.append(SegmentStarted(time=time.time(), trial=trial.number, segment=1))
     writer.commit(log, trials, running=rows)
+    for _ in range(backlog // rows):
+        writer.commit([report for trial in trials for report in writer.reports(trial, 1)], trials)
     for count in (0, clients):
-        path = f"/api/v1/experiments/{writer.record.public_id}/{form}?after={writer.seq}"
+        path = f"/api/v1/experiments/{writer.record.public_id}/{form}?after="
+        oldest = 0 if backlog else writer.seq
         with contextlib.ExitStack() as stack:
             before, kernel = service.memory_mb(), _socket_mb()
-            connections = [stack.enter_context(_silent(service.url, path)) for _ in range(count)]
-            listeners = stack.enter_context(Listeners(service.url, path, 10))
+            connections = [stack.enter_context(_silent(service.url, f"{path}{oldest}")) for _ in range(count)]
+            listeners = stack.enter_context(Listeners(service.url, f"{path}{writer.seq}", 10))
             listeners.greeted.wait(120)
             del listeners.seen[:]
             committed: dict[int, float] = {}
@@ -169,7 +178,8 @@ def mute(service: Service, store: Store, form: str, clients: int, seconds: float
             seen, rate = len(late), int(rows * len(committed) / took)
             late = late or [math.nan]
             show(
-                f"mute clients of {form}", clients=count, reports_per_s=rate, seen=seen, committed=10 * len(committed),
+                f"mute clients of {form}", clients=count, backlog=backlog, reports_per_s=rate, seen=seen,
+                committed=10 * len(committed),
                 p50_ms=statistics.median(late), p95_ms=late[int(0.95 * len(late))],
                 get_p95_ms=gets[int(0.95 * len(gets))], cpu=used / took, memory_mb=peak - before,
                 socket_mb=_socket_mb() - kernel, connected=len(connections),
@@ -260,6 +270,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--mute", type=int, default=1000, help="clients that read nothing, of the part `mute`")
+    parser.add_argument(
+        "--backlog", type=int, default=20_000, help="earlier reports that the second half of `mute` asks for"
+    )
     parser.add_argument("--keep", help="a folder for the data, used again if it has them")
     parser.add_argument("--only", choices=["curves", "trials", "stream", "mute", "page"], help="this part alone")
     parser.add_argument("--pages", default="many,few,long,live", help="of the part `page`, only these")
@@ -290,7 +303,8 @@ def main() -> None:
                     stream(service, store, form, options.clients, 10.0, 10.0)
             if options.only in (None, "mute"):
                 for form in ("events", "changes"):
-                    mute(service, store, form, options.mute, 20.0, 10.0)
+                    for backlog in (0, options.backlog):
+                        mute(service, store, form, options.mute, 20.0, 10.0, backlog)
             if options.only in (None, "page"):
                 page_chromium.measure(service, store, home, options)
         finally:

@@ -33,6 +33,7 @@ from tests import invariants
 from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer
 from tuner.driver.hosts.ray.ray_start import without_helpers
 from tuner.store import Store
+from tuner.usercode.entrypoints import EntrypointChecker
 
 # The time of an example depends on the load of the machine more than on the code.
 hypothesis.settings.register_profile("tuner", deadline=None)
@@ -284,6 +285,19 @@ def sqlite_store(sqlite_url: str) -> Iterator[Store]:
     """Return an SQLite store, for tests of layers above the store: one database is enough."""
     with Store.open(sqlite_url) as store:
         yield store
+
+
+@pytest.fixture(scope="session")
+def checker() -> Iterator[EntrypointChecker]:
+    """Share one checker of entrypoints among the apps of all tests: its helper process loads large libraries only once."""
+    checker = _SharedChecker()
+    yield checker
+    EntrypointChecker.close(checker)
+
+
+class _SharedChecker(EntrypointChecker):
+    def close(self) -> None:
+        """Do nothing: the checker serves later tests too."""
 
 
 @pytest.fixture(scope="session")

@@ -46,19 +46,6 @@ def poked() -> Poked:
     return Poked()
 
 
-@pytest.fixture(scope="session")
-def checker() -> Iterator[EntrypointChecker]:
-    """One helper process for all tests: the libraries that it loads are loaded once."""
-    checker = _Shared()
-    yield checker
-    EntrypointChecker.close(checker)
-
-
-class _Shared(EntrypointChecker):
-    def close(self) -> None:
-        """Do nothing: the checker serves later tests too."""
-
-
 @pytest.fixture
 def app(sqlite_store: Store, poked: Poked, checker: EntrypointChecker, tmp_path: Path) -> FastAPI:
     app = create_app(Settings(home=tmp_path), sqlite_store, poked, poked.problem, web=tmp_path / "web")

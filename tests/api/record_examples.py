@@ -1,6 +1,7 @@
 """Record the answers that the OpenAPI document shows as examples: ``python -m tests.api.record_examples``.
 
-They are answers of the real routes about a search in virtual time. What only a cluster knows is made up.
+They are answers of the real routes about a search in virtual time. What only a cluster knows is made up. While they are
+recorded, the clock stands still and random ids come from a seed, so that the same code always records the same examples.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ import asyncio
 import io
 import json
 import tempfile
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
+from unittest import mock
 
 import httpx
 
@@ -34,11 +38,22 @@ CODE = pack({"example.py": Path(__file__).parents[2] / "examples" / "class_form.
 EXPERIMENT = "exp_0123456789abcdef0123"
 FOR_AGENTS = "exp_0123456789abcdef0124"
 MOST_ITEMS, MOST_OTHERS = 2, 12
+NOW = T0 + 90.0
+"""The time at which the answers are recorded: the search that they are about has begun at T0 and still runs."""
 
 
 def recorded() -> dict[str, Any]:
     """Return an answer for each schema, by the name of the schema."""
-    with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/tuner.db") as store:
+    random = Random(0)
+    with (
+        mock.patch("time.time", return_value=NOW),
+        mock.patch("secrets.token_hex", lambda size: random.randbytes(size).hex()),
+        mock.patch(
+            "secrets.token_urlsafe", lambda size: urlsafe_b64encode(random.randbytes(size)).decode().rstrip("=")
+        ),
+        tempfile.TemporaryDirectory() as folder,
+        Store.open(f"sqlite:///{folder}/tuner.db") as store,
+    ):
         store.migrate()
         return asyncio.run(_record(store, Path(folder)))
 
@@ -46,7 +61,7 @@ def recorded() -> dict[str, Any]:
 async def _record(store: Store, folder: Path) -> dict[str, Any]:
     hook = store.webhooks.create("https://example.com/hook", EVENTS, threshold=0.5, now=T0).public_id
     number = fill(store)
-    store.webhooks.collect(T0 + 60)
+    store.webhooks.collect(NOW - 30.0)
     app = create_app(
         Settings(home=folder, auth="on"),
         store,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import tuner
 from tests.driver.bench import Bench
 from tuner.cli.commands import app
 from tuner.cli.home.explain import _has_the_log
@@ -112,5 +113,27 @@ def test_a_name_that_several_have_is_answered_with_their_ids(experiment: str, sq
 
 
 def test_declaring_the_commands_loads_only_what_they_are_declared_with() -> None:
-    code = "import sys, tuner.cli; print([n for n in ('sqlalchemy', 'numpy', 'httpx', 'fastapi', 'ray') if n in sys.modules])"
+    names = ("sqlalchemy", "numpy", "httpx", "fastapi", "ray")
+    code = f"import sys, tuner.cli.commands; print([n for n in {names} if n in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_ctrl_c_while_modules_are_imported_ends_the_command_without_a_traceback() -> None:
+    code = """
+import sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tuner.cli.commands":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from tuner.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_version_is_printed() -> None:
+    assert output("--version") == f"{tuner.__version__}\n"
+    done = subprocess.run([sys.executable, "-m", "tuner", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{tuner.__version__}\n"

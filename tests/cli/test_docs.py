@@ -35,3 +35,5 @@ def test_pages_are_listed_and_printed() -> None:
     assert CliRunner().invoke(app, ["docs", "cli"]).output.startswith("# The command line")
     with pytest.raises(NotFound, match="no page and no section 'oomm'; did you mean 'oom'"):
         docs.text_about("oomm")
+    with pytest.raises(NotFound, match="no page and no section 'nonsense'; `tuner docs` lists the pages"):
+        docs.text_about("nonsense")

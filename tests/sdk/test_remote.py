@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 import tuner
-from tests.api.conftest import app, checker, poked, server
+from tests.api.conftest import app, poked, server
 from tests.services import Service, until
 from tests.store.examples import T0
 from tests.web.searches import Search, steady
@@ -26,7 +26,7 @@ from tuner.experiment.code import by_value
 from tuner.sdk.remote import _is_over
 from tuner.store import Store
 
-__all__ = ["app", "checker", "poked", "server"]
+__all__ = ["app", "poked", "server"]
 
 SPACE = {"lr": tuner.loguniform(1e-4, 1e-1), "width": tuner.choice([16, 32, 64])}
 WAYS: dict[str, Any] = {

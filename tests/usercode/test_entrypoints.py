@@ -67,6 +67,12 @@ def test_a_bad_one_says_what_and_where(
     assert [pointer for pointer, _ in caught.value.errors] == ["/entrypoint"]
 
 
+def test_a_files_name_in_place_of_the_modules_is_noticed(checker: EntrypointChecker, tmp_path: Path) -> None:
+    folder = module(tmp_path, "mine", "def train(config): ...")
+    with pytest.raises(EntrypointError, match=r"cannot import mine\.py: .*; did you mean mine:train\?"):
+        checker.check("mine.py:train", [folder])
+
+
 def test_the_environment_of_the_workers_is_there(checker: EntrypointChecker, tmp_path: Path) -> None:
     folder = module(tmp_path, "wants", "import os\nos.environ['WANTED']\ndef train(config): ...")
     with pytest.raises(EntrypointError, match="KeyError: 'WANTED'"):

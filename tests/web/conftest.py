@@ -20,6 +20,7 @@ import uvicorn
 from tuner.api import create_app
 from tuner.settings import Settings
 from tuner.store import Store
+from tuner.usercode.entrypoints import EntrypointChecker
 
 CHROMIUM_FLAGS = [
     "--headless",
@@ -68,6 +69,7 @@ class Service:
     settings: Settings
     store: Store
     port: int
+    checker: EntrypointChecker
     _server: uvicorn.Server | None = None
     _thread: threading.Thread | None = None
     _app: Any = None
@@ -78,6 +80,7 @@ class Service:
 
     def start(self) -> None:
         self._app = create_app(self.settings, self.store)
+        self._app.state.context.checker = self.checker
         config = uvicorn.Config(self._app, host="127.0.0.1", port=self.port, log_level="warning", lifespan="on")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -103,14 +106,14 @@ class Service:
 
 
 @pytest.fixture
-def service(tmp_path: Path, bundle: Path) -> Iterator[Service]:
+def service(tmp_path: Path, bundle: Path, checker: EntrypointChecker) -> Iterator[Service]:
     settings = Settings(home=tmp_path, database_url=f"sqlite:///{tmp_path / 'tuner.db'}")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with Store.open(settings.database_url) as store:
         store.migrate()
-        made = Service(settings, store, port)
+        made = Service(settings, store, port, checker)
         made.start()
         yield made
         made.stop()

@@ -417,13 +417,12 @@ def test_every_view_can_be_copied(visit: Open, service: Service, ended: Search) 
 
 
 @pytest.mark.parametrize("path", ["/compare?trials={pair}", "/new", "/settings", "/cluster"])
-def test_on_a_phone_nothing_sticks_out(visit: Open, service: Service, ended: Search, path: str, tmp_path: Path) -> None:
+def test_on_a_phone_nothing_sticks_out(visit: Open, service: Service, ended: Search, path: str) -> None:
     trials = service.store.trials.page(ended.id).items
     page = visit(path.format(pair=f"{trials[0].public_id},{trials[1].public_id}"), width=420, height=844)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     expect(page.get_by_role("heading", level=2).or_(page.get_by_text("The cluster is shown")).first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 420
-    page.screenshot(path=tmp_path / "phone.png")
 
 
 def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: Service) -> None:
@@ -510,6 +509,6 @@ def test_axe_finds_nothing_serious_on_any_page(visit: Open, service: Service, en
             page.evaluate(AT_REST)  # otherwise axe may meet a label halfway between its colours
             if serious := page.evaluate(RULES if colours == "light" else CONTRAST):
                 found[f"{name}, {colours}"] = serious
-            page.screenshot(path=tmp_path / f"{name}-{colours}.png")
+                page.screenshot(path=tmp_path / f"{name}-{colours}.png")
         page.emulate_media(color_scheme="light")
     assert found == {}

@@ -45,7 +45,8 @@ def text_about(topic: str | None) -> str:
     sections = {title.lower(): text for title, text in _sections(troubles)}
     wanted = {FAILURES: "failures of trials"}.get(topic.lower(), topic.lower())
     if wanted not in sections:
-        raise NotFound(f"no page and no section {topic!r}{did_you_mean(topic, [*found, *sections], chr(39))}")
+        meant = did_you_mean(topic, [*found, *sections], "'") or "; `tuner docs` lists the pages"
+        raise NotFound(f"no page and no section {topic!r}{meant}")
     return sections[wanted]
 
 

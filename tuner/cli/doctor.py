@@ -380,8 +380,15 @@ def check_ray(settings: Settings) -> Iterator[Finding]:
     where = f"the cluster at {settings.ray_address}" if settings.ray_address else "a private cluster"
     took = f"{time.perf_counter() - begun:.1f} s"
     yield Finding(
-        "ray", "ok", f"Ray {version}, {where}, {took} to start or reach: {nodes} nodes, {cpus} CPUs, {gpus} GPUs"
+        "ray",
+        "ok",
+        f"Ray {version}, {where}, {took} to start or reach: {_count(nodes, 'node')}, {_count(cpus, 'CPU')}, "
+        f"{_count(gpus, 'GPU')}",
     )
+
+
+def _count(number: str, what: str) -> str:
+    return f"{number} {what}" if number == "1" else f"{number} {what}s"
 
 
 def _unreachable(address: str) -> str | None:

@@ -127,10 +127,15 @@ class Cancel(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish(_Decision):
-    """End the search: start no more segments, and end the experiment once no segment runs."""
+    """End the search: start no more segments, and end the experiment once no segment runs.
+
+    failed: True if the experiment has failed, False if it has completed.
+    trial: the number of the trial whose failure the reason names, if the experiment has failed because of it.
+    """
 
     KIND = "finish"
-    failed: bool = False  # True if the experiment has failed, False if it has completed
+    failed: bool = False
+    trial: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,9 @@ CAUSES = frozenset(
         "actor_unavailable",
         "killed",
         "agent_lost",
+        "metric",
+        "stop",
+        "placement",
     ]
 )
 """Causes of failures that have a section on the troubleshooting page."""

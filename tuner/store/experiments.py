@@ -8,7 +8,7 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from sqlalchemy import JSON, ColumnElement, Connection, Select, Text, case, cast, func, select, true, type_coerce
 
@@ -99,39 +99,32 @@ class ProjectTotals:
     latest_at: float  # when the newest experiment was created
 
 
+P = ParamSpec("P")
+
+
+def _written(
+    creation: Callable[Concatenate[Experiments, P], Creation],
+) -> Callable[Concatenate[Experiments, P], ExperimentRecord]:
+    """Return a method with the parameters of `creation` that does the work at once."""
+
+    def create(self: Experiments, /, *args: P.args, **options: P.kwargs) -> ExperimentRecord:
+        """Insert a pending experiment; see `creation` for the arguments.
+
+        Return its record, or that of the experiment that was created with the same `idempotency_key`.
+        """
+        share = creation(self, *args, **options)
+        self.create_all([share])
+        return self.created(share)
+
+    return create
+
+
 class Experiments:
     """The experiments of one project, or of all projects."""
 
     def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
         self._project = project
-
-    def create(
-        self,
-        spec: Spec,
-        *,
-        public_id: str | None = None,
-        code: CodeRecord | None = None,
-        source: str = "python",
-        idempotency_key: str | None = None,
-        incomplete: str | None = None,
-        now: float | None = None,
-    ) -> ExperimentRecord:
-        """Insert a pending experiment; see `creation` for the arguments.
-
-        Return its record, or that of the experiment that was created with the same `idempotency_key`.
-        """
-        share = self.creation(
-            spec,
-            public_id=public_id,
-            code=code,
-            source=source,
-            idempotency_key=idempotency_key,
-            incomplete=incomplete,
-            now=now,
-        )
-        self._database.write_all([share])
-        return self.created(share)
 
     def creation(
         self,
@@ -171,6 +164,8 @@ class Experiments:
             return called
 
         return Share(write, "" if code is None else code.hash)
+
+    create = _written(creation)
 
     def create_all(self, creations: Sequence[Creation]) -> None:
         """Do the work of all these creations in one transaction. Then `created` returns the record of each."""

@@ -123,7 +123,9 @@ def examine(
     try:
         found: Any = importlib.import_module(module_name)
     except BaseException as error:  # an import can raise anything, even SystemExit
-        message = f"cannot import {module_name}: {_last_line(error)}{_where(error)}"
+        plain = module_name.removesuffix(".py")
+        meant = f"; did you mean {plain}:{qualname}?" if plain != module_name else ""
+        message = f"cannot import {module_name}: {_last_line(error)}{_where(error)}{meant}"
         return {"error": message, "files": _files_of(error), "heavy": _heavy(before)}
     for part in qualname.split("."):
         try:

@@ -61,6 +61,22 @@ def test_a_rank_that_printed_nothing_says_so(tmp_path: Path, monkeypatch: pytest
     assert output(trial, "--search", "loss") == "--- rank 0\n(no such line)\n--- rank 1\n(no such line)\n"
 
 
+def test_a_long_output_says_what_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    line = b"x" * 999 + b"\n"
+    with Store.open(Settings.from_env().database_url) as store:
+        store.migrate()
+        made, _, _ = begin(store, spec=a_spec("digits"))
+        written = [LogChunk.of(0, 1000 * i, line, T0) for i in range(1500)]
+        store.logs.add(made.id, {(0, 1): [*written, LogChunk.of(0, 1_500_000, b"", T0)]})
+    trial = trial_id(made.public_id, 0)
+    first, *lines = output(trial).splitlines()
+    assert first == "[500,000 earlier bytes are not shown; to see the whole output, add --rank 0 --follow]"
+    assert len(lines) == 1000
+    assert output(trial, "--rank", "0", "--follow") == line.decode() * 1500
+    assert output(trial, "--tail", "2") == line.decode() * 2
+
+
 def test_a_log_that_is_followed_ends_with_its_rank(trial: str) -> None:
     assert output(trial, "--follow").endswith("last of 0")
 

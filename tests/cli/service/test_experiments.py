@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.api.conftest import SPEC, app, checker, poked, server
+from tests.api.conftest import SPEC, app, poked, server
 from tests.store.examples import T0
 from tests.web.searches import Search, digits
 from tuner.cli import commands
@@ -20,7 +20,7 @@ from tuner.errors import SpecError
 from tuner.sdk.result import Result
 from tuner.store import Store
 
-__all__ = ["app", "checker", "poked", "server"]
+__all__ = ["app", "poked", "server"]
 
 
 @pytest.fixture(params=["here", "there"])

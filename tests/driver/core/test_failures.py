@@ -14,6 +14,7 @@ from tuner.domain import events as e
 from tuner.domain.events import Failure
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.driver.assemble import Parts, assemble
+from tuner.driver.core.decider import GIVE_UP_AFTER
 from tuner.schedulers.stoppers import FunctionStopper
 from tuner.space import Space
 
@@ -62,6 +63,44 @@ def test_a_function_of_the_users_that_raises_in_the_scheduler_ends_the_experimen
     assert bench.core.state is ExperimentState.FAILED
     assert "the scheduler raised ZeroDivisionError: division by zero (explore, line " in (
         bench.core.experiment.error or ""
+    )
+
+
+def test_the_error_says_that_the_scheduler_raised_even_if_a_trial_had_failed_before() -> None:
+    def explore(params: dict[str, Any]) -> dict[str, Any]:
+        return {"x": 1 / 0}
+
+    pbt = tuner.PopulationBasedTraining(
+        perturbation_interval=1, quantile_fraction=0.5, custom_explore_fn=explore, hyperparam_mutations={}
+    )
+    bench = Bench(num_samples=3, limits={"max_concurrent_trials": 3, "max_failures": 0})
+    bench.core = assemble(bench.spec, bench.space, Parts(scheduler=pbt))
+    bench.feed(e.DriverStarted(time=0.0, epoch=1))
+    for number in range(3):
+        bench.started(number)
+    bench.reported(2, loss=0.5)
+    bench.ended(2, "failed", Failure(kind="user", message="KeyError: 'width'", rank=1, node="n1"))
+    for number in (0, 1):
+        bench.reported(number, loss=float(number), checkpoint=True)
+    for number in (0, 1):
+        bench.ended(number)
+    assert bench.core.state is ExperimentState.FAILED
+    error = bench.core.experiment.error or ""
+    assert error.startswith("the scheduler raised ZeroDivisionError: division by zero (explore, line ")
+    assert error.endswith("; trial 2, rank 1 on n1: KeyError: 'width'")
+    assert bench.successor().core.experiment.error == error
+
+
+def test_the_error_of_a_search_that_gives_up_names_one_failure_once() -> None:
+    bench = Bench(num_samples=20, limits={"max_concurrent_trials": 1})
+    for number in range(GIVE_UP_AFTER):
+        bench.started(number)
+        # a different line each time: failures that are alike end a search before this
+        failure = Failure(kind="user", message=f"KeyError: {number}", rank=0, traceback=f'File "a.py", line {number}')
+        bench.ended(number, "failed", failure)
+    assert bench.core.state is ExperimentState.FAILED
+    assert bench.core.experiment.error == (
+        "10 trials failed and none has ever reported; the last one: trial 9, rank 0: KeyError: 9"
     )
 
 

@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from tests.api.conftest import app as app
-from tests.api.conftest import checker as checker
 from tests.api.conftest import client as client
 from tests.api.conftest import poked as poked
 from tests.store.examples import T0

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 import tuner
 from tests.api.conftest import app as app
-from tests.api.conftest import checker as checker
 from tests.api.conftest import client as client
 from tests.api.conftest import poked as poked
 from tests.driver.stored import stored_simulation

@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import SPEC, app, checker, client, poked
+from tests.api.conftest import SPEC, app, client, poked
 from tuner.experiment.code import by_value
 from tuner.store import Store
 from tuner.usercode.trainable import by_value as pickled
 
-__all__ = ["app", "checker", "client", "poked"]
+__all__ = ["app", "client", "poked"]
 
 EXPERIMENTS = "/api/v1/experiments"
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import SPEC, app, checker, client, poked
+from tests.api.conftest import SPEC, app, client, poked
 from tests.experiment.code.test_by_value import spec as spec_by_value
 from tests.store.examples import T0, a_report, begin
 from tuner.domain.batch import Batch
@@ -15,7 +15,7 @@ from tuner.experiment.specs.changes import merge_patch
 from tuner.experiment.specs.spec import parse_spec, written
 from tuner.store import ExperimentRecord, Store
 
-__all__ = ["app", "checker", "client", "poked"]
+__all__ = ["app", "client", "poked"]
 
 EXPERIMENTS = "/api/v1/experiments"
 

@@ -13,7 +13,7 @@ import pytest
 import ray.tune
 
 import tuner
-from tests.api.conftest import app, checker, poked, server
+from tests.api.conftest import app, poked, server
 from tests.driver.stored import stored_simulation
 from tests.experiment.analysis.test_lineage import population
 from tests.sdk.test_remote import SPACE as SERVED
@@ -27,7 +27,7 @@ from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, StreamItem
 
-__all__ = ["app", "checker", "driver", "poked", "server"]
+__all__ = ["app", "driver", "poked", "server"]
 
 SPACE = {"x": tuner.uniform(0, 1), "net": {"width": tuner.choice([16, 32])}}
 

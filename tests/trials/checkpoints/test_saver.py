@@ -128,6 +128,47 @@ def test_any_other_directory_is_copied(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "mine" / "weights").exists()
 
 
+@pytest.mark.parametrize("way", ["callable", "temporary", "other"])
+def test_links_are_replaced_by_what_they_point_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("tmp" if way == "other" else "mine")))
+    (tmp_path / "outside").write_text("outside")
+
+    def save(folder: str) -> None:
+        os.makedirs(f"{folder}/epoch=3.ckpt")
+        Path(folder, "epoch=3.ckpt", "shard").write_text("third")
+        os.symlink(f"{folder}/epoch=3.ckpt", f"{folder}/last.ckpt")  # as Lightning does with save_last="link"
+        os.symlink("epoch=3.ckpt/shard", f"{folder}/best")
+        os.symlink(tmp_path / "outside", f"{folder}/data")
+
+    source: Any = save
+    if way != "callable":
+        source = tmp_path / "mine" / "made"
+        save(str(source))
+    committed: list[CheckpointInfo] = []
+    saver = alone(tmp_path / "storage", committed)
+    saver.take(source, 1, 1)
+    (tmp_path / "outside").write_text("changed")
+    saver.drain()
+    with Checkpoint(committed[0].uri, info=committed[0]).as_directory() as found:
+        texts = {
+            name: Path(found, name).read_text() for name in ("epoch=3.ckpt/shard", "last.ckpt/shard", "best", "data")
+        }
+    assert list(texts.values()) == ["third", "third", "third", "outside"]
+
+
+def test_a_checkpoint_with_what_is_no_file_is_refused_by_name(tmp_path: Path) -> None:
+    saver = alone(tmp_path / "storage", [])
+    for make, said in (
+        (lambda path: os.symlink("gone", path), "latest is a symbolic link to gone, which does not exist"),
+        (lambda path: os.symlink(".", path), r"latest is a symbolic link to \., a directory that contains it"),
+        (os.mkfifo, "latest is a pipe, a socket or a device"),
+    ):
+        with pytest.raises(CheckpointError, match=said):
+            saver.take(lambda folder, make=make: make(os.path.join(folder, "latest")), 1, 1)
+    saver.take(fill("weights"), 2, 2)
+    saver.drain()
+
+
 def test_what_is_no_directory(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="a checkpoint must be a directory, or a callable that fills one"):
         alone(tmp_path / "storage", []).take(tmp_path / "nothing", 1, 1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import psutil
 import pytest
 
 
@@ -105,6 +107,21 @@ def test_torch_is_put_back() -> None:
 )
 def test_a_process_with_leftovers_is_not_used_again(trial: str, words: str) -> None:
     assert words in after(trial, check="globals().get('child') and child.kill()")
+
+
+def test_processes_with_a_session_of_their_own_end_with_their_trial(tmp_path: Path) -> None:
+    script = f"sleep 300 & echo $! > {tmp_path}/inner; wait"
+    trial = f"""
+    subprocess.Popen(["sh", "-c", "{script}"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not os.path.exists("{tmp_path}/inner"): pass
+    """
+    assert "outlived its trial" in after(trial)
+    inner = int((tmp_path / "inner").read_text())
+    try:
+        assert not psutil.pid_exists(inner) or psutil.Process(inner).status() == psutil.STATUS_ZOMBIE
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(inner).kill()
 
 
 @pytest.mark.parametrize(

@@ -53,3 +53,39 @@ rendezvous.leave()
 def test_the_group_of_a_rank_alone_gives_way_to_one_that_is_made_by_a_name_taken_early() -> None:
     done = subprocess.run([sys.executable, "-c", OF_ONE_RANK], capture_output=True, text=True, timeout=120)
     assert done.stdout == "world of 1\n", done.stderr
+
+
+OF_A_CYCLE = """
+import os, threading, weakref
+import torch
+from torch import distributed, nn
+from tuner.trials.messages.protocol import RankAssignment
+from tuner.trials.runtime import rendezvous
+from tuner.trials.runtime.hygiene import Baseline
+from tuner.trials.runtime.worker import Rank
+
+rank = Rank(None, wants_torch=False)
+rank._baseline = Baseline()
+rank._baseline.remember_torch()
+alone = RankAssignment(
+    rank=0, world_size=1, local_rank=0, local_world_size=1, node_rank=0, nodes=1, gpus=(), devices=(),
+    channel_address=None, token=b"", backend="gloo",
+)
+freed, by = threading.Event(), []
+for segment in ("first", "second"):  # PyTorch itself keeps the first group with which a DDP model is made
+    rendezvous.join(alone, segment, None, None)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    model.itself = [model]  # only a garbage collection frees it
+    del model
+    if segment == "second":
+        weakref.finalize(distributed.group.WORLD, lambda: (by.append(threading.current_thread().name), freed.set()))
+    assert rank.reset() is None
+assert freed.wait(60)
+print("freed by", *by, flush=True)
+os._exit(0)
+"""
+
+
+def test_the_next_trial_does_not_wait_for_the_destructor_of_a_group_to_which_a_model_refers() -> None:
+    done = subprocess.run([sys.executable, "-c", OF_A_CYCLE], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "freed by tuner-free-groups\n", done.stderr

@@ -87,6 +87,21 @@ def test_every_report_is_numbered_and_only_milestones_wait() -> None:
     ]
 
 
+def test_reports_of_several_threads_are_sent_in_order() -> None:
+    session, memory, shelf = make(lambda n: Verdict(next_milestone=None), first_milestone=None)
+    second = threading.Thread(target=session.report, args=({"loss": 2.0},))
+
+    def save(source: Source, number: int, *_: Any, **__: Any) -> None:
+        if number == 1:
+            second.start()
+            second.join(timeout=0.2)  # without the lock, it makes its report now
+
+    shelf.take = save  # type: ignore[method-assign, assignment]  # the first report takes its time
+    session.report({"loss": 1.0}, checkpoint="a directory")
+    second.join()
+    assert [(report.report_no, report.metrics["loss"]) for report in memory.sent] == [(1, 1.0), (2, 2.0)]
+
+
 def test_a_stop_leaves_by_an_exception_that_user_code_does_not_swallow() -> None:
     running, memory, _ = make(lambda n: Verdict(action="stop", reason="rank 6 of 9"))
     with pytest.raises(LeaveTrial, match="stop: rank 6 of 9"):

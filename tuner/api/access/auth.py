@@ -424,5 +424,6 @@ def _why_refused(credential: Credential | None, required: bool) -> str:
         return "this token is not valid; this service requires no token, so send none"
     wrong = "this token is not valid: it is wrong, expired or revoked" if credential else "a token is needed"
     return (
-        f"{wrong}; create one with `tuner token create` on the service's machine, and send it as Authorization: Bearer"
+        f"{wrong}; create one with `tuner token create` on the service's machine, and send it in the header Authorization: "
+        "Bearer TOKEN, or set TUNER_TOKEN for the command line and the Python client"
     )

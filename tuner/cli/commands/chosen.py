@@ -7,7 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+import tuner
+
 _chosen: dict[str, str | None] = {}
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(tuner.__version__)
+        raise typer.Exit
 
 
 def choose(
@@ -16,6 +24,10 @@ def choose(
         typer.Option(help="use the service at this URL instead of the local database; default: TUNER_ADDRESS"),
     ] = None,
     token: Annotated[str | None, typer.Option(help="token for the service; default: TUNER_TOKEN")] = None,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version of tuner and exit.", callback=_print_version, is_eager=True),
+    ] = False,
 ) -> None:
     """Distributed hyperparameter tuning."""
     _chosen.update(address=address, token=token)

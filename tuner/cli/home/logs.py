@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from tuner.errors import SpecError
 from tuner.experiment.logs import POLL_S, LogReader, trial_logs
@@ -34,17 +35,32 @@ def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQu
             yield from _followed(LogReader(store, settings.home, trial, ordinal, query.rank or 0))
             return
         newest = LogQuery(rank=query.rank, segment=ordinal, tail=query.tail, search=query.search)
-        yield from rank_by_rank(
-            [(log.rank, log.text) for log in trial_logs(store, settings.home, trial, newest)], query
-        )
+        yield from rank_by_rank(trial_logs(store, settings.home, trial, newest), query)
 
 
-def rank_by_rank(logs: Sequence[tuple[int, str]], query: LogQuery) -> Iterator[str]:
-    """Yield the text of each rank in whole lines. Head each with its rank if there are several ranks."""
+class Output(Protocol):
+    """The end of the output of a rank, from the database or from a service."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def start(self) -> int: ...
+
+
+def rank_by_rank(logs: Sequence[Output], query: LogQuery) -> Iterator[str]:
+    """Yield the text of each rank in whole lines. Head each with its rank if there are several ranks.
+
+    A line says how much is missing at the beginning, unless `query` asks for certain lines only.
+    """
     nothing = "no such line" if query.search else "no output"
-    for rank, text in logs:
+    for log in logs:
+        rank, text = log.rank, log.text
         if len(logs) > 1:
             yield f"--- rank {rank}\n"
+        if log.start and query.tail is None and not query.search:
+            yield f"[{log.start:,} earlier bytes are not shown; to see the whole output, add --rank {rank} --follow]\n"
         lines = _lines(text)
         if lines:
             yield lines if lines.endswith("\n") else f"{lines}\n"

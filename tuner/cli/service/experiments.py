@@ -149,10 +149,8 @@ def table(found: list[Row]) -> Iterator[str]:
     """Yield a line for the terminal for each experiment that `rows` returned."""
     for row in found:
         best = "no result" if row["best_value"] is None else f"{row['metric']} {row['best_value']:.6g}"
-        yield (
-            f"{row['created_at'][:19]}  {row['id']}  {row['state']:<10}  {row['trials']:>5} trials  {best:<24}  "
-            f"{row['name']}"
-        )
+        when = row["created_at"][:19].replace("T", " ")
+        yield f"{when}  {row['id']}  {row['state']:<10}  {row['trials']:>5} trials  {best:<24}  {row['name']}"
 
 
 def result(settings: Settings, experiment: str) -> Result:

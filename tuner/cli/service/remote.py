@@ -57,7 +57,7 @@ def logs_of(settings: Settings, called: str, number: int | None, query: LogQuery
             yield from trial.follow_log(query.rank or 0, ordinal)
             return
         found = trial.logs(rank=query.rank, segment=ordinal, tail=query.tail, search=query.search)
-        yield from logs.rank_by_rank([(log.rank, log.text) for log in found], query)
+        yield from logs.rank_by_rank(found, query)
 
 
 def schedule_of(settings: Settings, called: str, number: int | None = None) -> str:

@@ -322,7 +322,9 @@ class Decider:
             yield from self._stop_paused(experiment.finishing)
         while self._has_free_slot():
             if self._hopeless():
-                yield from self._finish(f"{GIVE_UP_AFTER} trials failed and none has ever reported", failed=True)
+                last = self.trials[max(self.trials.in_state(_S.FAILED))]
+                why = f"{GIVE_UP_AFTER} trials failed and none has ever reported; the last one: {last.reason}"
+                yield from self._finish(why, fatal=last.number)
                 return
             if experiment.queue:
                 yield from self._start_wanted(experiment.queue[0])
@@ -445,11 +447,12 @@ class Decider:
         )
         yield d.Note(reason=why, trial=trial.number, warning=True)
 
-    def _finish(self, reason: str, failed: bool = False) -> Iterator[Decision]:
+    def _finish(self, reason: str, fatal: int | None = None) -> Iterator[Decision]:
+        """End the search. `fatal` is the trial whose failure the reason names, if the experiment fails because of it."""
         if never := [name for name in self.experiment.missed if name in self.experiment.unseen]:
             reason += f"; no report had {names(never)}, which stop uses"
         yield from self._stop_paused(reason)
-        yield d.Finish(reason=reason, failed=failed)
+        yield d.Finish(reason=reason, failed=fatal is not None, trial=fatal)
 
     def _stop_paused(self, reason: str) -> Iterator[Decision]:
         for number in self.trials.in_state(_S.PAUSED):

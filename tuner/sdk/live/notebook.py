@@ -9,6 +9,7 @@ import html
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from rich.console import Console
@@ -20,6 +21,9 @@ from tuner.names import printable
 
 ROWS = 30
 """The largest number of rows in a table of trials or experiments. A line below the table counts the other rows."""
+
+MOST_SHOWN = 20
+"""The largest number of parameters of a configuration that are shown on one line."""
 
 _ROW = "border-top:1px solid rgba(128,128,128,.25)"
 _CELL = (
@@ -138,13 +142,14 @@ def number(value: float | None) -> str:
 
 
 def short(params: Mapping[str, Any]) -> str:
-    """Return a configuration as ``lr=0.0123 width=32``."""
-    return printable(
-        " ".join(
-            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={_cut(value)}"
-            for name, value in params.items()
-        )
-    )
+    """Return a configuration as ``lr=0.0123 width=32``. If it is large, its last parameters are only counted."""
+    shown = [
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={_cut(value)}"
+        for name, value in islice(params.items(), MOST_SHOWN)
+    ]
+    if len(params) > MOST_SHOWN:
+        shown.append(f"... ({len(params) - MOST_SHOWN} more)")
+    return printable(" ".join(shown))
 
 
 def _cut(value: Any) -> str:

@@ -60,12 +60,13 @@ def migrate(engine: Engine) -> None:
     except DBAPIError as error:
         raise StoreError(f"cannot open the database {_shown(engine)}: {error.orig}") from error
 
+    # Otherwise Alembic writes a line for each plugin when it is imported, and one for each revision.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     # Alembic takes 0.2 s to import, so it is imported only if there is something to do.
     from alembic import command
     from alembic.config import Config
     from alembic.util import CommandError
 
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # otherwise it writes a line for each revision
     config = Config()
     config.set_main_option("script_location", str(scripts()).replace("%", "%%"))
     with engine.connect() as connection:

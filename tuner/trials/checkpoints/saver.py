@@ -29,7 +29,7 @@ from tuner.domain.keys import checkpoint_id
 from tuner.errors import CheckpointError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
-from tuner.trials.checkpoints.storage import Place, join, move_into, place, private_folder, walk
+from tuner.trials.checkpoints.storage import Place, join, move_into, place, private_folder, replace_links, walk
 from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 
 Files = dict[str, tuple[int, str]]
@@ -134,6 +134,7 @@ class Saver:
                 source = source.path
             if callable(source):
                 source(job.staging)
+                replace_links(job.staging)
             elif isinstance(source, str | os.PathLike):
                 job.elsewhere = take_over(os.fspath(source), job.staging)
             else:
@@ -437,6 +438,7 @@ def take_over(source: str, staging: str) -> str | None:
     if not real.startswith(os.path.realpath(tempfile.gettempdir()) + os.sep):
         shutil.copytree(source, staging, dirs_exist_ok=True)
         return None
+    replace_links(real)
     target, aside = staging, None
     for entry in os.listdir(source):
         origin = os.path.join(source, entry)

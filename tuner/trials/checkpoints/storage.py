@@ -282,6 +282,38 @@ def walk(folder: str) -> list[str]:
     return sorted(found)
 
 
+def replace_links(folder: str) -> None:
+    """Replace symbolic links below a local directory by what they point to, so that the directory can be moved.
+
+    Raise CheckpointError if there is a link to nothing or to a directory around it, or a pipe, a socket or a device.
+    """
+    top = os.path.realpath(folder)
+    for where, folders, names in os.walk(top):
+        for name in folders + names:
+            path = os.path.join(where, name)
+            said, mode = os.path.relpath(path, top), os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                _replace_link(path, said, top)
+            elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise CheckpointError(f"{said} is a pipe, a socket or a device, and a checkpoint cannot contain these")
+
+
+def _replace_link(path: str, said: str, top: str) -> None:
+    source, aside = os.path.realpath(path), f"{path}.tuner-link"
+    if not os.path.exists(source):
+        raise CheckpointError(f"{said} is a symbolic link to {os.readlink(path)}, which does not exist")
+    if os.path.isdir(source):
+        if path.startswith(os.path.join(source, "")):
+            raise CheckpointError(f"{said} is a symbolic link to {os.readlink(path)}, a directory that contains it")
+        shutil.copytree(source, aside)
+    elif source.startswith(os.path.join(top, "")):
+        os.link(source, aside)  # takes no more space
+    else:
+        shutil.copy2(source, aside)
+    os.unlink(path)
+    os.rename(aside, path)
+
+
 def move_into(source: str, target: str, names: Iterable[str] | None = None) -> None:
     """Move these files, by default all, from `source` to `target` on the same filesystem. Replace existing files."""
     for name in walk(source) if names is None else names:

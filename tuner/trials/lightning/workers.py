@@ -81,6 +81,7 @@ class Worker:
             return cloudpickle.loads(payload)(assignment)
         finally:
             rendezvous.leave()
+            rendezvous.free()
             self._modules.note()
             self._store = None
             for tee in self._tee.values():

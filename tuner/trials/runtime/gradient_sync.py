@@ -25,7 +25,7 @@ class GradientSyncCheck:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self._dist = dist
-        self._group = dist.group.WORLD
+        self._group: Any = dist.group.WORLD
         self._begun = self._state()
         self._stepped = False
         self._hook = register_optimizer_step_post_hook(self._note)
@@ -37,13 +37,14 @@ class GradientSyncCheck:
         """
         if not self._stepped:
             return None
-        self.close()
         same = self._begun is not None and self._dist.group.WORLD is self._group and self._state() == self._begun
+        self.close()
         return MESSAGE if same else ""
 
     def close(self) -> None:
-        """Stop watching for steps of optimizers. Repeated calls have no effect."""
+        """Stop watching for steps of optimizers, and drop the process group. Repeated calls have no effect."""
         self._hook.remove()
+        self._group = None
 
     def _note(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._stepped = True

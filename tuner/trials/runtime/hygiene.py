@@ -8,6 +8,7 @@ its worker group is not reused. The user's modules stay imported, with their mod
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,9 @@ class Baseline:
                 return None
             if time.monotonic() >= deadline:
                 if children:
+                    _kill(
+                        pid for pid, _ in children
+                    )  # also those with a session of their own, which survive this process
                     return f"the process {children[0][0]} ({children[0][1][:60]}) outlived its trial"
                 return f"the thread {threads[0].name!r} outlived its trial"
             time.sleep(0.02)
@@ -149,6 +154,16 @@ def _is_idle_pool(thread: threading.Thread) -> bool:
     """Return whether a thread is an idle worker of a `concurrent.futures` pool, which many libraries keep."""
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is not None and frame.f_code.co_filename.endswith("concurrent/futures/thread.py")
+
+
+def _kill(pids: Iterable[int]) -> None:
+    """Kill these processes and all processes that they have started."""
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            for one in [*process.children(recursive=True), process]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
 
 
 def _children() -> list[tuple[int, str]]:

@@ -100,8 +100,8 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     nothing = os.open(os.devnull, os.O_RDWR)
     living: set[int] = set()
-    control.sendall(b'{"ready": true}\n')
     try:
+        control.sendall(b'{"ready": true}\n')
         while os.getppid() == parent:
             readable, _, _ = select.select([control.fileno(), woken], [], [], LOOK_S)
             if woken in readable:

@@ -47,6 +47,7 @@ class _Rendezvous:
 
 _meeting: _Rendezvous | None = None
 _ours: Any = None  # the default process group that `join` has made
+_left: list[Any] = []  # the process groups that `leave` has torn down, until `free` frees their memory
 
 
 def import_torch() -> None:
@@ -168,13 +169,11 @@ def leave() -> None:
     if dist is None or not dist.is_available():
         return
     if dist.is_initialized():
-        grave = [dist.group.WORLD]
+        _left.append(dist.group.WORLD)
         if dist.get_backend() == "gloo":
             with contextlib.suppress(Exception):
-                grave.append(dist.group.WORLD._get_backend(_cpu()))
+                _left.append(dist.group.WORLD._get_backend(_cpu()))
         dist.destroy_process_group()
-        # The destructor of a gloo group waits 20 ms for its threads, so it runs in a separate thread.
-        threading.Thread(target=grave.clear, name="tuner-bury", daemon=True).start()
     if _meeting is not None and not isinstance(_meeting.link, ChannelClient) and hasattr(_meeting.store, "list_keys"):
         # Other ranks may already be joining for the next segment, so delete only the keys of this one. Also delete the
         # keys of init_process_group("env://") in user code, which no rank uses again before this rank has joined.
@@ -182,6 +181,18 @@ def leave() -> None:
         for key in _meeting.store.list_keys():
             if key.startswith(mine) or not key.startswith(OURS):
                 _meeting.store.delete_key(key)
+
+
+def free() -> None:
+    """Free the process groups that `leave` has torn down, in another thread.
+
+    The destructor of a gloo group waits 20 ms for its threads. So call this only after a garbage collection, which drops the
+    references of the training code, such as those of a DDP model. Otherwise the garbage collection would run the destructor.
+    """
+    global _left
+    left, _left = _left, []
+    if left:
+        threading.Thread(target=left.clear, name="tuner-free-groups", daemon=True).start()
 
 
 def _cpu() -> Any:

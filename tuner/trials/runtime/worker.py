@@ -58,7 +58,8 @@ _JOIN_TIMEOUT_S = 120.0
 
 
 CONTROL = (
-    "hold", "release", "progress", "stacks", "data_sets", "start_profile", "stop_profile", "take_profile", "usage", "abandon",
+    "hold", "release", "send_reports", "progress", "stacks", "data_sets", "start_profile", "stop_profile", "take_profile",
+    "usage", "abandon",
 )  # fmt: skip
 """The methods of a rank that answer even while training runs. All other methods run one after another."""
 
@@ -227,6 +228,7 @@ class Rank:
         if self._baseline is not None and self._dirty is None:
             self._modules.note()
             self._dirty = self._baseline.restore()
+        rendezvous.free()
         return self._dirty
 
     # -- while training runs
@@ -243,6 +245,16 @@ class Rank:
         running = self._session_of(segment_id)
         if running is not None:
             running.release(interrupt, milestone)
+
+    def send_reports(self) -> None:
+        """Let no report begin any more, and return once the driver has committed those that were made.
+
+        Called on rank 0 when another rank has failed, before the processes are killed.
+        """
+        segment = self._segment
+        if segment is not None and segment.outbox is not None:
+            segment.session.hold("the segment has failed")
+            segment.outbox.flush()
 
     def progress(self) -> Progress | None:
         segment = self._segment

@@ -204,6 +204,7 @@ class Session:
         self._offered = 0  # the number of the latest report with a callable as its checkpoint
         self._offers_every = 1  # the distance between the last two such reports
 
+        self._reporting = threading.RLock()  # reports of several threads are made one after the other
         self._gate = threading.Condition()
         self._count = 0
         self._milestone = first_milestone
@@ -244,6 +245,10 @@ class Session:
     # -- called by user code
 
     def report(self, metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
+        with self._reporting:
+            self._report(metrics, step, checkpoint)
+
+    def _report(self, metrics: Mapping[str, Any], step: int | None, checkpoint: Source | None) -> None:
         if self._left is not None:
             raise self._left
         step = _own_step(step)

@@ -56,6 +56,18 @@ def raises(config: dict[str, Any]) -> None:
     _wait_for_the_others()
 
 
+def raises_after_reports(config: dict[str, Any]) -> None:
+    made = Path(config["made"])
+    for number in range(1 if _rank() else 4):
+        _report(a=number)
+    if _rank() == 0:
+        made.touch()
+        time.sleep(1000)
+    while not made.exists():
+        time.sleep(0.001)
+    raise ValueError("the other rank has just made three reports more")
+
+
 def raises_everywhere(config: dict[str, Any]) -> None:
     raise KeyError("lr")
 
@@ -160,6 +172,12 @@ def test_a_rank_that_raises(bench: Bench) -> None:
     assert "in raises" in failure.traceback
     assert "tuner/trials" not in failure.traceback, "only the user's frames"
     assert "shapes: 3 x 4" in failure.log_tail
+
+
+def test_the_reports_before_another_rank_raises_are_kept(bench: Bench) -> None:
+    launch = bench.launch(raises_after_reports, 2, scaling=NO_TORCH, params={"made": str(bench.folder / "made")})
+    assert run(bench, launch, {1: Verdict(next_milestone=None)}).rank == 1
+    assert [report.metrics["a"] for report in bench.reports(launch)] == [0, 1, 2, 3]
 
 
 def test_all_ranks_raise(bench: Bench) -> None:

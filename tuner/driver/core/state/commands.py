@@ -102,8 +102,8 @@ def _continue(state: State) -> None:
         return
     if state.state.ended:
         state.state = change_experiment(state.state, _X.RUNNING)
-    state.finishing, state.failing, state.error, state.exhausted = None, False, None, False
-    state.capped = False
+    state.finishing, state.failing, state.fatal, state.error = None, False, None, None
+    state.exhausted, state.capped = False, False
 
 
 def amend(state: State, changes: Mapping[str, Any]) -> None:

@@ -31,15 +31,12 @@ def settle(state: State) -> None:
 
 
 def _why_no_result(state: State, lost: int) -> str | None:
-    """Return the experiment's error: which trials failed, and why there is no best trial."""
-    said = [_failures(state, lost)] if lost else [state.finishing] if state.failing else []
-    return "; ".join(filter(None, [*said, state.standing.why_none()])) or None
+    """Return the experiment's error: why it was ended, which trials failed, and why there is no best trial."""
+    ended = state.finishing if state.failing and (state.fatal is None or lost > 1) else None
+    failures = _failures(state, lost) if lost and (ended is None or state.fatal is None) else None
+    return "; ".join(filter(None, [ended, failures, state.standing.why_none()])) or None
 
 
 def _failures(state: State, count: int) -> str:
     last = [trial for trial in state.trials if trial.state is _S.FAILED][-1].reason
-    if count == 1:
-        return last
-    if state.failing and state.finishing and last in state.finishing:  # `finishing` already names the failure
-        return state.finishing
-    return f"{count} of {len(state.trials)} trials failed; the last one: {last}"
+    return last if count == 1 else f"{count} of {len(state.trials)} trials failed; the last one: {last}"

@@ -77,6 +77,7 @@ class State:
         self.error: str | None = None
         self.finishing: str | None = None  # why no new trial is started; None if trials may start
         self.failing = False  # whether `finishing` is a failure of the whole experiment
+        self.fatal: int | None = None  # the trial whose failure `finishing` names, if it ends the experiment
         self.exhausted = False  # whether the searcher has no more configurations
         self.standing = Standing(spec, searcher.metric_constraints())
         self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
@@ -422,7 +423,7 @@ class State:
             case d.Pause():
                 self._pause(decision)
             case d.Finish():
-                self.finishing, self.failing = decision.reason, decision.failed
+                self.finishing, self.failing, self.fatal = decision.reason, decision.failed, decision.trial
             case d.Note():
                 pass
             case _:

@@ -97,6 +97,8 @@ class Watch:
                 for task in await self._next(pending, min((t for t in due if t is not None), default=None)):
                     pending.discard(task)
                     if (failed := await self._ended(task, tasks[task])) is not None:
+                        if any(tasks[other] == 0 for other in pending):  # rank 0 trains, and its group will be killed
+                            await self._run.ask("send_reports", [0])
                         return failed
                 if pending and (failed := await self._overdue([tasks[task] for task in pending])) is not None:
                     return failed

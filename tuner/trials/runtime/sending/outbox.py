@@ -79,6 +79,11 @@ class Outbox:
             if self._acknowledged < report_no:
                 raise self._error or ReportsLost(f"report {report_no} was never made")
 
+    def flush(self) -> None:
+        """Send the reports that are in the queue now. Return once the driver has committed them."""
+        with self._sending:
+            self._deliver()
+
     def close(self) -> None:
         """Send the reports that are left, and end the thread. Return once the driver has committed them."""
         self._closed = True
@@ -86,8 +91,7 @@ class Outbox:
         try:
             if self._thread is not None:
                 self._thread.join()
-            with self._sending:
-                self._deliver()
+            self.flush()
         finally:
             with self._news:
                 self._ended = True
