@@ -10,7 +10,7 @@ from tuner.driver.core.actions import Action
 
 @dataclass(slots=True)
 class Effects:
-    """The effects of events.
+    """Collects the effects of events.
 
     log: log entries to commit.
     touched: trials whose rows change.
