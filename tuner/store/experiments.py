@@ -65,7 +65,7 @@ _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
 
 SORTED_BY = ("name", "state", "trials", "best", "started", "duration")
-"""What a list of experiments can be sorted by.
+"""A list of experiments can be sorted by these.
 
 trials: the number of trials that have ended. best: the best value of the first objective. duration: only of experiments that have
 ended, because it changes for the others.
