@@ -203,7 +203,9 @@ def test_constants() -> None:
     assert parameter("kind=adam") == ("kind", "adam")
 
 
-@pytest.mark.parametrize("text", ["lr", "=3", "lr=system(1)", "lr=loguniform(1)", "lr=os.system(1)"])
+@pytest.mark.parametrize(
+    "text", ["lr", "=3", "lr=loguniform(1e-4", "lr=system(1)", "lr=loguniform(1)", "lr=os.system(1)"]
+)
 def test_wrong_parameters_are_refused(text: str) -> None:
     with pytest.raises(SpecError):
         parameter(text)

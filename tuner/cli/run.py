@@ -102,7 +102,11 @@ def parameter(text: str) -> tuple[str, Any]:
         raise SpecError(f"expected NAME=VALUE such as lr=loguniform(1e-4,1e-1), got {text!r}", "/space")
     try:
         tree = ast.parse(value.strip(), mode="eval").body
-    except SyntaxError:
+    except SyntaxError as error:
+        if (kind := value.strip().partition("(")[0]) in PRIMITIVES and "(" in value:
+            raise SpecError(
+                f"{text!r} begins with {kind}( but is malformed: {error.msg}", f"/space/{name.strip()}"
+            ) from error
         return name.strip(), value.strip()  # a constant, such as a path
     if not isinstance(tree, ast.Call):
         return name.strip(), _constant(tree, value.strip())

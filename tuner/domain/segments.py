@@ -32,6 +32,7 @@ class SegmentRef(NamedTuple):
 CAUSES = frozenset(
     [
         "exception",
+        "script",
         "no_report",
         "exit",
         "signal",

@@ -244,6 +244,19 @@ def test_the_old_end_of_an_experiment_that_is_about_to_go_on_is_not_shown(sqlite
     assert "ended: all 8 trials ended" in out.getvalue()
 
 
+def test_the_section_of_the_docs_is_named_once_for_several_failures(sqlite_store: Store) -> None:
+    made, epoch, trials = begin(sqlite_store, trials=2)
+    for number, trial in enumerate(trials):
+        trial.state, trial.reason = TrialState.FAILED, f"trial {number}: no such option {number}"
+        trial.failure = Failure(kind="user", cause="script", message=f"no such option {number}")
+    batch = Batch(log=[(6, a_report(0, 1))], trials=trials, summary={"counts": {"failed": 2}})
+    sqlite_store.drivers.commit(made.id, epoch, batch, T0)
+    progress, out = shown(sqlite_store, made.public_id, False)
+    progress.update()
+    assert out.getvalue().count("failed: ") == 2
+    assert out.getvalue().count("What to do: tuner docs script") == 1
+
+
 def test_an_error_that_the_reason_has_is_not_repeated(sqlite_store: Store) -> None:
     made, epoch, trials = begin(sqlite_store, 2)
     error = "trial 1, rank 0: the objective 'acc' is not among the reported metrics: 'accuracy'"

@@ -16,6 +16,7 @@ import pytest
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Report, Verdict
 from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.runtime.errors import describe
 from tuner.trials.runtime.sending.logs import Capture
 from tuner.trials.training import session
 from tuner.trials.training.script import Script, ScriptFailed, filled
@@ -211,6 +212,19 @@ def test_a_failure_has_the_status_and_the_last_lines_of_stderr(tmp_path: Path, b
         script(tmp_path, "import sys; print('loss=1'); print('the GPU is on fire', file=sys.stderr); sys.exit(3)")({})
     with pytest.raises(ScriptFailed, match="was killed by SIGKILL"):
         script(tmp_path, "import os; os.kill(os.getpid(), 9)")({})
+
+
+def test_a_failure_is_described_by_what_the_script_said(tmp_path: Path, begin: Start) -> None:
+    begin()
+    with pytest.raises(ScriptFailed) as caught:
+        script(tmp_path, "import sys; print('usage: x\\nno such option', file=sys.stderr); sys.exit(2)")({})
+    described = describe(caught.value, "")
+    assert (described.type, described.cause) == ("", "script")
+    assert described.message == "train.py ended with exit status 2: no such option"
+    assert described.traceback == "usage: x\nno such option"
+    with pytest.raises(ScriptFailed) as caught:
+        script(tmp_path, "import os; os.kill(os.getpid(), 9)")({})
+    assert describe(caught.value, "").cause == "signal"
 
 
 def test_a_mistake_in_a_report_is_raised_in_the_script(tmp_path: Path, begin: Start) -> None:

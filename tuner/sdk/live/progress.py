@@ -119,6 +119,7 @@ class Progress:
         self._said_budget = self._away = False
         self._failed = 0  # the number of trials at the last update
         self._told: set[str] = set()  # the failures that have been shown
+        self._referred: set[str] = set()  # the lines that name a section of the docs and have been shown
 
     def __enter__(self) -> Progress:
         if self.show and self._area is None and self.console.is_terminal:
@@ -224,8 +225,10 @@ class Progress:
                 self.console.print(Text.assemble(("failed: ", "bold red"), printable(trial.reason)), soft_wrap=True)
                 if text := str(failure.get("traceback") or "").rstrip():
                     self.console.print(Text(printable(text), "dim"), soft_wrap=True)
-                if failure.get("cause") != "exception":  # else the traceback says enough
-                    self.console.print(what_to_do(failure.get("cause")), highlight=False, soft_wrap=True)
+                line = what_to_do(failure.get("cause"))
+                if failure.get("cause") != "exception" and line not in self._referred:  # a traceback says enough
+                    self._referred.add(line)
+                    self.console.print(line, highlight=False, soft_wrap=True)
 
     def _headline(self, record: ExperimentRecord) -> Text:
         counts = ", ".join(f"{n} {state}" for state, n in record.counts.items() if n)

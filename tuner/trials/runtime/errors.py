@@ -11,9 +11,12 @@ from tuner.trials.messages.lost import unavailable_errors
 from tuner.trials.messages.protocol import RankError
 from tuner.trials.runtime import rendezvous
 from tuner.trials.runtime.sending.logs import OWN
+from tuner.trials.training.script import ScriptFailed
 
 
 def describe(error: BaseException, log_tail: str) -> RankError:
+    if isinstance(error, ScriptFailed):
+        return _of_script(error, log_tail)
     return RankError(
         type=type(error).__name__,
         message="; ".join((str(error) or type(error).__name__, *getattr(error, "__notes__", ()))),
@@ -24,6 +27,13 @@ def describe(error: BaseException, log_tail: str) -> RankError:
             isinstance(e, PeerLost) or rendezvous.is_echo(e) for e in (error, error.__cause__) if e is not None
         ),
     )
+
+
+def _of_script(error: ScriptFailed, log_tail: str) -> RankError:
+    """Describe the failure of a script by what it wrote to stderr. Where tuner noticed it would help nobody."""
+    last = error.said.rpartition("\n")[2].strip()
+    message = f"{error.what}: {last}" if last else error.what
+    return RankError(type="", message=message, traceback=error.said, log_tail=log_tail, cause=error.cause)
 
 
 def not_saved(error: Exception) -> RankError:

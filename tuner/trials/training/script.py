@@ -53,7 +53,16 @@ _LAUNCHER = (
 
 
 class ScriptFailed(RuntimeError):
-    """A script's process has failed."""
+    """A script's process has failed.
+
+    what: what happened, in one line.
+    said: the last lines of its stderr.
+    cause: the cause of the trial's failure.
+    """
+
+    def __init__(self, what: str, said: str = "", cause: str = "script") -> None:
+        super().__init__(f"{what}:\n{said}" if said else what)
+        self.what, self.said, self.cause = what, said, cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +305,8 @@ class _Run:
             return
         end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
         said = "\n".join(line for line in self._errors if line.strip())
-        raise ScriptFailed(f"{self._name} {end}" + (f":\n{said}" if said else f" ({shlex.join(self._command)})"))
+        what = f"{self._name} {end}" + ("" if said else f" ({shlex.join(self._command)})")
+        raise ScriptFailed(what, said, "signal" if code < 0 else "script")
 
     def _end(self, process: subprocess.Popen[bytes], patient: bool) -> None:
         """End the script and all processes that it has started, by SIGTERM and then by SIGKILL.

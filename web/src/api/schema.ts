@@ -71,7 +71,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List experiments, newest first. */
+        /** List experiments, newest first or in the order of a column. */
         get: operations["experiments_list_experiments"];
         put?: never;
         /** Create an experiment. A driver starts it. */
@@ -6631,6 +6631,8 @@ export interface operations {
                 archived?: "no" | "yes" | "all";
                 /** @description only experiments of this project */
                 project?: string | null;
+                /** @description name, state, trials (those that have ended), best (the best value of the first objective), started, or duration (of experiments that have ended); with - before it for descending order. Experiments without a value come last */
+                sort?: string | null;
                 /** @description items on a page */
                 page_size?: number;
                 /** @description next_page_token of the previous page */

@@ -38,6 +38,24 @@ def test_three_that_fail_alike_end_the_search_with_that_error() -> None:
     assert bench.successor().core.experiment.error == bench.core.experiment.error
 
 
+def of_script(said: str, trace: str = "") -> Failure:
+    return Failure(kind="user", cause="script", message=f"train.py ended with exit status 2: {said}", traceback=trace)
+
+
+def test_three_scripts_that_end_alike_end_the_search() -> None:
+    wrong = [of_script(f"error: unrecognized arguments: --lrx {lr}") for lr in (0.1, 0.2, 0.3)]
+    bench = fails(Bench(num_samples=20, limits=LIMITS), *wrong)
+    assert bench.core.experiment.error == (
+        "the first 3 trials all failed because train.py ended with exit status 2, before any of them had reported, "
+        "and trial 2: train.py ended with exit status 2: error: unrecognized arguments: --lrx 0.3"
+    )
+    assert place_of(of_script("KeyError: 'lr'", raised().traceback)) == (
+        "train.py ended with exit status 2",
+        "line 12 of /home/me/train.py",
+    )
+    assert place_of(of_script("torch.OutOfMemoryError: CUDA out of memory")) is None
+
+
 def test_three_that_return_without_a_report_end_the_search() -> None:
     silent = Failure(kind="user", cause="no_report", message="the training function returned without a report", rank=0)
     bench = fails(Bench(num_samples=20, limits=LIMITS), silent, silent, silent)

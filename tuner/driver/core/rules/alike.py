@@ -12,25 +12,30 @@ ALIKE = 3
 """The search ends if this many trials fail in the same way before any trial has reported."""
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
-_MEMORY = ("MemoryError", "OutOfMemoryError")
-"""Exceptions after which the next trial may still succeed, because its configuration may need less memory."""
+_MEMORY = ("memoryerror", "out of memory")
+"""Parts of messages after which the next trial may still succeed, because its configuration may need less memory."""
 
 
 def place_of(failure: Failure | None) -> tuple[str, str] | None:
     """Return the kind and the place of a failure, which are the same for all trials that fail because of the same mistake.
 
-    For an exception in the user's code, this is (type of the exception, "line 12 of train.py"); for a function that
-    returned without a report, ("no report", "its end"). Return None if other trials may not fail in the same way: after a
-    lost node, a killed process or lack of memory.
+    For an exception in the user's code, this is (type of the exception, "line 12 of train.py"); for a script, (what happened,
+    the line in its traceback, if it printed one); for a function that returned without a report, ("no report", "its end").
+    Return None if other trials may not fail in the same way: after a lost node, a killed process or lack of memory.
     """
     if failure is not None and failure.kind == "user" and failure.cause == "no_report":
         return "no report", "its end"
-    if failure is None or failure.kind != "user" or failure.cause != "exception":
+    if failure is None or failure.kind != "user" or failure.cause not in ("exception", "script"):
         return None
-    kind = failure.message.partition(":")[0]
+    is_script = failure.cause == "script"
+    # The message of a script ends with its last line of stderr, or with the command in parentheses.
+    kind = re.split(": | \\(" if is_script else ":", failure.message, maxsplit=1)[0]
     frames = _FRAME.findall(failure.traceback)
-    if not frames or kind.rpartition(".")[2] in _MEMORY or "out of memory" in failure.message.lower():
+    lacks_memory = any(sign in failure.message.lower() for sign in _MEMORY)
+    if lacks_memory or not (frames or is_script):
         return None
+    if not frames:
+        return kind, ""
     file, line, _ = frames[-1]
     return kind, f"line {line} of {file}"
 
@@ -52,4 +57,8 @@ def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str 
     kind, where = place
     if failure.cause == "no_report":
         return f"the first {len(ended) + 1} trials all returned without a report"
-    return f"the first {len(ended) + 1} trials all failed with {kind} at {where}, before any of them had reported"
+    if failure.cause == "script":
+        how = f"at {where}" if where else f"because {kind}"
+    else:
+        how = f"with {kind} at {where}"
+    return f"the first {len(ended) + 1} trials all failed {how}, before any of them had reported"

@@ -30,7 +30,16 @@ from tuner.trials.messages.protocol import NotReusable
 log = logging.getLogger(__name__)
 
 _URGENT = ("stop", "cancel")
-_SOUND = ("exception", "spec", "no_report", "checkpoint", "checkpoint_lost", "disk_lost", "checkpoint_unreachable")
+_SOUND = (
+    "exception",
+    "script",
+    "spec",
+    "no_report",
+    "checkpoint",
+    "checkpoint_lost",
+    "disk_lost",
+    "checkpoint_unreachable",
+)
 """Causes of failures after which the processes of a group still run, so that uploads of earlier segments can end."""
 
 
@@ -433,12 +442,14 @@ def _placement(group: Group) -> Mapping[str, Any]:
 def _only_raised(outcome: Outcome, launch: Launch) -> bool:
     """Return whether the worker process can be reused after this failure.
 
-    The failure must be a Python exception before the first report. The worker must be the only rank, since another rank
-    might still wait for it, and must have no GPU, since the error may have broken the GPU's context. Even then, the
-    worker is reused only if its clean-up succeeds.
+    The failure must be a Python exception, or the end of a script, before the first report. The worker must be the only
+    rank, since another rank might still wait for it, and must have no GPU, since the error may have broken the GPU's
+    context. Even then, the worker is reused only if its clean-up succeeds.
     """
     failure, scaling = outcome.failure, launch.scaling
-    if failure is None or failure.kind != "user" or failure.cause != "exception" or outcome.reports:
+    if failure is None or failure.kind != "user" or outcome.reports:
+        return False
+    if failure.cause not in ("exception", "script"):
         return False
     return scaling.num_workers == 1 and not scaling.bundle().get("GPU")
 
