@@ -27,6 +27,7 @@ from tuner.domain.states import ExperimentState, SegmentState, TrialState
 from tuner.domain.trial import Segment
 from tuner.errors import Conflict, NotFound, SpecError
 from tuner.store import CodeRecord, Store
+from tuner.store.experiments import SORTED_BY
 
 
 class TestExperiments:
@@ -101,6 +102,56 @@ class TestExperiments:
         assert store.experiments.page(name="%3").items == ()
         assert len(store.experiments.page(state="pending").items) == 5
         assert store.experiments.page(state="running").items == ()
+
+    @pytest.mark.parametrize("sort", [sign + name for name in SORTED_BY for sign in ("", "-")])
+    def test_lists_in_the_order_of_a_column_in_pages(self, store: Store, sort: str) -> None:
+        values: list[tuple[str, float | None, int]] = [("b", 0.5, 3), ("A", None, 0), ("c", 0.9, 3), ("d", -1e-9, 12)]
+        for at, (name, best, completed) in enumerate(values):
+            made = store.experiments.create(a_spec(name), now=T0)
+            epoch = store.drivers.claim(made.id, "test", 60.0, T0)
+            running = Batch(log=[(1, DriverStarted(time=T0 + 10 - at, epoch=epoch))], state=ExperimentState.RUNNING)
+            store.drivers.commit(made.id, epoch, running, T0 + 10 - at)
+            summary: dict[str, Any] = {"counts": {"completed": completed, "stopped": 1, "running": 50 - at}}
+            summary["best"] = (
+                {"why": "nothing yet"} if best is None else {"trial_number": 0, "value": best, "params": {}}
+            )
+            state = ExperimentState.RUNNING if at == 2 else ExperimentState.COMPLETED
+            log = [(2, Note(reason="still here"))]
+            store.drivers.commit(made.id, epoch, Batch(log=log, state=state, summary=summary), T0 + 20 + 20 * at)
+        seen, token = [], None
+        while True:
+            page = store.experiments.page(page_size=1, sort=sort, page_token=token)
+            seen += [item.name for item in page.items]
+            if (token := page.next_token) is None:
+                break
+        assert seen == [item.name for item in store.experiments.page(sort=sort).items]
+        ascending = {
+            "name": "A b c d",
+            "state": "d A b c",
+            "trials": "A c b d",
+            "best": "d b c A",
+            "started": "d c A b",
+            "duration": "b A d c",
+        }
+        descending = {  # not the reverse: of equal ones, the newest comes first, and what has no value is last
+            "name": "d c b A",
+            "state": "c d A b",
+            "trials": "d c b A",
+            "best": "c b d A",
+            "started": "b A c d",
+            "duration": "d A b c",
+        }
+        orders = descending if sort.startswith("-") else ascending
+        assert seen == orders[sort.removeprefix("-")].split()
+
+    def test_a_column_or_a_token_that_does_not_fit_is_an_error(self, store: Store) -> None:
+        for name in "ab":
+            store.experiments.create(a_spec(name))
+        with pytest.raises(SpecError, match="unknown column; did you mean name"):
+            store.experiments.page(sort="-nam")
+        token = store.experiments.page(sort="name", page_size=1).next_token
+        with pytest.raises(SpecError, match="not a page token for this sort order"):
+            store.experiments.page(sort="-name", page_token=token)
 
     @pytest.mark.parametrize("token", ["", "x", "-1", "9" * 40])
     def test_a_wrong_page_token_is_an_error(self, store: Store, token: str) -> None:
@@ -441,6 +492,15 @@ class TestViews:
         assert store.metrics.best_so_far(made.id, "accuracy", "max") == ([1.0, 4.0, 7.0], [0.3, 0.5, 0.6])
         assert store.metrics.best_so_far(made.id, "accuracy", "min") == ([1.0, 2.0], [0.3, 0.2])
         assert store.metrics.best_so_far(made.id, "nothing", "min") == ([], [])
+
+    def test_best_so_far_leaves_out_reports_that_violate_the_constraints(self, store: Store) -> None:
+        made, epoch, trials = begin(store, 1)
+        log = [
+            (4 + at, dataclasses.replace(a_report(0, 1 + at, accuracy=value), time=T0 + 2 + at))
+            for at, value in enumerate((0.9, 0.5, 0.95, 0.6))
+        ]
+        store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials, infeasible={4, 6}), T0)
+        assert store.metrics.best_so_far(made.id, "accuracy", "max") == ([2.0, 4.0], [0.5, 0.6])
 
 
 class TestCommands:

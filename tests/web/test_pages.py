@@ -59,6 +59,39 @@ def test_what_runs_comes_first_and_several_are_paused_at_once(visit: Open, servi
     expect(page.get_by_role("columnheader", name=re.compile("^running 0, trial"))).to_be_visible()
 
 
+def test_the_list_is_sorted_by_any_value_on_the_service(visit: Open, service: Service) -> None:
+    for at, (name, trials) in enumerate((("wide", 9), ("Narrow", 27), ("deep", 3))):
+        search = Search(service.store, digits(name, trials, seed=at), start=time.time() - 3600 * (at + 1))
+        search.advance(None if name != "deep" else 12, at_once=20)
+    best = {one.name: one.best["value"] for one in service.store.experiments.page().items if one.best}
+    assert len(best) == 3
+    page = visit("/")
+
+    def order(first: str) -> list[str]:
+        expect(page.locator("tbody td:nth-child(2)").first).to_have_text(re.compile(f"^{first}"))
+        return [name.split()[0] for name in page.locator("tbody td:nth-child(2)").all_text_contents()]
+
+    assert order("deep") == ["deep", "Narrow", "wide"], "what runs comes first"
+    head = page.get_by_role("columnheader", name=re.compile("^Best( ▾| ▴)?$"))
+    expect(head).to_have_attribute("aria-sort", "none")
+    page.get_by_role("button", name="Best", exact=True).click()
+    expect(head).to_have_attribute("aria-sort", "descending")
+    descending = sorted(best, key=lambda name: -best[name])
+    assert order(descending[0]) == descending
+    page.get_by_role("button", name="Best", exact=True).click()
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    assert order(descending[-1]) == descending[::-1]
+    page.get_by_role("button", name="Name", exact=True).click()
+    expect(page).to_have_url(re.compile("sort=name"))
+    assert order("deep") == ["deep", "Narrow", "wide"]
+    page.get_by_role("button", name="Name", exact=True).click()
+    page.reload()
+    assert order("wide") == ["wide", "Narrow", "deep"]
+    page.get_by_role("button", name="Name", exact=True).click()
+    assert order("deep") == ["deep", "Narrow", "wide"]
+    expect(page).not_to_have_url(re.compile("sort="))
+
+
 def test_an_archived_experiment_is_found_and_brought_back(visit: Open, service: Service, ended: Search) -> None:
     page = visit("/")
     page.get_by_role("checkbox", name="Select older").check()

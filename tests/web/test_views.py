@@ -13,9 +13,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 
 from tests.web.conftest import Open, Service
-from tests.web.searches import SHAPES, Search, bred, digits, two_objectives
+from tests.web.searches import SHAPES, Search, bred, digits, steady, two_objectives
 from tests.web.test_page import INK, best_of, curves, expect, settled, shot, wait_until
 from tuner.domain.experiment import Limits
+from tuner.domain.states import TrialState
 from tuner.experiment.analysis.neighbours import neighbours
 from tuner.experiment.operations.usecases import amend_experiment
 
@@ -365,6 +366,57 @@ def test_trials_that_report_once_are_shown_by_number_and_parameter(
     shot(page, tmp_path, "history")
     page.get_by_role("button", name="show over time").click()
     expect(page.get_by_role("img", name=re.compile("^Curves of accuracy"))).to_be_visible()
+
+
+def test_the_best_is_the_best_within_the_constraints_wherever_it_is_shown(
+    visit: Open, service: Service, tmp_path: Path
+) -> None:
+    spec = digits(
+        "small models",
+        30,
+        scheduler={"type": "fifo"},
+        max_t=1,
+        search={"type": "tpe", "constraints": {"cost": {"max": 1e-3}}},
+    )
+
+    def costly(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:
+        return {**steady(number, ordinal, params, iteration), "cost": float(params["lr"])}
+
+    search = Search(service.store, spec, start=time.time() - 3600, curve=costly)
+    search.advance(at_once=12)
+    outside = [t for t in search.core.trials if t.feasible is False]
+    best = service.store.experiments.get(search.public_id).best
+    assert best is not None
+    assert max(t.best_value or 0.0 for t in outside) > best["value"], "or this test shows nothing"
+    assert service.store.metrics.best_so_far(search.id, "accuracy", "max")[1][-1] == best["value"]
+    page = visit(f"/experiments/{search.public_id}")
+    first = page.get_by_role("region", name="Trials").get_by_role("row").nth(1)
+    expect(first).to_contain_text(f"{best['value']:.6f}"[:7])
+    legend = f"{30 - len(outside)} completed× {len(outside)} outside the constraints"
+    expect(page.locator("p", has_text="outside the constraints").first).to_have_text(re.compile(legend))
+    shot(page, tmp_path, "constrained")
+
+
+def test_a_switch_leaves_all_but_completed_trials_out_of_every_chart_of_parameters(
+    visit: Open, finished: Search
+) -> None:
+    page = visit(f"/experiments/{finished.public_id}?tab=parameters", height=1000)
+    completed = [t for t in finished.core.trials if t.state is TrialState.COMPLETED]
+    assert 0 < len(completed) < 10
+    parallel = page.get_by_role("group", name=re.compile(f"^Parallel coordinates of {len(finished.core.trials)} "))
+    expect(parallel).to_be_visible()
+    page.get_by_role("switch", name="completed trials only").first.click(force=True)
+    expect(page).to_have_url(re.compile("finished=only"))
+    of = f"of {len(completed)} trials over"
+    expect(page.get_by_role("group", name=re.compile(f"^Parallel coordinates {of}"))).to_be_visible()
+    expect(page.get_by_role("img", name=f"accuracy {of} lr;")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile(f"^{len(completed)} trials by "))).to_be_visible()
+    asked = f"{len(completed)} of the chosen trials have ended with a result; 10 are needed."
+    expect(page.get_by_text(asked)).to_be_visible(timeout=60_000)
+    page.reload()
+    expect(page.get_by_role("group", name=re.compile(f"^Parallel coordinates {of}"))).to_be_visible()
+    page.get_by_role("switch", name="completed trials only").nth(1).click(force=True)
+    expect(parallel).to_be_visible()
 
 
 def test_brushes_on_several_axes_choose_trials_for_table_and_curves(

@@ -86,7 +86,7 @@ def say_outcome(console: Console, result: Result, max_t: int) -> None:
         highlight=False,
     )
     console.print(
-        f"{done} of {full} epochs trained: {1 - done / full:.0%} less than if every trial had run to the end",
+        f"{done} of {full} epochs trained: {100 * (1 - done / full):.0f} % less than if every trial had run to the end",
         highlight=False,
     )
     if result.best_checkpoint is not None:

@@ -191,9 +191,10 @@ class Client:
         tags: str | Sequence[str] | None = None,
         project: str | None = None,
         archived: Literal["no", "yes", "all"] = "no",
+        sort: str | None = None,
         limit: int | None = None,
     ) -> Iterator[schemas.Experiment]:
-        """Yield experiments, newest first.
+        """Yield experiments, newest first or in the order of a column.
 
         Args:
             state: only experiments in this state.
@@ -201,10 +202,11 @@ class Client:
             tags: only experiments with this tag, written as ``key`` or ``key=value``. A list: only those with all of these tags.
             project: only experiments of this project.
             archived: "no": only experiments that are not archived; "yes": only archived ones; "all": both.
+            sort: "name", "state", "trials", "best", "started" or "duration", with "-" before it for descending order.
             limit: yield at most this many.
         """
         tag = [tags] if isinstance(tags, str) else tags
-        params = {"state": state, "name": name, "tag": tag, "project": project, "archived": archived}
+        params = {"state": state, "name": name, "tag": tag, "project": project, "archived": archived, "sort": sort}
         for item in self._items("/experiments", params, limit):
             yield read(schemas.Experiment, item)
 

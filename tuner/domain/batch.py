@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,4 +33,5 @@ class Batch:
     superseded: Mapping[int, int] = field(
         default_factory=dict
     )  # trial -> event_seq of the decision that replaces the trial's earlier decisions that were not carried out
+    infeasible: Set[int] = frozenset()  # event_seq of the reports that violate the constraints
     commands: Sequence[int] = ()  # ids of the command rows that this batch carries out

@@ -326,6 +326,7 @@ class ExperimentLoop:
             summary=core.summary(),
             carried_out=carried_out,
             superseded=superseded,
+            infeasible=out.infeasible,
             commands=commands,
         )
 

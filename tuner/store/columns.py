@@ -6,7 +6,6 @@ the log has grown, only the trials named in its new entries are read again.
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import threading
@@ -21,6 +20,7 @@ from sqlalchemy import Boolean
 
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
+from tuner.store.sql.paging import decoded, encoded
 from tuner.store.sql.tables import JsonText, dumps, trial
 from tuner.store.writing.writer import Cursor
 
@@ -278,11 +278,11 @@ class Sorter:
         order = order[fits[order]]
         total = len(order)
         if token is not None:
-            order = order[_behind(column, numbers, order, sort.startswith("-"), _decoded(token, sort))]
+            order = order[_behind(column, numbers, order, sort.startswith("-"), decoded(token, sort))]
         page = order[:size]
         more = len(order) > size
         last = int(page[-1]) if more else -1
-        following = _encoded(sort, column.value(last), int(numbers[last])) if more else None
+        following = encoded(sort, column.value(last), int(numbers[last])) if more else None
         return numbers[page].tolist(), following, total
 
     def matching(self, cursor: Cursor, experiment: int, where: Sequence[Filter]) -> list[int]:
@@ -338,20 +338,6 @@ def _behind(
     further = keys < key if descending else keys > key
     found: NDArray[np.bool_] = nothing | further | ((keys == key) & after)
     return found
-
-
-def _encoded(sort: str, value: Any, number: int) -> str:
-    return base64.urlsafe_b64encode(dumps([sort, value, number]).encode()).decode()
-
-
-def _decoded(token: str, sort: str) -> tuple[Any, int]:
-    try:
-        made_for, value, number = json.loads(base64.urlsafe_b64decode(token))
-        if made_for != sort or not isinstance(number, int) or not isinstance(value, str | float | int | None):
-            raise ValueError
-    except (ValueError, TypeError):
-        raise SpecError("not a page token for this sort order; use next_page_token", "/page_token") from None
-    return value, number
 
 
 def parsed(where: Sequence[str], state: str | None) -> list[Filter]:

@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec
 
-from sqlalchemy import ColumnElement, Connection, Select, Text, case, func, select, true, type_coerce
+from sqlalchemy import JSON, ColumnElement, Connection, Select, Text, case, cast, func, select, true, type_coerce
 
 from tuner.domain.experiment import DEFAULT_PROJECT, SECTIONS, SPEC_VERSION, Spec
-from tuner.domain.states import ExperimentState
+from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Conflict, NotFound, SpecError, Stale
+from tuner.names import did_you_mean
 from tuner.store import removal
 from tuner.store.code import put
 from tuner.store.commands import adopt_ended, insert
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
 from tuner.store.sql.database import Database, Share, at
-from tuner.store.sql.paging import number, page
+from tuner.store.sql.paging import behind, decoded, encoded, number, page
 from tuner.store.sql.tables import JsonText, dumps, experiment
 from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
@@ -62,6 +63,13 @@ _READ = "SELECT changes, revision, spec FROM experiment WHERE id = ?"
 _CHANGE = "UPDATE experiment SET changes = ?, revision = revision + 1, name = ?, tags = ? WHERE id = ? AND revision = ?"
 _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
+
+SORTED_BY = ("name", "state", "trials", "best", "started", "duration")
+"""A list of experiments can be sorted by these.
+
+trials: the number of trials that have ended. best: the best value of the first objective. duration: only of experiments that have
+ended, because it changes for the others.
+"""
 
 Creation = Share[ExperimentRecord | str]
 """The work that inserts an experiment. Its result is the record, or the id of an experiment with the same idempotency key."""
@@ -218,10 +226,11 @@ class Experiments:
         project: str | None = None,
         tags: Sequence[str] = (),
         archived: bool | None = False,
+        sort: str | None = None,
         page_size: int = 50,
         page_token: str | None = None,
     ) -> Page[ExperimentRecord]:
-        """Return a page of experiments, newest first.
+        """Return a page of experiments, newest first or in the order of a column.
 
         Args:
             state: only experiments in this state.
@@ -229,10 +238,11 @@ class Experiments:
             project: only experiments of this project.
             tags: only experiments that have all of these tags, each "key" or "key=value".
             archived: True: only archived experiments. False: only experiments that are not archived. None: all.
+            sort: a name in SORTED_BY, with "-" before it for descending order. Experiments without a value come last.
             page_size: the largest number of experiments on the page.
             page_token: `next_token` of the previous page.
         """
-        query = self._shown().order_by(experiment.c.id.desc())
+        query = self._shown()
         if project is not None:
             query = query.where(experiment.c.project == project)
         if state is not None:
@@ -245,10 +255,53 @@ class Experiments:
             )
         for tag in tags:
             query = query.where(self._has(tag))
+        if sort is not None:
+            return self._sorted(query, sort, page_size, page_token)
         if page_token is not None:
             query = query.where(experiment.c.id < number(page_token))
         with self._database.read() as connection:
-            return page(connection, query, page_size, record, lambda found: found.id)
+            return page(connection, query.order_by(experiment.c.id.desc()), page_size, record, lambda found: found.id)
+
+    def _sorted(self, query: Select[Any], sort: str, size: int, token: str | None) -> Page[ExperimentRecord]:
+        column, descending = self._sort_key(sort.removeprefix("-")), sort.startswith("-")
+        if token is not None:
+            query = query.where(behind(column, descending, experiment.c.id, decoded(token, sort)))
+        ordered = query.add_columns(column.label("sort_key")).order_by(
+            column.is_(None), column.desc() if descending else column, experiment.c.id.desc()
+        )
+        with self._database.read() as connection:
+            rows = connection.execute(ordered.limit(size + 1)).mappings().all()
+        read = [dict(row) for row in rows]
+        keys = [row.pop("sort_key") for row in read]
+        found = [record(row) for row in read[:size]]
+        following = encoded(sort, keys[size - 1], found[-1].id) if len(read) > size else None
+        return Page(tuple(found), following)
+
+    def _sort_key(self, name: str) -> ColumnElement[Any]:
+        """Return the SQL expression for the name of a column in the list."""
+        c = experiment.c
+        match name:
+            case "name":
+                return func.lower(c.name)
+            case "state":
+                return type_coerce(c.state, Text)
+            case "started":
+                return func.coalesce(c.started_at, c.created_at)
+            case "duration":
+                return c.ended_at - c.started_at
+            case "best":
+                best: ColumnElement[Any] = self._json(c.best)["value"].as_float()
+                return best
+            case "trials":
+                counts = self._json(c.counts)
+                ended = [func.coalesce(counts[str(one)].as_integer(), 0) for one in TrialState if one.ended]
+                return sum(ended[1:], start=ended[0])
+            case _:
+                raise SpecError(f"unknown column{did_you_mean(name, SORTED_BY) or ''}", "/sort")
+
+    def _json(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Return a column with JSON text as JSON. SQLite has no type for it and reads the text itself."""
+        return type_coerce(column, JSON) if self._database.backend == "sqlite" else cast(column, JSON)
 
     def with_a_best(self, project: str, looked_at: int) -> Iterator[ExperimentRecord]:
         """Iterate over the experiments that have a best trial and all of their points, newest first.

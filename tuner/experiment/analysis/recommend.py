@@ -146,7 +146,8 @@ def _summary(best: Option | None, options: Sequence[Option]) -> str:
     if not options:
         return "no experiment could be replayed: run one with scheduler='fifo', which trains all trials to the end, and try again"
     if best is None:
-        return f"none of {len(options)} schedulers would have saved training without losing more than {TOLERANCE:.0%} on average"
+        most = f"{100 * TOLERANCE:.0f} % on average"
+        return f"none of {len(options)} schedulers would have saved training without losing more than {most}"
     count = len(best.experiments)
     over = "1 experiment" if count == 1 else f"{count} experiments"
     saved = _shown(best.saved)
@@ -155,9 +156,9 @@ def _summary(best: Option | None, options: Sequence[Option]) -> str:
 
 def _shown(estimate: Estimate) -> str:
     if estimate.interval is None:
-        return f"{estimate.mean:.0%}"
+        return f"{100 * estimate.mean:.0f} %"
     low, high = estimate.interval
-    return f"{estimate.mean:.0%} (95 % interval: {low:.0%} to {high:.0%})"
+    return f"{100 * estimate.mean:.0f} % (95 % interval: {100 * low:.0f} % to {100 * high:.0f} %)"
 
 
 def _t95(degrees: int) -> float:

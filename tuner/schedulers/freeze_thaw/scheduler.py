@@ -362,7 +362,7 @@ class FreezeThawScheduler(Scheduler):
         if winner.trial is not None:
             return Resume(trial=winner.trial, reason=self._reasons.resumed(winner))
         if self._draw("random") < self.random_share and not self._cube.discrete:
-            why = f"started: chosen without the model, as {self.random_share:.0%} of the new configurations are"
+            why = f"started: chosen without the model, as {100 * self.random_share:.0f} % of the new configurations are"
             return self._spread(trials, count, why)
         assert winner.point is not None
         said = self._learned.in_words(self._learned.judged(self._observed.results(self.state, trials), self._cube))

@@ -65,7 +65,8 @@ class ExpectedImprovementStopper(Stopper):
         objective = self.context.objective
         hours = f"{shown(self.hours)} more {'GPU hours' if self.context.gpus else 'hours of training'}"
         more = f"{hours} would improve {objective.metric} by {gain.mean:.3g} on average"
-        best = f"the best value is {reported(objective, state.score[-1])}, and the chance of a better one is {gain.chance:.0%}"
+        chance = f"the chance of a better one is {100 * gain.chance:.0f} %"
+        best = f"the best value is {reported(objective, state.score[-1])}, and {chance}"
         return f"{more}, which is below {shown(self.least)}; {best}"
 
     def _gain(self) -> Gain | None:

@@ -315,7 +315,8 @@ class Writer:
                 before = len(points)
                 self._add_points(cursor, points, segment, entry)
                 self._pyramid.add(cursor, segment, entry.report_no, points[before:])
-                self._add_best(best, seq, entry)
+                if seq not in batch.infeasible:
+                    self._add_best(best, seq, entry)
                 reporting.add(segment)
                 payload: dict[str, Any] = {} if entry.step is None else {"step": entry.step}
                 if entry.checkpoint is not None:

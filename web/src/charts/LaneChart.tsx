@@ -137,7 +137,8 @@ export function LaneChart({ lanes, source, metric, mode, by, log, selected, onSe
       </svg>
       <Legend
         shades={shades}
-        name={by !== null ? `${by}${shades.log ? " (log scale)" : ""}` : `rank of a bar by its last ${metric}`}
+        name={`${by ?? `last ${metric} of a bar`}${shades.log ? " (log scale)" : ""}`}
+        say={by === null ? written : param}
         theme={theme}
       />
       <p className={classes.caption} aria-live="polite">
@@ -157,14 +158,21 @@ function wordsOf({ trial, from, to, kept, score, params }: Piece, metric: string
   return `Trial ${trial}, ${where}${given}: ${metric} ${written(score)} at the end${params ? `; ${config(params)}` : ""}`;
 }
 
-function Legend({ shades: { ends, values }, name, theme }: { shades: Shades; name: string; theme: "light" | "dark" }) {
+interface LegendProps {
+  shades: Shades;
+  name: string;
+  say: (value: number) => string;
+  theme: "light" | "dark";
+}
+
+function Legend({ shades: { ends, values }, name, say, theme }: LegendProps) {
   const scale = [0, 0.25, 0.5, 0.75, 1].map((share) => colourAt(share, theme)).join(", ");
   return (
     <p className={classes.shades}>
       <span>{name}:</span>
       {ends && (
         <span>
-          {param(ends[0])} <i style={{ background: `linear-gradient(to right, ${scale})` }} /> {param(ends[1])}
+          {say(ends[0])} <i style={{ background: `linear-gradient(to right, ${scale})` }} /> {say(ends[1])}
         </span>
       )}
       {values.map(([value, share]) => (

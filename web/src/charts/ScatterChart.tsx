@@ -43,7 +43,7 @@ const REACH = 12;
 /** How much of its colour a cell of the heat map keeps that no finished trial is near to. */
 const FAINT = 0.3;
 
-/** A point for each trial, in the colour of its rank; hollow if the trial has not trained to its end. */
+/** A point for each trial, in the colour of its rank; hollow if the trial has not trained to its end, a cross if it is infeasible. */
 export function ScatterChart(props: ScatterChartProps) {
   const { dots, across, up, trials, metric, steps, heat, height, label } = props;
   const { rank, colours, only, selected, pointed, onSelect, onPoint } = props;
@@ -94,9 +94,16 @@ export function ScatterChart(props: ScatterChartProps) {
       const chosen = only === null || only.has(dot.number);
       const own = colours.get(dot.number);
       context.globalAlpha = chosen ? 0.9 : 0.12;
+      const colour = own ?? shades[shade(shareOfRank(rank.get(dot.number), ranked))]!;
+      if (!dot.feasible) {
+        cross(context, px(dot.x), py(dot.y), own ? 4.5 : 3.2);
+        context.strokeStyle = colour;
+        context.lineWidth = 1.6;
+        context.stroke();
+        continue;
+      }
       context.beginPath();
       context.arc(px(dot.x), py(dot.y), own ? 5 : heat && dot.finished ? 4.2 : 3.2, 0, 2 * Math.PI);
-      const colour = own ?? shades[shade(shareOfRank(rank.get(dot.number), ranked))]!;
       const paper = theme === "dark" ? "#16181d" : "#ffffff";
       context.fillStyle = dot.finished ? colour : paper;
       context.fill();
@@ -234,4 +241,12 @@ function pictureOf({ columns, rows, shares, sure }: Heat, shades: readonly strin
 
 function short(text: string): string {
   return text.length > 10 ? `${text.slice(0, 9)}…` : text;
+}
+
+function cross(context: CanvasRenderingContext2D, x: number, y: number, size: number): void {
+  context.beginPath();
+  context.moveTo(x - size, y - size);
+  context.lineTo(x + size, y + size);
+  context.moveTo(x - size, y + size);
+  context.lineTo(x + size, y - size);
 }

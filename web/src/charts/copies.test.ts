@@ -73,11 +73,13 @@ describe("the call of a view", () => {
     );
     expect(asCurl(decisions, AT)).toContain("'kind=stop' --data-urlencode 'kind=fail'");
     expect(decisionsCall("exp_1", { kind: [], text: "", trial: undefined }).python).toContain(".decisions()");
-    const none = { state: "", name: "", tag: "", project: "", archived: false };
+    const none = { state: "", name: "", tag: "", project: "", archived: false, sort: "" };
     expect(experimentsCall(none).python).toBe("list(client.experiments())");
-    const some = experimentsCall({ ...none, tag: "team=vision", archived: true });
-    expect(some.python).toBe('list(client.experiments(tags="team=vision", archived="yes"))');
-    expect(asCurl(some, AT)).toContain("'tag=team=vision' --data-urlencode 'archived=yes'");
+    const some = experimentsCall({ ...none, tag: "team=vision", archived: true, sort: "-best" });
+    expect(some.python).toBe('list(client.experiments(sort="-best", tags="team=vision", archived="yes"))');
+    expect(asCurl(some, AT)).toContain(
+      "'sort=-best' --data-urlencode 'tag=team=vision' --data-urlencode 'archived=yes'",
+    );
     expect(trialsCall("exp_1", [], "-best_value").python).toContain('.trials(sort="-best_value")');
   });
 

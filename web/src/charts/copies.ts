@@ -108,9 +108,10 @@ export function experimentsCall(filters: {
   tag: string;
   project: string;
   archived: boolean;
+  sort: string;
 }): Call {
-  const { state, name, tag, project, archived } = filters;
-  const shared = { state: orNull(state), name: orNull(name), project: orNull(project) };
+  const { state, name, tag, project, archived, sort } = filters;
+  const shared = { state: orNull(state), name: orNull(name), project: orNull(project), sort: orNull(sort) };
   const hidden = archived ? "yes" : null;
   const python = `list(client.experiments(${args({ ...shared, tags: orNull(tag), archived: hidden })}))`;
   const query = { ...shared, tag: orNull(tag), archived: hidden };

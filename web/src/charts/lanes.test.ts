@@ -89,12 +89,19 @@ describe("the lanes of a population", () => {
     expect([...ancestry(lanes, circle, 1).keys()].sort()).toEqual(["1.2", "2.2"]);
   });
 
-  it("are coloured by the place of a score among all", () => {
+  it("are coloured by the size of their score", () => {
     const { share, ends } = shadesOfScores(lanes.pieces, "max");
     const at = (score: number) => share({ score } as Bar);
-    expect([at(0), at(0.95)].map((one) => Math.round(one! * 100))).toEqual([0, 100]);
+    expect([at(0), at(0.475), at(0.95)].map((one) => Math.round(one! * 100))).toEqual([0, 50, 100]);
     expect(shadesOfScores(lanes.pieces, "min").share({ score: 0.95 } as Bar)).toBe(0);
     expect(ends).toEqual([0, 0.95]);
+  });
+
+  it("are coloured on a log scale if scores differ by orders of magnitude", () => {
+    const losses = [1000, 10, 0.1].map((score) => ({ score }) as Bar);
+    const { share, ends, log } = shadesOfScores(losses, "min");
+    expect(losses.map(share).map((one) => Math.round(one! * 100))).toEqual([0, 50, 100]);
+    expect([ends, log]).toEqual([[1000, 0.1], true]);
   });
 
   it("are coloured by a parameter of their segments", () => {

@@ -146,18 +146,33 @@ export interface Shades {
   values: [string, number][];
 }
 
-/** Shade the pieces by the rank of their last value: 1 for the best. */
+/** From this ratio of the largest to the smallest value on, scores are shaded on a log scale. */
+const DECADES = 100;
+
+/** Shade the pieces by their last value: 1 for the best. */
 export function shadesOfScores(pieces: readonly Piece[], mode: "min" | "max"): Shades {
-  const sorted = pieces
-    .map((piece) => piece.score)
-    .filter((score): score is number => score !== null && Number.isFinite(score));
-  sorted.sort((a, b) => (mode === "max" ? a - b : b - a));
-  const place = new Map(sorted.map((score, i) => [score, sorted.length < 2 ? 1 : i / (sorted.length - 1)]));
+  const known = pieces.flatMap(({ score }) => (score !== null && Number.isFinite(score) ? [score] : []));
+  if (known.length === 0) return { share: () => null, ends: null, values: [] };
+  const [low, high] = [Math.min(...known), Math.max(...known)];
+  const log = low > 0 && high / low >= DECADES;
+  const place = placeBetween(low, high, log);
   return {
-    share: ({ score }) => (score === null ? null : (place.get(score) ?? 0)),
-    ends: sorted.length === 0 ? null : [sorted[0]!, sorted[sorted.length - 1]!],
+    share: ({ score }) => {
+      if (score === null) return null;
+      if (!Number.isFinite(score)) return 0;
+      return mode === "max" || low === high ? place(score) : 1 - place(score);
+    },
+    ends: mode === "max" ? [low, high] : [high, low],
+    log,
     values: [],
   };
+}
+
+/** Return the function that maps a value to its place between two others, from 0 to 1; 1 if they are equal. */
+function placeBetween(low: number, high: number, log: boolean): (value: number) => number {
+  const scale = log ? Math.log : (value: number) => value;
+  const width = scale(high) - scale(low);
+  return (value) => (width > 0 ? (scale(value) - scale(low)) / width : 1);
 }
 
 /**
@@ -171,9 +186,8 @@ export function shadesOfParam(pieces: readonly Piece[], name: string, logarithmi
   if (numbers.length > 0 && numbers.length === known.length) {
     const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
     const log = low > 0 && (logarithmic ?? high / low >= 10);
-    const scale = log ? Math.log : (value: number) => value;
-    const width = scale(high) - scale(low);
-    const share = (value: number) => (width > 0 ? (scale(value) - scale(low)) / width : 0.5);
+    const place = placeBetween(low, high, log);
+    const share = (value: number) => (low === high ? 0.5 : place(value));
     return {
       share: (piece) => (typeof of(piece) === "number" ? share(of(piece) as number) : null),
       ends: [low, high],

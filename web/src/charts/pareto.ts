@@ -10,12 +10,12 @@ export interface Point {
   values: number[];
 }
 
-/** Trials whose last report has every objective. */
+/** Trials within the constraints whose last report has every objective. */
 export function pointsOf(trials: readonly Trial[], objectives: readonly Objective[]): Point[] {
   const found: Point[] = [];
   for (const trial of trials) {
     const values = objectives.map(({ metric }) => trial.last[metric]);
-    if (values.every((value) => typeof value === "number" && Number.isFinite(value)))
+    if (trial.feasible !== false && values.every((value) => typeof value === "number" && Number.isFinite(value)))
       found.push({ number: trial.number, values: values as number[] });
   }
   return found;

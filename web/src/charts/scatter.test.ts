@@ -28,8 +28,8 @@ describe("points of trials", () => {
 
   it("lie on log axes, and leave out trials without a value of the objective", () => {
     expect(dotsOf(some, lr!, loss!)).toEqual([
-      { number: 0, x: 0, y: 0, finished: true },
-      { number: 1, x: 1, y: 1, finished: false },
+      { number: 0, x: 0, y: 0, finished: true, feasible: true },
+      { number: 1, x: 1, y: 1, finished: false, feasible: true },
     ]);
   });
 
@@ -62,23 +62,31 @@ describe("the best so far by number", () => {
       [1, 0.9],
     ]);
   });
+
+  it("leaves out what violates the constraints", () => {
+    const some = [made(0, {}, 0.7), made(1, {}, 0.9, { feasible: false }), made(2, {}, 0.8, { feasible: true })];
+    expect(bestByNumber(some, "max")).toEqual([
+      [0, 0.7],
+      [2, 0.8],
+    ]);
+  });
 });
 
 describe("the means between trials", () => {
   const numbers = { columns: 25, rows: 1, categoriesAcross: null, categoriesUp: null };
 
   it("are near a trial its own share, between two of them their mean, and empty far away", () => {
-    const dots = [0.02, 0.22, null].map((x, number) => ({ number, x, y: 0.5, finished: true }));
+    const dots = [0.02, 0.22, null].map((x, number) => ({ number, x, y: 0.5, finished: true, feasible: true }));
     const { shares } = heatOf(dots, (number) => number, numbers);
     expect(shares[0]!).toBeLessThan(0.15);
     expect(shares[5]!).toBeGreaterThan(0.85);
     expect(shares[20]).toBeNull();
-    const two = [0.4, 0.6].map((x, number) => ({ number, x, y: 0.5, finished: true }));
+    const two = [0.4, 0.6].map((x, number) => ({ number, x, y: 0.5, finished: true, feasible: true }));
     expect(heatOf(two, (number) => number, { ...numbers, columns: 1 }).shares[0]).toBeCloseTo(0.5, 9);
   });
 
   it("are sure near finished trials, and not near those that were stopped early", () => {
-    const dots = [0.1, 0.9].map((x, number) => ({ number, x, y: 0.5, finished: number === 0 }));
+    const dots = [0.1, 0.9].map((x, number) => ({ number, x, y: 0.5, finished: number === 0, feasible: true }));
     const { sure } = heatOf(dots, () => 1, numbers);
     expect(sure[2]!).toBeGreaterThan(0.99);
     expect(sure[22]!).toBeLessThan(0.01);
@@ -86,7 +94,7 @@ describe("the means between trials", () => {
   });
 
   it("do not mix the trials of two categories", () => {
-    const dots = [0.25, 0.75].map((x, number) => ({ number, x, y: 0.5, finished: true }));
+    const dots = [0.25, 0.75].map((x, number) => ({ number, x, y: 0.5, finished: true, feasible: true }));
     const { shares } = heatOf(dots, (number) => number, { ...numbers, columns: 20, categoriesAcross: 2 });
     expect(shares.slice(5, 10)).toEqual([0, 0, 0, 0, 0]);
     expect(shares.slice(10, 15)).toEqual([1, 1, 1, 1, 1]);

@@ -11,6 +11,8 @@ export interface Dot {
   y: number | null;
   /** False for a trial that was stopped early or still trains: its value is that of fewer iterations. */
   finished: boolean;
+  /** False for a trial whose result violates the constraints. */
+  feasible: boolean;
 }
 
 /** Return true if a trial has trained to its end, so that its value can be compared with those of others that have. */
@@ -30,7 +32,8 @@ export function dotsOf(
   return trials.flatMap((trial) => {
     const y = positionOf(up, valueOf(trial, up));
     if (y === null && up.objective) return [];
-    return [{ number: trial.number, x: positionOf(across, valueAcross(trial)), y, finished: isFinished(trial) }];
+    const [finished, feasible] = [isFinished(trial), trial.feasible !== false];
+    return [{ number: trial.number, x: positionOf(across, valueAcross(trial)), y, finished, feasible }];
   });
 }
 
@@ -54,11 +57,11 @@ export function marksOf(dimension: Dimension, pixels: number, horizontal = false
   });
 }
 
-/** The best value after each trial, in the order of their numbers: a point for each improvement. */
+/** The best value after each trial within the constraints, in the order of their numbers: a point for each improvement. */
 export function bestByNumber(trials: readonly Trial[], mode: "min" | "max"): [number, number][] {
   const steps: [number, number][] = [];
-  for (const { number, best_value: value } of [...trials].sort((a, b) => a.number - b.number)) {
-    if (value === null || !Number.isFinite(value)) continue;
+  for (const { number, best_value: value, feasible } of [...trials].sort((a, b) => a.number - b.number)) {
+    if (feasible === false || value === null || !Number.isFinite(value)) continue;
     const best = steps[steps.length - 1]?.[1];
     if (best === undefined || (mode === "max" ? value > best : value < best)) steps.push([number, value]);
   }

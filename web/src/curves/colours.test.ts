@@ -80,6 +80,8 @@ describe("ranks", () => {
       [4, 4],
     ]);
     expect(ranks(trials, "min").get(4)).toBe(1);
+    const constrained = trials.map((trial, i) => ({ ...trial, feasible: i > 0 }));
+    expect(ranks(constrained, "max").get(trials[0]!.number)).toBe(ranks(trials, "max").size);
   });
 
   it("turns into shares from 1 for the best to 0 for the last", () => {

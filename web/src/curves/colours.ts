@@ -53,17 +53,23 @@ export function palette(theme: Theme): string[] {
 export interface Ranked {
   number: number;
   best_value: number | null;
+  feasible?: boolean | null;
 }
 
-/** 1-based rank by best value; equal values share a rank; trials without a value have none. */
+/**
+ * 1-based rank by best value; equal values share a rank; trials without a value have none. Trials that violate the constraints
+ * come after all others.
+ */
 export function ranks(trials: readonly Ranked[], mode: "min" | "max"): Map<number, number> {
   const sign = mode === "max" ? -1 : 1;
   const valued = trials.filter((t) => t.best_value !== null && Number.isFinite(t.best_value));
-  valued.sort((a, b) => sign * (a.best_value! - b.best_value!) || a.number - b.number);
+  const outside = (t: Ranked) => Number(t.feasible === false);
+  valued.sort((a, b) => outside(a) - outside(b) || sign * (a.best_value! - b.best_value!) || a.number - b.number);
   const rank = new Map<number, number>();
   valued.forEach((trial, i) => {
     const before = valued[i - 1];
-    rank.set(trial.number, before && before.best_value === trial.best_value ? rank.get(before.number)! : i + 1);
+    const tie = before && before.best_value === trial.best_value && outside(before) === outside(trial);
+    rank.set(trial.number, tie ? rank.get(before.number)! : i + 1);
   });
   return rank;
 }

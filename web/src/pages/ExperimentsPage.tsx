@@ -1,7 +1,7 @@
 import { Anchor, Button, Select, Skeleton, TextInput } from "@mantine/core";
 import { useDebouncedCallback } from "@mantine/hooks";
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { Fragment, useState } from "react";
 import { Link, useNavigate, useSearchParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
@@ -24,6 +24,28 @@ import { bundleOf } from "./room";
 
 const STATES: ExperimentState[] = ["running", "pending", "paused", "completed", "failed", "cancelled"];
 
+/** The columns that the service sorts by: its names, their titles, and whether they begin with the largest value. */
+const SORTED_BY = {
+  state: { title: "State", descending: false },
+  name: { title: "Name", descending: false },
+  trials: { title: "Trials ended", descending: true },
+  best: { title: "Best", descending: true },
+  started: { title: "Started", descending: true },
+  duration: { title: "duration", descending: true },
+} as const;
+type SortedBy = keyof typeof SORTED_BY;
+
+/** Return the order after a click on a column: its usual order, then the opposite one, and then the list's own. */
+export function nextSort(sort: string, column: SortedBy): string {
+  const { descending } = SORTED_BY[column];
+  const [usual, opposite] = descending ? [`-${column}`, column] : [column, `-${column}`];
+  return sort === usual ? opposite : sort === opposite ? "" : usual;
+}
+
+function isSorted(text: string): boolean {
+  return text.replace(/^-/, "") in SORTED_BY;
+}
+
 export default function ExperimentsPage() {
   useTitle("Experiments");
   const [search, setSearch] = useSearchParams();
@@ -33,6 +55,8 @@ export default function ExperimentsPage() {
   const tag = search.get("tag") ?? "";
   const project = search.get("project") ?? "";
   const archived = search.get("archived") === "yes";
+  const wanted = search.get("sort") ?? "";
+  const sort = isSorted(wanted) ? wanted : "";
   const filter = (key: string, value: string) =>
     setSearch(
       (old) => {
@@ -50,9 +74,10 @@ export default function ExperimentsPage() {
     ...(tag ? { tag: [tag] } : {}),
     ...(project ? { project } : {}),
     ...(archived ? { archived: "yes" as const } : {}),
+    ...(sort ? { sort } : {}),
   };
   const query = useInfiniteQuery({
-    queryKey: [...keys.experiments, state, name, tag, project, archived],
+    queryKey: [...keys.experiments, state, name, tag, project, archived, sort],
     queryFn: ({ pageParam, signal }) =>
       api.experiments(
         {
@@ -68,16 +93,16 @@ export default function ExperimentsPage() {
     refetchInterval: 2000,
     placeholderData: (old) => old,
   });
-  // Running experiments come first, however old they are. With a filter of states, all are in the order of time.
+  // Running experiments come first, however old they are. With a filter of states or an order, all are in that order.
   const running = useQuery({
     queryKey: [...keys.experiments, "first", name, tag, project],
     queryFn: ({ signal }) => api.experiments({ state: "running", page_size: 50, ...narrowed }, signal),
-    enabled: !state && !archived,
+    enabled: !state && !archived && !sort,
     refetchInterval: 2000,
     placeholderData: (old) => old,
   });
   const listed = query.data?.pages.flatMap((page) => page.items) ?? [];
-  const experiments = state || archived ? listed : runningFirst(running.data?.items ?? [], listed);
+  const experiments = state || archived || sort ? listed : runningFirst(running.data?.items ?? [], listed);
   const [ticked, setTicked] = useState<ReadonlySet<string>>(new Set());
   const chosen = experiments.filter((one) => ticked.has(one.id));
   const tick = (id: string, on: boolean) => {
@@ -90,6 +115,7 @@ export default function ExperimentsPage() {
   const best = chosen.flatMap((one) => one.best?.trial_id ?? []);
   const now = useNow(experiments.some((one) => !experimentEnded(one.state)));
 
+  const order = { sort, onSort: (column: SortedBy) => filter("sort", nextSort(sort, column)) };
   const empty = query.isSuccess && experiments.length === 0;
   if (empty && !state && !name && !tag && !project && !archived) return <FirstExperiment />;
   return (
@@ -117,6 +143,20 @@ export default function ExperimentsPage() {
             onChange={(value) => filter("state", value ?? "")}
             w={130}
           />
+          <Select
+            size="xs"
+            placeholder="Running first"
+            aria-label="Sort"
+            className={classes.phoneOnly}
+            clearable
+            data={(Object.keys(SORTED_BY) as SortedBy[]).map((column) => ({
+              value: nextSort("", column),
+              label: `by ${SORTED_BY[column].title.toLowerCase()}`,
+            }))}
+            value={sort || null}
+            onChange={(value) => filter("sort", value ?? "")}
+            w={150}
+          />
           <label className={classes.check}>
             <input
               type="checkbox"
@@ -125,7 +165,7 @@ export default function ExperimentsPage() {
             />
             archived
           </label>
-          <CopyMenu call={experimentsCall({ state, name, tag, project, archived })} />
+          <CopyMenu call={experimentsCall({ state, name, tag, project, archived, sort })} />
           <Button component={Link} to="/new" size="xs">
             New experiment
           </Button>
@@ -183,12 +223,10 @@ export default function ExperimentsPage() {
             <table className={`${classes.table} ${classes.cards}`}>
               <thead>
                 <tr>
-                  <th scope="col">State</th>
-                  <th scope="col">Name</th>
-                  <th scope="col" style={{ minWidth: 130 }}>
-                    Trials
-                  </th>
-                  <th scope="col">Best</th>
+                  <Head columns={["state"]} {...order} />
+                  <Head columns={["name"]} {...order} />
+                  <Head columns={["trials"]} {...order} minWidth={130} />
+                  <Head columns={["best"]} {...order} />
                   <th scope="col" className={classes.wide}>
                     Best over time
                   </th>
@@ -198,9 +236,7 @@ export default function ExperimentsPage() {
                   <th scope="col" className={classes.wide}>
                     Method
                   </th>
-                  <th scope="col" className={classes.right}>
-                    Started, duration
-                  </th>
+                  <Head columns={["started", "duration"]} {...order} right />
                 </tr>
               </thead>
               <tbody>
@@ -228,10 +264,42 @@ export default function ExperimentsPage() {
           loading={query.isFetchingNextPage}
           onClick={() => void query.fetchNextPage()}
         >
-          Older experiments
+          {sort ? "More experiments" : "Older experiments"}
         </Button>
       )}
     </>
+  );
+}
+
+interface HeadProps {
+  columns: readonly SortedBy[];
+  sort: string;
+  onSort: (column: SortedBy) => void;
+  right?: boolean;
+  minWidth?: number;
+}
+
+/** The head of a column, with a button for each value that the list can be sorted by. */
+function Head({ columns, sort, onSort, right, minWidth }: HeadProps) {
+  const down = sort.startsWith("-");
+  const active = columns.find((column) => column === sort.replace(/^-/, ""));
+  return (
+    <th
+      scope="col"
+      className={right ? classes.right : undefined}
+      style={{ minWidth }}
+      aria-sort={active ? (down ? "descending" : "ascending") : "none"}
+    >
+      {columns.map((column, i) => (
+        <Fragment key={column}>
+          {i > 0 && ", "}
+          <button type="button" className={classes.sorter} onClick={() => onSort(column)}>
+            {SORTED_BY[column].title}
+            {active === column && <i aria-hidden> {down ? "▾" : "▴"}</i>}
+          </button>
+        </Fragment>
+      ))}
+    </th>
   );
 }
 

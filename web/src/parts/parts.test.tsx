@@ -14,7 +14,7 @@ import { FinishedLegend } from "./parameters/FinishedLegend";
 import { cautionOf, earlyWords, Shares } from "./parameters/Importance";
 import { LineageOf } from "./trial/Lineage";
 import { ProblemBox } from "./common/Problem";
-import { Progress } from "./experiments/Progress";
+import { heldWords, Progress } from "./experiments/Progress";
 import { savedOfMany, savedShare, savedTraining } from "./common/saved";
 import { domainWords, learnedWords, Setup } from "./setup/Setup";
 import { places } from "./trial/TrialDetails";
@@ -335,6 +335,17 @@ describe("small parts", () => {
     expect(screen.getByText("1 to come")).toBeTruthy();
   });
 
+  it("says what trials to come wait for", () => {
+    const held = (fields: object) =>
+      heldWords({ state: "running", counts: { ...NONE, running: 2 }, trials: 2, num_samples: 9, ...fields });
+    const limits = (max_concurrent_trials: number | null) => ({ limits: { max_concurrent_trials } as never });
+    expect(held({ state: "paused" })).toBe(" after a resume");
+    expect(held({ ...limits(2), resolved: { budget: "4 full trainings" } as never })).toBe(", if the budget allows");
+    expect(held(limits(2))).toBe(", at most 2 at a time");
+    expect(held(limits(3))).toBe("");
+    expect(held(limits(null))).toBe("");
+  });
+
   it("promises no trials of an experiment that has ended", () => {
     const counts = { ...NONE, completed: 12 };
     show(<Progress experiment={{ state: "cancelled", counts, trials: 12, num_samples: 16 }} words />);
@@ -442,19 +453,28 @@ describe("a lineage", () => {
   });
 });
 
-describe("the legend of finished trials", () => {
-  it("counts those that a value of few iterations stands for, if there are any", () => {
+describe("the legend of completed trials", () => {
+  it("counts every trial once, by the states that the top of the page counts", () => {
     const [done, cut] = [
-      { state: "completed" as const, best_value: 0.9 },
-      { state: "stopped" as const, best_value: 0.5 },
+      { state: "completed" as const, best_value: 0.9, feasible: null },
+      { state: "stopped" as const, best_value: 0.5, feasible: null },
     ];
+    const failed = { ...cut, state: "failed" as const };
     const { container, unmount } = show(
-      <FinishedLegend trials={[done, cut, cut, { ...cut, best_value: null }]} heat />,
+      <FinishedLegend trials={[done, cut, cut, failed, { ...cut, best_value: null }]} heat />,
     );
-    expect(container.textContent).toMatch(/1 finished.*2 stopped early or still training.*pale areas/);
+    expect(container.querySelector("p")!.textContent).toBe(
+      " 1 completed 2 stopped, 1 failed: not trained to the end1 trial has no resultpale areas: few completed trials nearby",
+    );
     unmount();
     show(<FinishedLegend trials={[done]} />);
-    expect(screen.queryByText(/finished/)).toBeNull();
+    expect(screen.queryByText(/completed/)).toBeNull();
+  });
+
+  it("names those that violate the constraints", () => {
+    const done = { state: "completed" as const, best_value: 0.9, feasible: true };
+    const { container } = show(<FinishedLegend trials={[done, done, { ...done, feasible: false }]} />);
+    expect(container.querySelector("p")!.textContent).toBe(" 2 completed× 1 outside the constraints");
   });
 });
 
@@ -493,16 +513,17 @@ describe("the importance of parameters", () => {
     };
     const experiment = (completed: number, stopped: number, type = "asha") =>
       ({
-        counts: { completed, stopped },
+        counts: { completed, stopped, failed: 1 },
+        trials: completed + stopped + 1,
         scheduler: { type: "auto" },
         resolved: { scheduler: { type }, search: null, constraints: {}, budget: null },
       }) as unknown as Experiment;
     expect(cautionOf(found, experiment(20, 20))).toBeNull();
-    expect(cautionOf(found, experiment(1, 39))).toMatch(/^39 of 40 trials were stopped early/);
+    expect(cautionOf(found, experiment(1, 39))).toMatch(/^39 of 41 trials were stopped early/);
     const early = [{ state: "completed" as const }, { state: "stopped" as const }];
     expect(earlyWords(experiment(20, 20), early)).toBeNull();
     expect(earlyWords(experiment(1, 39), early.slice(0, 1))).toBeNull();
-    expect(earlyWords(experiment(1, 39), early)).toMatch(/^39 of 40 trials were stopped early, so most values/);
+    expect(earlyWords(experiment(1, 39), early)).toMatch(/^39 of 41 trials were stopped early, so most values/);
     expect(cautionOf({ ...found, trials: 15 }, experiment(15, 0))).toMatch(/^15 trials are few for 2 parameters/);
     expect(cautionOf(found, experiment(8, 0, "pbt"))).toMatch(/^PBT changed values/);
     show(<Shares found={found} caution="Because." />);

@@ -18,7 +18,6 @@ from tuner.api.answers import (
     ExperimentId,
     IfMatch,
     PageSize,
-    PageToken,
     answer,
     checked,
     found_experiment,
@@ -119,7 +118,10 @@ async def dry_run(
 
 
 @router.get(
-    "/experiments", response_model=schemas.ExperimentPage, responses=BAD, summary="List experiments, newest first."
+    "/experiments",
+    response_model=schemas.ExperimentPage,
+    responses=BAD,
+    summary="List experiments, newest first or in the order of a column.",
 )
 def list_experiments(
     here: Here,
@@ -140,8 +142,21 @@ def list_experiments(
         Query(description="no: only experiments that are not archived; yes: only archived ones; all: both"),
     ] = "no",
     project: Annotated[str | None, Query(max_length=100, description="only experiments of this project")] = None,
+    sort: Annotated[
+        str | None,
+        Query(
+            max_length=20,
+            description=(
+                "name, state, trials (those that have ended), best (the best value of the first objective), started, or duration "
+                "(of experiments that have ended); with - before it for descending order. Experiments without a value come last"
+            ),
+            examples=["-best"],
+        ),
+    ] = None,
     page_size: PageSize = 50,
-    page_token: PageToken = None,
+    page_token: Annotated[
+        str | None, Query(max_length=2000, description="next_page_token of the previous page")
+    ] = None,
 ) -> Response:
     page = here.store.experiments.page(
         state=state,
@@ -149,6 +164,7 @@ def list_experiments(
         project=optional_text(project),
         tags=[plain_text(one) for one in tag or ()],
         archived=None if archived == "all" else archived == "yes",
+        sort=sort,
         page_size=page_size,
         page_token=page_token,
     )

@@ -10,14 +10,22 @@ from tuner.driver.core.actions import Action
 
 @dataclass(slots=True)
 class Effects:
-    """The effects of events: log entries to commit, trials whose rows change (`touched`), and actions after the commit."""
+    """Collects the effects of events.
+
+    log: log entries to commit.
+    touched: trials whose rows change.
+    infeasible: the event_seq of the reports that violate the constraints.
+    actions: what to do after the commit.
+    """
 
     log: list[Entry] = field(default_factory=list)
     touched: dict[int, None] = field(default_factory=dict)
+    infeasible: set[int] = field(default_factory=set)
     actions: list[Action] = field(default_factory=list)
 
     def absorb(self, other: Effects) -> None:
         """Add the effects of a later event to these."""
         self.log += other.log
         self.touched |= other.touched
+        self.infeasible |= other.infeasible
         self.actions += other.actions

@@ -82,7 +82,7 @@ function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | 
   if (finished) {
     return (
       <p className={classes.finished}>
-        Best of the finished trials at their end: <b>{metric(finished.value)}</b> by{" "}
+        Best of the completed trials at their end: <b>{metric(finished.value)}</b> by{" "}
         <button type="button" className={classes.link} onClick={() => onSelect(finished.trial_number)}>
           trial {finished.trial_number}
         </button>

@@ -10,6 +10,7 @@ import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
 import { SampleNote } from "../common/SampleNote";
 import { SaveMenu } from "../common/SaveMenu";
+import { FinishedLegend } from "../parameters/FinishedLegend";
 
 interface HistoryPanelProps extends Marking {
   experiment: Experiment;
@@ -46,17 +47,20 @@ export default function HistoryPanel({ experiment, trials, sample, where, onCurv
     >
       <SampleNote sample={sample} />
       {up ? (
-        <ScatterChart
-          dots={dots}
-          across={across}
-          up={up}
-          trials={byNumber}
-          metric={experiment.metric}
-          steps={steps}
-          height={392}
-          label={`${experiment.metric} of ${dots.length} trials by number, and the best so far; the table has the numbers`}
-          {...marking}
-        />
+        <>
+          <ScatterChart
+            dots={dots}
+            across={across}
+            up={up}
+            trials={byNumber}
+            metric={experiment.metric}
+            steps={steps}
+            height={392}
+            label={`${experiment.metric} of ${dots.length} trials by number, and the best so far; the table has the numbers`}
+            {...marking}
+          />
+          <FinishedLegend trials={trials} />
+        </>
       ) : (
         <div className={classes.empty} style={{ height: 392 }}>
           No trial has reported a value.

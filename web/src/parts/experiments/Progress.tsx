@@ -12,14 +12,19 @@ const ORDER: [TrialState, string][] = [
   ["pending", "wait"],
 ];
 
+type Counted = Pick<Experiment, "state" | "counts" | "trials" | "num_samples"> &
+  Partial<Pick<Experiment, "limits" | "resolved">>;
+
+/** Why trials that were asked for have not been started yet, to follow their number; empty if nothing but time keeps them. */
+export function heldWords({ state, counts, limits, resolved }: Counted): string {
+  if (state === "paused" || state === "pausing") return " after a resume";
+  if (resolved?.budget) return ", if the budget allows";
+  const most = limits?.max_concurrent_trials ?? null;
+  return most !== null && counts.running + counts.pending >= most ? `, at most ${most} at a time` : "";
+}
+
 /** Trials by state as one bar; the rest of it is what has not been started. */
-export function Progress({
-  experiment,
-  words,
-}: {
-  experiment: Pick<Experiment, "state" | "counts" | "trials" | "num_samples">;
-  words?: boolean;
-}) {
+export function Progress({ experiment, words }: { experiment: Counted; words?: boolean }) {
   const { state, counts, trials, num_samples } = experiment;
   // Trials that users asked for come on top of num_samples.
   const expected = Math.max(num_samples ?? trials, trials);
@@ -44,8 +49,8 @@ export function Progress({
                 </span>
               ))}
           {expected > trials && (
-            <span className={classes.dimmed}>
-              {expected - trials} {experimentEnded(state) ? "never started" : "to come"}
+            <span className={classes.dimmed} title={experiment.resolved?.budget ?? undefined}>
+              {expected - trials} {experimentEnded(state) ? "never started" : `to come${heldWords(experiment)}`}
             </span>
           )}
         </span>

@@ -71,24 +71,24 @@ export default function Importance({ experiment, where, metric = null, objective
 
 /** What plots of the parameters hide if most trials were stopped early; null if they were not. */
 export function earlyWords(
-  { counts: { completed, stopped } }: Pick<Experiment, "counts">,
+  { counts, trials }: Pick<Experiment, "counts" | "trials">,
   shown: readonly Pick<Trial, "state">[],
 ): string | null {
-  if (stopped <= 4 * completed || shown.every(isFinished)) return null;
-  return `${stopped} of ${completed + stopped} trials were stopped early, so most values are from few iterations: what learns fast looks good here, and what ends best may not.`;
+  if (counts.stopped <= 4 * counts.completed || shown.every(isFinished)) return null;
+  return `${counts.stopped} of ${trials} trials were stopped early, so most values are from few iterations: what learns fast looks good here, and what ends best may not.`;
 }
 
 /** Return why the shares are only a hint; null if they are reliable. */
 export function cautionOf(
   { items, trials }: Importances,
-  experiment: Pick<Experiment, "counts" | "scheduler" | "resolved">,
+  experiment: Pick<Experiment, "counts" | "trials" | "scheduler" | "resolved">,
 ): string | null {
   const { completed, stopped } = experiment.counts;
   if ((experiment.resolved?.scheduler ?? experiment.scheduler)["type"] === "pbt") {
     return "PBT changed values during training, but only the newest ones are used here: see the lineage of the best trial.";
   }
   if (stopped > 4 * completed) {
-    return `${stopped} of ${completed + stopped} trials were stopped early. Their early values say little about the importance for final values.`;
+    return `${stopped} of ${experiment.trials} trials were stopped early. Their early values say little about the importance for final values.`;
   }
   if (trials < PER_PARAMETER * items.length) {
     return `${trials} trials are few for ${items.length} ${items.length === 1 ? "parameter" : "parameters"}: a small share here does not mean that a parameter does not matter.`;

@@ -79,16 +79,18 @@ export default function ParametersTab({
     const trials = shown.trials.filter(isFinished);
     return { trials, rank: ranks(trials, shown.experiment.mode) };
   }, [finishedOnly, shown, places]);
+  const finishedSwitch = mixed && (
+    <Switch
+      size="xs"
+      label="completed trials only"
+      checked={finishedOnly}
+      onChange={(event) => address.set({ finished: event.currentTarget.checked ? "only" : null })}
+    />
+  );
+  const chosenWhere = finishedOnly ? [...where, "state=completed"] : where;
   const choices = (
     <>
-      {mixed && (
-        <Switch
-          size="xs"
-          label="finished trials only"
-          checked={finishedOnly}
-          onChange={(event) => address.set({ finished: event.currentTarget.checked ? "only" : null })}
-        />
-      )}
+      {finishedSwitch}
       {objective}
     </>
   );
@@ -127,10 +129,11 @@ export default function ParametersTab({
                 order by importance
               </button>
             )}
+            {finishedSwitch}
             <SaveMenu
               name={`${experiment.name} parameters`}
-              rows={() => trialsRows(trials, rest.only)}
-              call={trialsCall(experiment.id, where)}
+              rows={() => trialsRows(plotted.trials, rest.only)}
+              call={trialsCall(experiment.id, chosenWhere)}
             />
           </>
         }
@@ -138,13 +141,13 @@ export default function ParametersTab({
         <SampleNote sample={sample} />
         {ordered.length > 1 ? (
           <ParallelChart
-            trials={trials}
+            trials={finishedOnly ? trials.filter(isFinished) : trials}
             dimensions={ordered}
             brushes={brushes}
             onBrush={onBrush}
             onMove={onMove}
             height={340}
-            rank={places}
+            rank={plotted.rank}
             {...rest}
           />
         ) : (
@@ -153,12 +156,12 @@ export default function ParametersTab({
           </div>
         )}
       </Panel>
-      <Importance experiment={experiment} where={where} metric={metric} objective={objective} />
+      <Importance experiment={experiment} where={chosenWhere} metric={metric} objective={objective} />
       <SlicesPanel
         experiment={shown.experiment}
         trials={plotted.trials}
         dimensions={byImportance}
-        where={where}
+        where={chosenWhere}
         choices={choices}
         rank={plotted.rank}
         {...rest}
@@ -167,7 +170,7 @@ export default function ParametersTab({
         experiment={shown.experiment}
         trials={plotted.trials}
         dimensions={byImportance}
-        where={where}
+        where={chosenWhere}
         address={address}
         choices={choices}
         rank={plotted.rank}

@@ -50,6 +50,12 @@ describe("the columns of the trial table", () => {
     expect(sortTrials(TRIALS, COLUMNS, { column: "param:name", descending })[0]!.number).toBe(3);
   });
 
+  it("puts the best trial first, not a better result that violates the constraints", () => {
+    const judged = TRIALS.slice(0, 3).map((trial, i) => ({ ...trial, best_value: 0.9 - 0.1 * i, feasible: i > 0 }));
+    const sorted = sortTrials(judged, COLUMNS, { column: "best", descending: true });
+    expect(sorted.map((trial) => trial.best_value)).toEqual([0.8, 0.7, 0.9].map((value) => expect.closeTo(value)));
+  });
+
   it("falls back to the number", () => {
     const sorted = sortTrials([...TRIALS].reverse(), COLUMNS, { column: "gone", descending: false });
     expect(sorted.map((trial) => trial.number)).toEqual(TRIALS.map((trial) => trial.number));

@@ -113,11 +113,13 @@ export interface Sort {
 export function sortTrials(trials: readonly Trial[], columns: readonly Column[], sort: Sort): Trial[] {
   const column = columns.find((one) => one.id === sort.column) ?? columns[0]!;
   const sign = sort.descending ? -1 : 1;
+  // Of the results, those within the constraints come first: the first row is then the best trial.
+  const outside = ({ feasible }: Trial) => (column.id === "best" && feasible === false ? 1 : 0);
   const keyed = trials.map((trial) => ({ trial, key: column.value(trial) ?? null }));
   keyed.sort((a, b) => {
     if (a.key === null || b.key === null)
       return Number(a.key === null) - Number(b.key === null) || a.trial.number - b.trial.number;
-    return sign * compare(a.key, b.key) || a.trial.number - b.trial.number;
+    return outside(a.trial) - outside(b.trial) || sign * compare(a.key, b.key) || a.trial.number - b.trial.number;
   });
   return keyed.map(({ trial }) => trial);
 }
