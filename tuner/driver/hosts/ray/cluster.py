@@ -122,7 +122,8 @@ def _unreachable(address: str | None, error: Exception, where: str | None = None
         )
     return (
         f"Ray could not be started on this machine{nearly_full()}: {what}. Check that memory, /dev/shm and the temporary "
-        "directory have room and that the machine is not overloaded, and try again; Ray's own logs are in /tmp/ray/session_latest/logs"
+        "directory have room and that the machine is not overloaded, and try again; Ray's own logs are in "
+        "/tmp/ray/session_latest/logs"
     )
 
 
