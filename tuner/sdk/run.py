@@ -593,7 +593,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
     """Wait until the host has started. Raise ClusterUnreachable if it cannot start."""
     import ray
 
-    from tuner.driver.hosts.ray.cluster import DEAD
+    from tuner.driver.hosts.ray.cluster import DEAD, nearly_full
 
     started = host.start.remote()
     try:
@@ -604,7 +604,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
                 progress.update()
         _got(started)
     except DEAD as error:
-        raise ClusterUnreachable(f"the driver host could not be started on Ray: {error}") from error
+        raise ClusterUnreachable(f"the driver host could not be started on Ray{nearly_full()}: {error}") from error
 
 
 def _got(answer: Any) -> Any:
