@@ -58,8 +58,9 @@ format: $(VENV)/.installed  ## format and fix the code with ruff, ESLint and Pre
 	$(BIN)/ruff format .
 	$(BIN)/python web/build.py format
 
-generate: setup  ## write the generated files of the API: its reference, its examples, the clients in Python and TypeScript
+generate: setup  ## write the generated files: reference and examples of the API, its clients, the signature of tuner.run
 	$(BIN)/python -m tuner.client.generate
+	$(BIN)/python -m tuner.sdk.generate
 	$(BIN)/python -m tuner.api.reference
 	$(BIN)/python web/build.py types
 	$(BIN)/python -m tests.api.record_examples

@@ -46,11 +46,11 @@ spec='{
   },
   "metric": "accuracy",
   "mode": "max",
-  "num_samples": 6,
+  "num_samples": 4,
   "search": {"type": "random"},
   "scheduler": {"type": "asha", "max_t": 4},
   "scaling": {"num_workers": 1, "resources_per_worker": {"CPU": 0.5}},
-  "limits": {"max_concurrent_trials": 2}
+  "limits": {"max_concurrent_trials": 1}
 }'
 
 echo "== check the spec; nothing is created"
@@ -84,7 +84,7 @@ call GET "/experiments/$experiment/best" | field '["value"]'
 
 echo "== fork it: the same spec with a narrower space, which begins with what the trials have shown"
 fork=$(call POST "/experiments/$experiment/fork" \
-    '{"changes": {"num_samples": 3, "space": {"lr": {"lower": 0.001}}}, "learn": true}' | field '["id"]')
+    '{"changes": {"num_samples": 2, "space": {"lr": {"lower": 0.001}}}, "learn": true}' | field '["id"]')
 wait_for "$fork"
 
 echo "== what a mistake looks like"

@@ -57,12 +57,16 @@ def test_a_limit(copy: Path) -> None:
         "    max_failures: int = option(",
         '    energy_kwh: float | None = option(None, "energy of all trials together", **_SECONDS)\n',
     )
-    edit(copy, "tuner/sdk/run.py", "    max_failures: int = 0,\n", "    energy_kwh: float | None = None,\n")
+    shutil.copy(ROOT / "pyproject.toml", copy)  # the settings of ruff
+    run(copy, "-m", "tuner.sdk.generate")
     script = """
         import inspect
 
+        from typer.testing import CliRunner
+
         import tuner
         from tuner.api import create_app, schemas
+        from tuner.cli.commands import app
         from tuner.domain.experiment import Limits
         from tuner.errors import SpecError
         from tuner.experiment.specs.spec import parse_spec
@@ -81,6 +85,8 @@ def test_a_limit(copy: Path) -> None:
             raise AssertionError("0 was taken")
 
         assert inspect.signature(tuner.run).parameters["energy_kwh"].default is None
+        assert "energy_kwh: energy of all trials together." in inspect.getdoc(tuner.run)
+        assert "--energy-kwh" in CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "120"}).output
         given = {name: p.default for name, p in inspect.signature(tuner.run).parameters.items()}
         given |= {"trainable": print, "space": {}, "metric": "x", "mode": "min", "energy_kwh": 3.0}
         parts = run.parts_of(None, None, None, run.ErrorCollector())

@@ -240,7 +240,10 @@ def test_the_search_space_changes_while_it_runs_and_while_it_is_paused(service: 
 def test_the_walk_with_curl(service: Service) -> None:
     walk = ROOT / "examples" / "curl_walk.sh"
     address = str(service.client.base_url).rstrip("/")
-    done = subprocess.run([walk, address], capture_output=True, text=True, timeout=300)
+    # Its python3 is this one. Where a version manager provides the other, each call would start a shell first.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path}
+    done = subprocess.run([walk, address], capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines.count("completed") == 2, done.stdout

@@ -21,9 +21,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 WEB = Path(__file__).resolve().parent
 BUNDLE = WEB.parent / "tuner" / "_web"
@@ -74,7 +75,9 @@ def digest(files: Iterable[Path]) -> str:
 
 def sources() -> list[Path]:
     """Return every file that the bundle is made from."""
-    tops = [WEB / name for name in ("package-lock.json", "package.json", "index.html", "tsconfig.json", "vite.config.ts")]
+    tops = [
+        WEB / name for name in ("package-lock.json", "package.json", "index.html", "tsconfig.json", "vite.config.ts")
+    ]
     trees = [file for top in ("src", "public") for file in (WEB / top).rglob("*") if file.is_file()]
     return tops + [file for file in trees if ".test." not in file.name and "test" not in file.relative_to(WEB).parts]
 
@@ -117,8 +120,8 @@ def compress(bundle: Path) -> None:
                 file.with_name(f"{file.name}.gz").write_bytes(packed)
 
 
-def types(output: Path = WEB / "src" / "api" / "schema.ts") -> None:
-    """Write the TypeScript types of the HTTP API. Needs the project itself to be installed."""
+def types(into: Path = WEB / "src" / "api") -> None:
+    """Write the TypeScript types of the HTTP API, and the list of limits. Needs the project itself to be installed."""
     from tuner.api import create_app
     from tuner.settings import Settings
     from tuner.store import Store
@@ -133,7 +136,18 @@ def types(output: Path = WEB / "src" / "api" / "schema.ts") -> None:
                     for content in answer.get("content", {}).values():
                         content.pop("example", None)  # it would become a comment of thousands of lines
         document.write_text(json.dumps(made))
-        npm("exec", "--", "openapi-typescript", str(document), "--output", str(output), quiet=True)
+        npm("exec", "--", "openapi-typescript", str(document), "--output", str(into / "schema.ts"), quiet=True)
+    (into / "limits.ts").write_text(limits(made["components"]["schemas"]["Limits"]["properties"]))
+
+
+def limits(properties: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the module with the limits for the form in which an experiment is changed, where null is an empty field."""
+    rows = [[name, one["title"], one["description"].replace("null:", "empty:")] for name, one in properties.items()]
+    lines = "".join(f"  {json.dumps(row, ensure_ascii=False)},\n" for row in rows)
+    return (
+        "/** Name, label and meaning of each limit. `python web/build.py types` writes this file; do not edit it. */\n"
+        f"export const LIMITS = [\n{lines}] as const;\n"
+    )
 
 
 def main(args: Sequence[str]) -> int:

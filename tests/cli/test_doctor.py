@@ -83,6 +83,15 @@ def test_a_full_disk_is_warned_of(settings: Settings, monkeypatch: pytest.Monkey
     assert (found["home"].level, found["temporary directory"].level) == ("warning", "warning")
 
 
+def test_the_directory_that_is_named_is_looked_at(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Look at TMPDIR itself, which Ray uses even if it is full. `tempfile` would turn to another directory."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    found = {each.subject: each for each in doctor.check_machine(settings)}
+    assert found["temporary directory"].what.startswith(f"{tmp_path}, ")
+
+
 def test_a_home_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
     assert only(doctor.check_database(Settings(home=tmp_path / "home"))).level == "error"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from tests.services import Service
 from tuner.cli.commands import app
 from tuner.cli.run import parameter, run_status, run_target, workers_of
+from tuner.domain.experiment import Limits, Scaling
 from tuner.errors import EntrypointError, SpecError
 from tuner.sdk.run import Result
 from tuner.settings import Settings
@@ -257,6 +259,46 @@ def test_options_behind_the_script_are_its_own(tmp_path: Path, monkeypatch: pyte
     )
     assert options["num_samples"] == 2
     assert "seed" not in options
+
+
+def test_every_option_of_scaling_and_limits_is_an_option_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def noted(*given: Any) -> None:
+        seen.append(given[-1])
+        raise SpecError("enough", "/")
+
+    monkeypatch.setattr("tuner.cli.run.run_target", noted)
+    options = [
+        "--use-gpu",
+        "--no-reuse-workers",
+        "--backend",
+        "none",
+        "--gpu-hours",
+        "2.5",
+        "--max-system-failures",
+        "3",
+    ]
+    CliRunner().invoke(app, ["run", *options, "--num-workers", "2", "train.py"])
+    assert seen == [
+        {
+            "use_gpu": True,
+            "reuse_workers": False,
+            "backend": "none",
+            "gpu_hours": 2.5,
+            "max_system_failures": 3,
+            "num_workers": 2,
+            "metric": "loss",
+            "mode": "min",
+            "verbose": 1,
+        }
+    ]
+    shown = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output
+    declared = [*dataclasses.fields(Scaling), *dataclasses.fields(Limits)]
+    missing = {option.name for option in declared if f"--{option.name.replace('_', '-')} " not in shown}
+    assert missing == {"resources_per_worker"}, "its value is a mapping"
+    refused = CliRunner().invoke(app, ["run", "--max-failures", "-1", "train.py"])
+    assert (refused.exit_code, "--max-failures" in refused.output) == (2, True)
 
 
 @pytest.mark.parametrize(

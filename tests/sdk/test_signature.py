@@ -13,6 +13,7 @@ import pytest
 
 import tuner
 from tuner.domain.experiment import Limits, Scaling, Spec
+from tuner.sdk.generate import TARGET, generated
 
 PARAMETERS = inspect.signature(tuner.run).parameters
 HINTS = typing.get_type_hints(inspect.unwrap(tuner.run))
@@ -27,11 +28,15 @@ def declared() -> list[tuple[type, dataclasses.Field[Any]]]:
 
 @pytest.mark.parametrize(("kind", "option"), declared(), ids=lambda value: getattr(value, "name", None))
 def test_every_option_is_a_parameter_with_the_declared_type_and_default(kind: type, option: Any) -> None:
-    assert option.name in PARAMETERS, f"add {option.name} to tuner.run"
+    assert option.name in PARAMETERS, f"add {option.name} to tuner.run, or run python -m tuner.sdk.generate"
     default = LEFT_TO_NONE.get(option.name, option.default)
     hint = typing.get_type_hints(kind)[option.name]
     assert PARAMETERS[option.name].default == default
     assert HINTS[option.name] in (hint, hint | None, WIDER.get(option.name))
+
+
+def test_the_options_of_scaling_and_limits_are_generated() -> None:
+    assert TARGET.read_text() == generated(), "run python -m tuner.sdk.generate"
 
 
 def test_every_parameter_is_described_in_the_order_of_the_signature() -> None:

@@ -161,7 +161,9 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
             f"/dev/shm has {_gb(room.free)} free; data loaders and Ray's objects use it",
             "in a container pass --shm-size=4g; otherwise remove files from /dev/shm",
         )
-    for subject, place in (("home", settings.home), ("temporary directory", Path(tempfile.gettempdir()))):
+    # tempfile uses another directory if TMPDIR is full, but Ray does not.
+    temporary = Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
+    for subject, place in (("home", settings.home), ("temporary directory", temporary)):
         yield _room(subject, place)
 
 

@@ -28,13 +28,14 @@ class Objective:
 def option(default: Any, about: str, **bounds: Any) -> Any:
     """Declare an option of a section of the spec.
 
-    This declaration is the only one of the option: the check of a spec, the OpenAPI document and docs/api_reference.md are
-    made from it, and a test compares it with the signature of `tuner.run`.
+    This declaration is the only one of the option. The check of a spec, the OpenAPI document and docs/api_reference.md are
+    made from it, and so are the signature of `tuner.run`, the options of the command `tuner run`, and the page's form.
 
     Args:
         default: the value of the option if the spec does not set it; `dict` for an empty mapping.
         about: the meaning of the option, in a few words.
         bounds: the conditions that a value must satisfy, by their names in pydantic: ``gt``, ``ge``, ``le``, ``pattern``, ...
+            `title` is the label of a limit in the page's form; by default it is made from the name.
     """
     metadata = {"description": about, **bounds}
     return (
@@ -51,7 +52,11 @@ class Scaling:
     """The worker group of one trial."""
 
     num_workers: int = option(
-        1, 'ranks of a trial; {"min": 1, "max": 8} is short for num_workers 1 and max_workers 8', ge=1, le=100_000
+        1,
+        'ranks of a trial. {"min": 1, "max": 8} is short for num_workers 1 and max_workers 8, and makes trials elastic: '
+        "they start with 1 rank, grow up to 8 ranks while workers are free, and give them back when a trial waits",
+        ge=1,
+        le=100_000,
     )
     max_workers: int | None = option(
         None,
@@ -62,29 +67,31 @@ class Scaling:
     )
     resources_allocation: Literal["even", "top"] = option(
         "even",
-        "which elastic trials get the workers that are free. even: all trials alike, as Ray Tune's DistributeResources; "
-        "top: the best trial first, as DistributeResourcesToTopJob",
+        'which elastic trials get the workers that are free. "even": all trials alike, as Ray Tune\'s DistributeResources; '
+        '"top": the best trial first, as DistributeResourcesToTopJob',
     )
     keep_global_batch_size: bool = option(
         True,
-        "in an elastic trial, tuner.torch.prepare_data_loader divides the batches of num_workers ranks among the present "
-        "ranks; false: the batch size of each rank stays the same",
+        "in an elastic trial, tuner.torch.prepare_data_loader divides the batches of num_workers ranks among the present ranks; "
+        "false: the batch size of each rank stays the same",
     )
     use_gpu: bool = option(False, "give each rank a GPU")
     resources_per_worker: Mapping[str, float] = option(
-        dict, "CPU, GPU and custom resources of a rank; amounts between 0 and 1 are allowed"
+        dict,
+        'CPU, GPU and custom resources of a rank, such as {"CPU": 0.5}; without an entry, a rank has one CPU',
     )
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = option(
         "PACK", "Ray's strategy for placing the ranks on nodes"
     )
     backend: Literal["auto", "gloo", "nccl", "none"] = option(
-        "auto", 'backend of torch.distributed; "auto" is nccl with GPUs and gloo without'
+        "auto",
+        'backend of torch.distributed; "auto" is nccl with GPUs and gloo without; "none": the ranks have no process group',
     )
     reuse_workers: bool = option(True, "start the next trial in the worker processes of a finished one")
     working_dir: Literal["trial", "caller"] = option(
         "trial",
-        "working directory of the ranks: a new one for each trial, or that of the process that created the experiment "
-        "(the caller)",
+        'working directory of the ranks; "trial": a new one for each trial; "caller": that of the process that created the '
+        "experiment",
     )
 
     @property
@@ -108,37 +115,58 @@ class Limits:
     """Limits on what the experiment and each trial may use, how often a trial is retried, and how long the driver waits."""
 
     max_concurrent_trials: int | None = option(
-        None, "trials that may run at the same time; null: as many as the cluster holds", **_COUNT
+        None,
+        "trials that may run at the same time; null: as many as the cluster holds",
+        title="Trials at the same time",
+        **_COUNT,
     )
     time_budget_s: float | None = option(
-        None, "running time in seconds, from the start of the first trial; pauses do not count", **_SECONDS
+        None,
+        "running time in seconds after which the search ends, counted from the start of the first trial. The start of Ray and of "
+        "the workers does not count, and neither do pauses",
+        title="Running time, in seconds",
+        **_SECONDS,
     )
     budget: float | None = option(
         None,
-        "training that all trials together may spend, as a number of full trainings of max_t each; "
-        "only the freeze_thaw scheduler counts it",
+        "training that all trials together may spend, as a number of full trainings of max_t each; null: a fifth of num_samples, "
+        "but at least 3. Only the default scheduler, freeze_thaw, counts it; with other schedulers it is an error: limit these "
+        "by num_samples",
         gt=0,
         allow_inf_nan=False,
+        title="Budget, in full trainings",
     )
     gpu_hours: float | None = option(
         None,
-        "GPU hours that all trials together may use; once they are used up, trials end at their next report, or "
-        "after stop_grace_s",
+        "GPU hours that all trials together may use. Once they are used up, the trials end at their next report, or after "
+        "stop_grace_s. A GPU counts for as long as a rank holds it",
         gt=0,
         allow_inf_nan=False,
+        title="GPU hours",
     )
-    max_failures: int = option(0, "retries of a trial after errors in the training code", ge=0)
-    max_system_failures: int = option(10, "retries of a trial after lost nodes and preemptions", ge=0)
+    max_failures: int = option(
+        0, "retries of a trial after errors in the training code", ge=0, title="Retries of a trial"
+    )
+    max_system_failures: int = option(
+        10, "retries of a trial after lost nodes and preemptions", ge=0, title="Retries after lost nodes"
+    )
     placement_timeout_s: float = option(
         600.0,
         ("seconds to wait for resources once it is the trial's turn; a longer wait is a system failure"),
+        title="Waiting time, in seconds",
         **_SECONDS,
     )
     hang_timeout_s: float | None = option(
-        1800.0, "seconds without a report after which a trial counts as hung; null: never", **_SECONDS
+        1800.0,
+        "seconds without a report after which a trial counts as hung; null: never",
+        title="Hang timeout, in seconds",
+        **_SECONDS,
     )
     stop_grace_s: float = option(
-        10.0, "seconds that a rank has to leave the training function before its group is killed", **_SECONDS
+        10.0,
+        "seconds that a rank has to leave the training function before its group is killed",
+        title="Time to stop, in seconds",
+        **_SECONDS,
     )
 
 

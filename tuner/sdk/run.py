@@ -121,32 +121,37 @@ def run(
             did best in the benchmarks for such an experiment; the first lines of the experiment's log name it and say
             why. ``tuner.FIFOScheduler()`` stops no trial early.
         search_alg: "random", "grid", "tpe", "gp", ... or an object. None is "auto".
-        num_workers: ranks of each trial. ``{"min": 1, "max": 8}`` makes trials elastic: they start with 1 rank, grow up to 8
-            ranks while workers are free, and give them back when a trial waits. This is short for ``num_workers=1,
-            max_workers=8``. See docs/trials.md.
-        max_workers: the largest number of ranks of an elastic trial. None: every trial has `num_workers` ranks.
-        resources_allocation: which elastic trials get free workers: "even", all alike, or "top", the best trial first.
-        keep_global_batch_size: in an elastic trial, `tuner.torch.prepare_data_loader` divides the batches of `num_workers` ranks
-            among the present ranks. False: the batch size of each rank stays the same.
+        num_workers: ranks of a trial. {"min": 1, "max": 8} is short for `num_workers` 1 and `max_workers` 8, and makes
+            trials elastic: they start with 1 rank, grow up to 8 ranks while workers are free, and give them back when a
+            trial waits.
+        max_workers: elastic trials: a trial starts with `num_workers` ranks, and may grow up to this number while
+            workers are free; None: every trial has `num_workers` ranks.
+        resources_allocation: which elastic trials get the workers that are free. "even": all trials alike, as Ray
+            Tune's DistributeResources; "top": the best trial first, as DistributeResourcesToTopJob.
+        keep_global_batch_size: in an elastic trial, `tuner.torch.prepare_data_loader` divides the batches of
+            `num_workers` ranks among the present ranks; False: the batch size of each rank stays the same.
         use_gpu: give each rank a GPU.
-        resources_per_worker: CPU, GPU and custom resources of each rank, as ``{"CPU": 0.5}``. One CPU by default.
+        resources_per_worker: CPU, GPU and custom resources of a rank, such as {"CPU": 0.5}; without an entry, a rank
+            has one CPU.
         placement_strategy: Ray's strategy for placing the ranks on nodes.
-        backend: backend of torch.distributed: "auto" (nccl with GPUs, gloo without), a name, or "none".
+        backend: backend of torch.distributed; "auto" is nccl with GPUs and gloo without; "none": the ranks have no
+            process group.
         reuse_workers: start the next trial in the worker processes of a finished one.
-        working_dir: working directory of the ranks: "trial", a new one for each trial, or "caller", that of this process.
-        max_concurrent_trials: trials that may run at the same time. None: as many as the cluster holds.
-        time_budget_s: running time in seconds after which the search ends, counted from the start of the first trial. The
-            start of Ray and of the workers does not count, and neither do pauses.
-        budget: training that all trials together may spend, as a number of full trainings of `max_t` each. None: a fifth of
-            `num_samples`, but at least 3. Only the default scheduler counts it; with other schedulers it is an
-            error: limit these by `num_samples`.
-        gpu_hours: GPU hours that all trials together may use. When they are used up, the trials end at their next
+        working_dir: working directory of the ranks; "trial": a new one for each trial; "caller": that of the process
+            that created the experiment.
+        max_concurrent_trials: trials that may run at the same time; None: as many as the cluster holds.
+        time_budget_s: running time in seconds after which the search ends, counted from the start of the first trial.
+            The start of Ray and of the workers does not count, and neither do pauses.
+        budget: training that all trials together may spend, as a number of full trainings of `max_t` each; None: a
+            fifth of `num_samples`, but at least 3. Only the default scheduler, `freeze_thaw`, counts it; with other
+            schedulers it is an error: limit these by `num_samples`.
+        gpu_hours: GPU hours that all trials together may use. Once they are used up, the trials end at their next
             report, or after `stop_grace_s`. A GPU counts for as long as a rank holds it.
-        max_failures: retries of a trial after errors of its code.
+        max_failures: retries of a trial after errors in the training code.
         max_system_failures: retries of a trial after lost nodes and preemptions.
-        placement_timeout_s: seconds to wait for resources once it is the trial's turn; a longer wait counts as a system
+        placement_timeout_s: seconds to wait for resources once it is the trial's turn; a longer wait is a system
             failure.
-        hang_timeout_s: seconds without a report after which a trial counts as hung. None: never.
+        hang_timeout_s: seconds without a report after which a trial counts as hung; None: never.
         stop_grace_s: seconds that a rank has to leave the training function before its group is killed.
         seed: searches with the same seed draw the same configurations. The default is fixed, so that a search can be
             repeated; pass another seed to draw other configurations.
@@ -588,7 +593,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
     """Wait until the host has started. Raise ClusterUnreachable if it cannot start."""
     import ray
 
-    from tuner.driver.hosts.ray.cluster import DEAD
+    from tuner.driver.hosts.ray.cluster import DEAD, nearly_full
 
     started = host.start.remote()
     try:
@@ -599,7 +604,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
                 progress.update()
         _got(started)
     except DEAD as error:
-        raise ClusterUnreachable(f"the driver host could not be started on Ray: {error}") from error
+        raise ClusterUnreachable(f"the driver host could not be started on Ray{nearly_full()}: {error}") from error
 
 
 def _got(answer: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,6 +205,14 @@ def test_unknown_fields_of_sections() -> None:
 )  # fmt: skip
 def test_a_wrong_value_says_what_was_expected(change: dict[str, Any], pointer: str, message: str) -> None:
     assert errors(**change) == {pointer: message}
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/below", "file://{}/below"])
+def test_a_storage_below_a_file_is_refused(tmp_path: Path, form: str) -> None:
+    (tmp_path / "results.csv").touch()
+    wrong = errors(checkpoint={"storage": form.format(tmp_path / "results.csv")})
+    assert wrong == {"/checkpoint/storage": f"expected a directory, but {tmp_path}/results.csv is a file"}
+    parse_spec({**copy.deepcopy(SPEC), "checkpoint": {"storage": form.format(tmp_path / "results")}})
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -112,6 +114,24 @@ def test_a_checkpoint_says_how_long_training_waited_for_it_and_when(tmp_path: Pa
     saver.drain()
     assert committed[0].took_s == info.took_s
     assert 0 <= committed[0].age_s <= time.monotonic() - begun  # it may be committed before `take` has returned
+
+
+def test_what_a_killed_process_has_staged_is_deleted_by_the_next_segment_of_its_trial(tmp_path: Path) -> None:
+    code = """if True:
+        import os, sys
+        from tuner.trials.checkpoints.saver import Saver
+        storage, segment, trial = sys.argv[1], sys.argv[2], int(sys.argv[3])
+        saver = Saver(storage=storage, segment_id=segment, trial_number=trial, rank=0, world_size=1, committed=print)
+        saver.take(lambda folder: (open(f"{folder}/weights", "w").close(), os._exit(3)), 1, 1)
+    """
+    for segment, trial in (("first", "4"), ("of_another", "5")):
+        killed = subprocess.run([sys.executable, "-c", code, str(tmp_path), segment, trial], timeout=60, check=False)
+        assert killed.returncode == 3
+    assert [name.split(".")[0] for name in sorted(os.listdir(tmp_path / ".staging"))] == ["trial_00004", "trial_00005"]
+    saver = alone(tmp_path, [])  # of trial 4
+    saver.take(fill("weights"), 1, 1)
+    saver.drain()
+    assert [name.split(".")[0] for name in os.listdir(tmp_path / ".staging")] == ["trial_00005"]
 
 
 def test_any_other_directory_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.commands.declared import with_options
 from tuner.cli.commands.parameters import (
     AT_ONCE,
     PARAM,
@@ -27,6 +28,7 @@ group = typer.Typer()
 
 
 @group.command(context_settings={"allow_interspersed_args": False}, cls=OnService)
+@with_options("scaling", "limits")
 def run(
     target: Annotated[
         str, typer.Argument(metavar="SCRIPT", help="what to run: a script, FILE.py:FUNCTION, or module:function")
@@ -49,21 +51,12 @@ def run(
         str | None,
         typer.Option(help="number of ranks of each trial; a range such as 1-8 for elastic trials of a function"),
     ] = None,
-    use_gpu: Annotated[bool | None, typer.Option("--use-gpu", help="give each rank a GPU")] = None,
     max_t: Annotated[int | None, typer.Option(min=1, help="length of a full training, by default in reports")] = None,
     time_attr: Annotated[
         str | None, typer.Option(help="the unit of --max-t: training_iteration, time_total_s, or a metric")
     ] = None,
     scheduler: Scheduler = None,
     search_alg: SearchAlg = None,
-    max_concurrent_trials: Annotated[int | None, AT_ONCE] = None,
-    time_budget_s: Annotated[float | None, typer.Option(help="seconds after which the search ends")] = None,
-    max_failures: Annotated[
-        int | None, typer.Option(min=0, help="how many times a trial is retried after errors in its code")
-    ] = None,
-    stop_grace_s: Annotated[
-        float | None, typer.Option(help="seconds that a rank has to stop by itself before it is killed")
-    ] = None,
     working_dir: Annotated[
         str | None,
         typer.Option(
@@ -81,6 +74,7 @@ def run(
     verbose: Annotated[
         int, typer.Option(help="0: print only the result; 1: also the progress; 2: also the output of the ranks")
     ] = 1,
+    **options: Any,
 ) -> None:
     """Search for the best configuration of a script or a function, and wait until the search has ended.
 
@@ -96,15 +90,10 @@ def run(
         "mode": mode,
         "num_samples": num_samples,
         "num_workers": workers_of(num_workers),
-        "use_gpu": use_gpu,
         "max_t": max_t,
         "time_attr": time_attr,
         "scheduler": scheduler,
         "search_alg": search_alg,
-        "max_concurrent_trials": max_concurrent_trials,
-        "time_budget_s": time_budget_s,
-        "max_failures": max_failures,
-        "stop_grace_s": stop_grace_s,
         "working_dir": working_dir,
         "seed": seed,
         "name": name,
@@ -113,7 +102,7 @@ def run(
         "address": settings.address,
         "verbose": verbose,
     }
-    options = {option: value for option, value in given.items() if value is not None}
+    options |= {option: value for option, value in given.items() if value is not None}
     result = run_target(target, arguments or [], param or [], metric_pattern, options)
     print(printable(str(result)))
     if status := run_status(result):

@@ -19,7 +19,7 @@ from tuner.driver.commands import as_event
 from tuner.driver.hosts.driven import Driven
 from tuner.driver.hosts.upkeep.candidates import Candidates
 from tuner.driver.hosts.upkeep.leftovers import ended_uploads, find_logs, sweep_checkpoints, sweep_objects
-from tuner.errors import LostLease, StoreError, TunerError
+from tuner.errors import Conflict, LostLease, StoreError, TunerError
 from tuner.store.records import CommandRecord, ExperimentRecord
 
 if TYPE_CHECKING:
@@ -126,6 +126,9 @@ class Driving:
                 state = await self._claim_and_drive(record, executor)
                 logs.say(record.public_id, "no longer driven here: the experiment is %s", state)
                 return state
+            except Conflict as error:  # another driver was quicker; the caller says what happens now
+                logs.say(record.public_id, "not driven by process %d: %s", os.getpid(), error)
+                raise
             except Exception as error:
                 # This is not left to `_forget`: the experiment's log is closed by then.
                 what = f"{type(error).__name__}: {error}"

@@ -124,9 +124,11 @@ class Saver:
         target = place(uri)
         home = place(join(self._storage, ".staging")).path if target.local else spool()
         moment = (report_no, at_end)
-        staging = os.path.join(home, f"{name}.rank{self._rank}.{os.getpid()}")
+        staging = os.path.join(home, f"{self._trial}.{self._segment}.{name}.rank{self._rank}.{os.getpid()}")
         job = _Job(checkpoint_id(self._segment, report_no), moment, iteration, uri, staging)
         shutil.rmtree(job.staging, ignore_errors=True)
+        if self._thread is None and target.local:
+            self._clear(home)
         os.makedirs(job.staging)
         self._note(moment, None)
         try:
@@ -159,6 +161,12 @@ class Saver:
             self._thread = threading.Thread(target=self._work, name="tuner-saver", daemon=True)
             self._thread.start()
         return self._info(job, size, ready=False) if self._rank == 0 else None
+
+    def _clear(self, home: str) -> None:
+        """Delete what earlier segments of the trial have left in the staging directory: their processes were killed."""
+        for name in os.listdir(home) if os.path.isdir(home) else []:
+            if name.startswith(f"{self._trial}.") and not name.startswith(f"{self._trial}.{self._segment}."):
+                shutil.rmtree(os.path.join(home, name), ignore_errors=True)
 
     def passed(self, report_no: int) -> None:
         """Record that this rank passes no checkpoint with this report, so that rank 0 does not wait for one."""

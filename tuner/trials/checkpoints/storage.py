@@ -232,6 +232,14 @@ def unknown_scheme(uri: str) -> str | None:
     return f"unknown kind of storage {scheme}://; expected a path or a URI with {expected} or fsspec+NAME://"
 
 
+def file_in_the_way(uri: str) -> str | None:
+    """Return the first part of a local path that is a file on this machine, or None: no directory can be made there."""
+    if "$" in uri or ("://" in uri and not uri.startswith("file://")):
+        return None
+    path = Path(place(uri).path)
+    return next((str(part) for part in (*reversed(path.parents), path) if part.is_file()), None)
+
+
 def is_relative(uri: str) -> bool:
     """Return whether the meaning of this path depends on the working directory of the process."""
     return "://" not in uri and not uri.startswith(("/", "~", "$"))

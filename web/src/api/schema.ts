@@ -3085,51 +3085,51 @@ export interface components {
          */
         Limits: {
             /**
-             * Max Concurrent Trials
+             * Trials at the same time
              * @description trials that may run at the same time; null: as many as the cluster holds
              */
             max_concurrent_trials: number | null;
             /**
-             * Time Budget S
-             * @description running time in seconds, from the start of the first trial; pauses do not count
+             * Running time, in seconds
+             * @description running time in seconds after which the search ends, counted from the start of the first trial. The start of Ray and of the workers does not count, and neither do pauses
              */
             time_budget_s: number | null;
             /**
-             * Budget
-             * @description training that all trials together may spend, as a number of full trainings of max_t each; only the freeze_thaw scheduler counts it
+             * Budget, in full trainings
+             * @description training that all trials together may spend, as a number of full trainings of max_t each; null: a fifth of num_samples, but at least 3. Only the default scheduler, freeze_thaw, counts it; with other schedulers it is an error: limit these by num_samples
              */
             budget: number | null;
             /**
-             * Gpu Hours
-             * @description GPU hours that all trials together may use; once they are used up, trials end at their next report, or after stop_grace_s
+             * GPU hours
+             * @description GPU hours that all trials together may use. Once they are used up, the trials end at their next report, or after stop_grace_s. A GPU counts for as long as a rank holds it
              */
             gpu_hours: number | null;
             /**
-             * Max Failures
+             * Retries of a trial
              * @description retries of a trial after errors in the training code
              * @default 0
              */
             max_failures: number;
             /**
-             * Max System Failures
+             * Retries after lost nodes
              * @description retries of a trial after lost nodes and preemptions
              * @default 10
              */
             max_system_failures: number;
             /**
-             * Placement Timeout S
+             * Waiting time, in seconds
              * @description seconds to wait for resources once it is the trial's turn; a longer wait is a system failure
              * @default 600
              */
             placement_timeout_s: number;
             /**
-             * Hang Timeout S
+             * Hang timeout, in seconds
              * @description seconds without a report after which a trial counts as hung; null: never
              * @default 1800
              */
             hang_timeout_s: number | null;
             /**
-             * Stop Grace S
+             * Time to stop, in seconds
              * @description seconds that a rank has to leave the training function before its group is killed
              * @default 10
              */
@@ -3952,7 +3952,7 @@ export interface components {
         Scaling: {
             /**
              * Num Workers
-             * @description ranks of a trial; {"min": 1, "max": 8} is short for num_workers 1 and max_workers 8
+             * @description ranks of a trial. {"min": 1, "max": 8} is short for num_workers 1 and max_workers 8, and makes trials elastic: they start with 1 rank, grow up to 8 ranks while workers are free, and give them back when a trial waits
              * @default 1
              */
             num_workers: number;
@@ -3963,7 +3963,7 @@ export interface components {
             max_workers: number | null;
             /**
              * Resources Allocation
-             * @description which elastic trials get the workers that are free. even: all trials alike, as Ray Tune's DistributeResources; top: the best trial first, as DistributeResourcesToTopJob
+             * @description which elastic trials get the workers that are free. "even": all trials alike, as Ray Tune's DistributeResources; "top": the best trial first, as DistributeResourcesToTopJob
              * @default even
              * @enum {string}
              */
@@ -3982,7 +3982,7 @@ export interface components {
             use_gpu: boolean;
             /**
              * Resources Per Worker
-             * @description CPU, GPU and custom resources of a rank; amounts between 0 and 1 are allowed
+             * @description CPU, GPU and custom resources of a rank, such as {"CPU": 0.5}; without an entry, a rank has one CPU
              */
             resources_per_worker: {
                 [key: string]: number;
@@ -3996,7 +3996,7 @@ export interface components {
             placement_strategy: "PACK" | "SPREAD" | "STRICT_PACK" | "STRICT_SPREAD";
             /**
              * Backend
-             * @description backend of torch.distributed; "auto" is nccl with GPUs and gloo without
+             * @description backend of torch.distributed; "auto" is nccl with GPUs and gloo without; "none": the ranks have no process group
              * @default auto
              * @enum {string}
              */
@@ -4009,7 +4009,7 @@ export interface components {
             reuse_workers: boolean;
             /**
              * Working Dir
-             * @description working directory of the ranks: a new one for each trial, or that of the process that created the experiment (the caller)
+             * @description working directory of the ranks; "trial": a new one for each trial; "caller": that of the process that created the experiment
              * @default trial
              * @enum {string}
              */
@@ -5142,55 +5142,55 @@ export interface components {
          */
         LimitsSpec: {
             /**
-             * Max Concurrent Trials
+             * Trials at the same time
              * @description trials that may run at the same time; null: as many as the cluster holds
              * @default null
              */
             max_concurrent_trials: number | null;
             /**
-             * Time Budget S
-             * @description running time in seconds, from the start of the first trial; pauses do not count
+             * Running time, in seconds
+             * @description running time in seconds after which the search ends, counted from the start of the first trial. The start of Ray and of the workers does not count, and neither do pauses
              * @default null
              */
             time_budget_s: number | null;
             /**
-             * Budget
-             * @description training that all trials together may spend, as a number of full trainings of max_t each; only the freeze_thaw scheduler counts it
+             * Budget, in full trainings
+             * @description training that all trials together may spend, as a number of full trainings of max_t each; null: a fifth of num_samples, but at least 3. Only the default scheduler, freeze_thaw, counts it; with other schedulers it is an error: limit these by num_samples
              * @default null
              */
             budget: number | null;
             /**
-             * Gpu Hours
-             * @description GPU hours that all trials together may use; once they are used up, trials end at their next report, or after stop_grace_s
+             * GPU hours
+             * @description GPU hours that all trials together may use. Once they are used up, the trials end at their next report, or after stop_grace_s. A GPU counts for as long as a rank holds it
              * @default null
              */
             gpu_hours: number | null;
             /**
-             * Max Failures
+             * Retries of a trial
              * @description retries of a trial after errors in the training code
              * @default 0
              */
             max_failures: number;
             /**
-             * Max System Failures
+             * Retries after lost nodes
              * @description retries of a trial after lost nodes and preemptions
              * @default 10
              */
             max_system_failures: number;
             /**
-             * Placement Timeout S
+             * Waiting time, in seconds
              * @description seconds to wait for resources once it is the trial's turn; a longer wait is a system failure
              * @default 600
              */
             placement_timeout_s: number;
             /**
-             * Hang Timeout S
+             * Hang timeout, in seconds
              * @description seconds without a report after which a trial counts as hung; null: never
              * @default 1800
              */
             hang_timeout_s: number | null;
             /**
-             * Stop Grace S
+             * Time to stop, in seconds
              * @description seconds that a rank has to leave the training function before its group is killed
              * @default 10
              */
@@ -5203,7 +5203,7 @@ export interface components {
         ScalingSpec: {
             /**
              * Num Workers
-             * @description ranks of a trial; {"min": 1, "max": 8} is short for num_workers 1 and max_workers 8
+             * @description ranks of a trial. {"min": 1, "max": 8} is short for num_workers 1 and max_workers 8, and makes trials elastic: they start with 1 rank, grow up to 8 ranks while workers are free, and give them back when a trial waits
              * @default 1
              */
             num_workers: number;
@@ -5215,7 +5215,7 @@ export interface components {
             max_workers: number | null;
             /**
              * Resources Allocation
-             * @description which elastic trials get the workers that are free. even: all trials alike, as Ray Tune's DistributeResources; top: the best trial first, as DistributeResourcesToTopJob
+             * @description which elastic trials get the workers that are free. "even": all trials alike, as Ray Tune's DistributeResources; "top": the best trial first, as DistributeResourcesToTopJob
              * @default even
              * @enum {string}
              */
@@ -5234,7 +5234,7 @@ export interface components {
             use_gpu: boolean;
             /**
              * Resources Per Worker
-             * @description CPU, GPU and custom resources of a rank; amounts between 0 and 1 are allowed
+             * @description CPU, GPU and custom resources of a rank, such as {"CPU": 0.5}; without an entry, a rank has one CPU
              */
             resources_per_worker?: {
                 [key: string]: number;
@@ -5248,7 +5248,7 @@ export interface components {
             placement_strategy: "PACK" | "SPREAD" | "STRICT_PACK" | "STRICT_SPREAD";
             /**
              * Backend
-             * @description backend of torch.distributed; "auto" is nccl with GPUs and gloo without
+             * @description backend of torch.distributed; "auto" is nccl with GPUs and gloo without; "none": the ranks have no process group
              * @default auto
              * @enum {string}
              */
@@ -5261,7 +5261,7 @@ export interface components {
             reuse_workers: boolean;
             /**
              * Working Dir
-             * @description working directory of the ranks: a new one for each trial, or that of the process that created the experiment (the caller)
+             * @description working directory of the ranks; "trial": a new one for each trial; "caller": that of the process that created the experiment
              * @default trial
              * @enum {string}
              */

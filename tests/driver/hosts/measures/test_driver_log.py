@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tuner import log_format
 from tuner.domain.states import ExperimentState
 from tuner.driver.hosts.host import Host
 from tuner.driver.hosts.measures.driver_log import NAME, DriverLogs
-from tuner.errors import LostLease
+from tuner.errors import Conflict, LostLease
 from tuner.experiment.logs import driver_log, driver_log_path
 from tuner.settings import Settings
 from tuner.store import ExperimentRecord, StoreUnavailable
@@ -232,6 +233,18 @@ async def test_a_crash_is_in_the_log_of_its_experiment_only(host: Host, monkeypa
     assert [line.partition(": ")[2] for line in second.splitlines()] == [
         "no longer driven here: the experiment is completed"
     ]
+
+
+async def test_an_experiment_that_another_driver_holds_is_no_error(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = host.store.experiments.create(a_spec())
+    host.store.drivers.claim(record.id, "another", lease_s=60, now=time.time())
+    host.driving.begin(record)
+    with pytest.raises(Conflict, match="is driven by another, whose lease has not expired"):
+        await host.driving.tasks[record.id]
+    assert not [message for message in caplog.records if message.levelno >= logging.WARNING]
+    assert "is driven by another, whose lease" in text(host.settings.home, record.public_id)
 
 
 async def test_a_lost_lease_is_in_the_log_of_its_experiment_only(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,18 @@ def test_a_search_that_never_gets_its_ray_fails_in_one_line(
         assert not store.drivers.claimable(time.time() + 10**6)
 
 
+def test_a_full_temporary_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert cluster.nearly_full() == ""
+    monkeypatch.setattr(cluster, "_ROOM_BYTES", 2**62)
+    assert re.fullmatch(
+        rf" \(the temporary directory {re.escape(str(tmp_path))} has only \d+ MiB free\)", cluster.nearly_full()
+    )
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    assert cluster.nearly_full() == ""
+
+
 def test_an_address_without_a_ray_is_told_with_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**_: Any) -> None:
         raise ConnectionError("nobody is there")

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import re
+import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from tuner.trials.groups.pools.placement import unmet
 log = logging.getLogger(__name__)
 
 NAMESPACE = "tuner"
+_ROOM_BYTES = 64 << 20  # with less room for its temporary files, Ray's processes end without an explanation
 _CONNECT_S = 10.0  # for a connection to the port of Ray's head
 HOST_PREFIX = "tuner-host-"
 DEAD = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
@@ -96,6 +98,16 @@ def _check_listens(address: str) -> None:
         ) from None
 
 
+def nearly_full() -> str:
+    """Return words that name the directory of Ray's temporary files if it is nearly full, else an empty string."""
+    place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    try:
+        free = shutil.disk_usage(place).free
+    except OSError:
+        return ""
+    return f" (the temporary directory {place} has only {free >> 20} MiB free)" if free < _ROOM_BYTES else ""
+
+
 def _unreachable(address: str | None, error: Exception, where: str | None = None) -> str:
     """Return one line that says why Ray could not be reached or started, and what the user can do about it.
 
@@ -109,8 +121,9 @@ def _unreachable(address: str | None, error: Exception, where: str | None = None
             f"cluster runs (`ray status`), and try again. {tokens.advice(where)}"
         )
     return (
-        f"Ray could not be started on this machine: {what}. Check that memory, /dev/shm and the temporary directory have room "
-        "and that the machine is not overloaded, and try again; Ray's own logs are in /tmp/ray/session_latest/logs"
+        f"Ray could not be started on this machine{nearly_full()}: {what}. Check that memory, /dev/shm and the temporary "
+        "directory have room and that the machine is not overloaded, and try again; Ray's own logs are in "
+        "/tmp/ray/session_latest/logs"
     )
 
 

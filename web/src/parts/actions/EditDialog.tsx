@@ -2,10 +2,11 @@ import { NumberInput, Textarea, TextInput } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ApiError } from "../../api/client";
+import { LIMITS } from "../../api/limits";
 import type { Experiment } from "../../api/types";
 import { keys } from "../../live/keys";
 import classes from "./actions.module.css";
-import { draftOf, LIMITS, patchOf, wrongAssumption, wrongSpace } from "./edit";
+import { draftOf, patchOf, wrongAssumption, wrongSpace } from "./edit";
 import { FormDialog, type DialogProps } from "./FormDialog";
 
 /** The form in which an experiment is changed, also while it runs. */

@@ -1,18 +1,11 @@
 /** The content of the form in which an experiment is changed, and the part of it that is sent: only what differs. */
 
 import type { ExperimentPatch } from "../../api/client";
+import { LIMITS } from "../../api/limits";
 import { stringify } from "yaml";
 import type { Experiment } from "../../api/types";
 import { readMapping } from "../common/mapping";
 import { tagsOf, tagsText } from "./tags";
-
-export const LIMITS = [
-  ["max_concurrent_trials", "Trials at the same time", "empty: as many as fit on the cluster"],
-  ["time_budget_s", "Running time, in seconds", "empty: no limit; pauses do not count"],
-  ["gpu_hours", "GPU hours", "empty: no limit"],
-  ["max_failures", "Retries of a trial", "after errors of its code"],
-  ["hang_timeout_s", "Hang timeout, in seconds", "without a report; empty: never"],
-] as const;
 
 type Limit = (typeof LIMITS)[number][0];
 
