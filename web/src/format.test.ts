@@ -112,7 +112,8 @@ describe("reported values", () => {
   ])("%s is written %s, as reasons write it", (value, text) => expect(metric(value)).toBe(text));
 
   it.each([
-    [0.5, "0.500000"],
+    [0.5, "0.5\u2007\u2007\u2007\u2007\u2007"],
+    [0.3612, "0.3612\u2007\u2007"],
     [0.123456789, "0.123457"],
     [12, "12"],
     [null, "–"],

@@ -28,10 +28,13 @@ export function metric(value: number | null | undefined): string {
   return String(Number(value.toPrecision(6)));
 }
 
-/** A reported value in a column: zeros at its end keep the decimal points in line. */
+/** As wide as a digit. */
+const BLANK = "\u2007";
+
+/** A reported value in a column, with the digits that it has everywhere else: blanks at its end keep the decimal points in line. */
 export function metricInColumn(value: number | null | undefined): string {
   const text = metric(value);
-  return text.includes(".") && !text.includes("e") ? value!.toPrecision(6) : text;
+  return text.includes(".") && !text.includes("e") ? text.padEnd(value!.toPrecision(6).length, BLANK) : text;
 }
 
 export function param(value: unknown): string {

@@ -7,6 +7,7 @@ const ROOMS: Room[] = [
   { pixels: 90, horizontal: false },
   { pixels: 900, horizontal: true },
   { pixels: 250, horizontal: true },
+  { pixels: 56, horizontal: false },
 ];
 
 function pixelOf(scale: Scale, value: number, min: number, max: number, pixels: number): number {
@@ -79,6 +80,7 @@ describe("ticks", () => {
   );
 
   it("give one tick where there is one value, and none where there is no range", () => {
+    expect(ticks("linear", 0.861, 0.938, { pixels: 56, horizontal: false }).labels).toEqual(["0.88", "0.90", "0.92"]);
     expect(ticks("linear", 3, 3, ROOMS[0]!)).toEqual({ at: [3], labels: ["3"] });
     expect(ticks("log", 0.5, 0.5, ROOMS[0]!).at).toHaveLength(1);
     for (const [min, max] of [

@@ -24,6 +24,9 @@ export type Scale = "linear" | "log" | "count" | "time";
 const CHARACTER = 6.6;
 const GAP = 14;
 const LINE = 26;
+/** On an axis of fewer pixels than this, lines are closer: with a single label, the axis would have no scale. */
+const LOW = 80;
+const LOW_LINE = 14;
 const MAX_TICKS = 100;
 
 const [MINUTE, HOUR, DAY] = [60, 3600, 86_400];
@@ -62,8 +65,8 @@ export function timeTick(seconds: number): string {
 }
 
 /** Pixels that a label takes along the axis, with the room to its neighbour. */
-export function labelSize(label: string, { horizontal }: Room): number {
-  return horizontal ? label.length * CHARACTER + GAP : LINE;
+export function labelSize(label: string, { horizontal, pixels }: Room): number {
+  return horizontal ? label.length * CHARACTER + GAP : pixels < LOW ? LOW_LINE : LINE;
 }
 
 /** Ticks at the multiples of the smallest step whose labels do not touch. */

@@ -49,7 +49,7 @@ export default function Profile({ trial }: { trial: TrialWithSegments }) {
             value={kind}
             onChange={(value) => setKind(value === "memory" ? "memory" : "cpu")}
             data={[
-              { value: "cpu", label: "time (CPU)" },
+              { value: "cpu", label: "time" },
               { value: "memory", label: "memory" },
             ]}
           />
