@@ -1,6 +1,6 @@
 import { act, renderHook } from "@testing-library/react";
 import { expect, it } from "vitest";
-import { MemoryRouter } from "react-router";
+import { MemoryRouter, useNavigate } from "react-router";
 import { useAddress } from "./useAddress";
 
 it("a change that comes before the one before it is drawn loses nothing", () => {
@@ -22,4 +22,42 @@ it("a change that comes before the one before it is drawn loses nothing", () => 
   act(() => set({ pick: null }));
   act(() => pick(7));
   expect(result.current.get("pick")).toBe("7");
+});
+
+it("changes by two parts of the page, one right after the other, are both kept", () => {
+  const { result } = renderHook(() => [useAddress(), useAddress()] as const, {
+    wrapper: ({ children }) => <MemoryRouter initialEntries={["/?tab=curves"]}>{children}</MemoryRouter>,
+  });
+  const [table, keys] = result.current;
+  act(() => {
+    table.set({ pick: "3" });
+    keys.set({ at: "4" });
+    table.set({ tab: null });
+  });
+  const { get } = result.current[0];
+  expect([get("pick"), get("at"), get("tab")]).toEqual(["3", "4", null]);
+});
+
+it("a part of the page that appears before a change is drawn does not undo it", () => {
+  const wrapper = ({ children }: { children: React.ReactNode }) => (
+    <MemoryRouter initialEntries={["/?tab=curves"]}>{children}</MemoryRouter>
+  );
+  const first = renderHook(() => useAddress(), { wrapper });
+  act(() => {
+    first.result.current.set({ pick: "3" });
+    renderHook(() => useAddress(), { wrapper }); // it is drawn with the address from before
+    first.result.current.set({ at: "4" });
+  });
+  const { get } = first.result.current;
+  expect([get("pick"), get("at")]).toEqual(["3", "4"]);
+});
+
+it("an address that was not set by this page replaces the choices", () => {
+  const { result } = renderHook(() => ({ address: useAddress(), navigate: useNavigate() }), {
+    wrapper: ({ children }) => <MemoryRouter initialEntries={["/?pick=3"]}>{children}</MemoryRouter>,
+  });
+  act(() => void result.current.navigate("/?state=failed"));
+  act(() => result.current.address.set({ at: "4" }));
+  const { get } = result.current.address;
+  expect([get("pick"), get("state"), get("at")]).toEqual([null, "failed", "4"]);
 });

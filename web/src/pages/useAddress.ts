@@ -1,4 +1,4 @@
-import { useCallback, useLayoutEffect, useRef } from "react";
+import { useCallback, useLayoutEffect } from "react";
 import { useSearchParams } from "react-router";
 
 type Choices = Readonly<Record<string, string | null>>;
@@ -12,23 +12,31 @@ export interface Address {
   set: (changes: Choices | ((get: (key: string) => string | null) => Choices)) => void;
 }
 
+/**
+ * The search strings that this page has set, from the one that is drawn to the newest. React draws a new address when it has time,
+ * and the next change may come before that, from any part of the page. So all parts share this list.
+ */
+let given: string[] = [];
+
+/** Drop the search strings that are older than the one that is drawn; all of them if the address was changed in another way. */
+function drawn(search: string): void {
+  const at = given.lastIndexOf(search);
+  given = at < 0 ? [search] : given.slice(at);
+}
+
 /** The selections of this page, kept in its address. */
 export function useAddress(): Address {
   const [search, setSearch] = useSearchParams();
-  // React draws a new address when it has time, and the next change may come before that.
-  const newest = useRef(search);
-  useLayoutEffect(() => {
-    newest.current = search;
-  }, [search]);
+  useLayoutEffect(() => drawn(search.toString()), [search]);
   const set = useCallback<Address["set"]>(
     (changes) => {
-      const next = new URLSearchParams(newest.current);
-      const chosen = typeof changes === "function" ? changes((key) => newest.current.get(key)) : changes;
+      const next = new URLSearchParams(given.at(-1));
+      const chosen = typeof changes === "function" ? changes((key) => next.get(key)) : changes;
       for (const [key, value] of Object.entries(chosen)) {
         if (value === null || value === "") next.delete(key);
         else next.set(key, value);
       }
-      newest.current = next;
+      given.push(next.toString());
       setSearch(next, { replace: true, preventScrollReset: true });
     },
     [setSearch],
