@@ -1,4 +1,4 @@
-"""What a rank adds to its log when its function fails."""
+"""Logs of ranks whose function or script fails."""
 
 from __future__ import annotations
 
