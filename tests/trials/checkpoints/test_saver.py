@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,43 @@ def test_a_checkpoint_with_what_is_no_file_is_refused_by_name(tmp_path: Path) ->
             saver.take(lambda folder, make=make: make(os.path.join(folder, "latest")), 1, 1)
     saver.take(fill("weights"), 2, 2)
     saver.drain()
+
+
+@pytest.mark.parametrize("way", ["a link", "a folder"])
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: os.symlink(".", path), "odd is a symbolic link to a directory that contains it"),
+        (lambda path: os.symlink("/dev/zero", path), "odd is a pipe, a socket or a device"),
+        (os.mkfifo, "odd is a pipe, a socket or a device"),
+        (lambda path: os.symlink("gone", path), "No such file or directory: '.*odd'"),
+    ],
+)
+def test_a_folder_that_cannot_be_copied_is_refused_and_nothing_stays_of_its_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[str], None], said: str, way: str
+) -> None:
+    """Take a folder outside the temp directory, or one with a link to it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    data, source = tmp_path / "data", tmp_path / "temporary" / "made"
+    for folder in (data, source):
+        folder.mkdir(parents=True)
+    (data / "shard").touch()
+    make(str(data / "odd"))
+    (source / "link").symlink_to(data)
+    says = f"link is a symbolic link to .*data, which cannot be copied: .*{said}" if way == "a link" else said
+    with pytest.raises(CheckpointError, match=says):
+        alone(tmp_path / "storage", []).take(source if way == "a link" else data, 1, 1)
+    assert os.listdir(source) == ["link"]
+    assert os.listdir(tmp_path / "storage" / ".staging") == []
+
+
+def test_a_link_to_a_device_or_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for target in ("/dev/zero", str(tmp_path / "pipe")):
+        with pytest.raises(
+            CheckpointError, match=f"latest is a symbolic link to {target}, which is neither a file nor"
+        ):
+            alone(tmp_path / "storage", []).take(lambda folder, to=target: os.symlink(to, f"{folder}/latest"), 1, 1)
 
 
 def test_what_is_no_directory(tmp_path: Path) -> None:

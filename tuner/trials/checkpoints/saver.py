@@ -29,7 +29,16 @@ from tuner.domain.keys import checkpoint_id
 from tuner.errors import CheckpointError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
-from tuner.trials.checkpoints.storage import Place, join, move_into, place, private_folder, replace_links, walk
+from tuner.trials.checkpoints.storage import (
+    Place,
+    copy_tree,
+    join,
+    move_into,
+    place,
+    private_folder,
+    replace_links,
+    walk,
+)
 from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 
 Files = dict[str, tuple[int, str]]
@@ -444,7 +453,7 @@ def take_over(source: str, staging: str) -> str | None:
         )
     real = os.path.realpath(source)
     if not real.startswith(os.path.realpath(tempfile.gettempdir()) + os.sep):
-        shutil.copytree(source, staging, dirs_exist_ok=True)
+        copy_tree(source, staging)
         return None
     replace_links(real)
     target, aside = staging, None

@@ -308,18 +308,60 @@ def replace_links(folder: str) -> None:
 
 def _replace_link(path: str, said: str, top: str) -> None:
     source, aside = os.path.realpath(path), f"{path}.tuner-link"
+    link = f"{said} is a symbolic link to {os.readlink(path)}"
     if not os.path.exists(source):
-        raise CheckpointError(f"{said} is a symbolic link to {os.readlink(path)}, which does not exist")
+        raise CheckpointError(f"{link}, which does not exist")
     if os.path.isdir(source):
         if path.startswith(os.path.join(source, "")):
-            raise CheckpointError(f"{said} is a symbolic link to {os.readlink(path)}, a directory that contains it")
-        shutil.copytree(source, aside)
+            raise CheckpointError(f"{link}, a directory that contains it")
+        try:
+            copy_tree(source, aside)
+        except CheckpointError as error:
+            raise CheckpointError(f"{link}, which cannot be copied: {error}") from error
+    elif not os.path.isfile(source):
+        raise CheckpointError(f"{link}, which is neither a file nor a directory")
     elif source.startswith(os.path.join(top, "")):
         os.link(source, aside)  # takes no more space
     else:
-        shutil.copy2(source, aside)
+        try:
+            shutil.copy2(source, aside)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(aside)
+            raise CheckpointError(f"{link}, which cannot be copied: {error}") from error
     os.unlink(path)
     os.rename(aside, path)
+
+
+def copy_tree(source: str, target: str) -> None:
+    """Copy a local directory, with what symbolic links in it point to. If that fails, delete what has been copied.
+
+    Raise CheckpointError if a link leads to nothing or back to a directory around it, if there is a pipe, a socket or a
+    device, or if a file cannot be read or written.
+    """
+
+    def check(folder: str, names: list[str]) -> list[str]:
+        real = os.path.realpath(folder)
+        if any(os.path.realpath(around) == real for around in Path(folder).parents):
+            raise CheckpointError(
+                f"{os.path.relpath(folder, source)} is a symbolic link to a directory that contains it"
+            )
+        for name in names:
+            path = os.path.join(folder, name)
+            if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+                said = os.path.relpath(path, source)
+                raise CheckpointError(f"{said} is a pipe, a socket or a device, and a checkpoint cannot contain these")
+        return []
+
+    try:
+        shutil.copytree(source, target, ignore=check, dirs_exist_ok=True)
+    except CheckpointError:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    except OSError as error:
+        shutil.rmtree(target, ignore_errors=True)
+        first = error.args[0][0][2] if isinstance(error, shutil.Error) else error  # the errors are (from, to, message)
+        raise CheckpointError(str(first)) from error
 
 
 def move_into(source: str, target: str, names: Iterable[str] | None = None) -> None:
