@@ -218,13 +218,17 @@ def test_a_folder_that_cannot_be_copied_is_refused_and_nothing_stays_of_its_copy
     assert os.listdir(tmp_path / "storage" / ".staging") == []
 
 
-def test_a_link_to_a_device_or_a_pipe_is_refused(tmp_path: Path) -> None:
+def test_a_link_to_a_device_or_a_pipe_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     os.mkfifo(tmp_path / "pipe")
     for target in ("/dev/zero", str(tmp_path / "pipe")):
+        source = tmp_path / f"to {os.path.basename(target)}"
+        source.mkdir()
+        (source / "latest").symlink_to(target)
         with pytest.raises(
             CheckpointError, match=f"latest is a symbolic link to {target}, which is neither a file nor"
         ):
-            alone(tmp_path / "storage", []).take(lambda folder, to=target: os.symlink(to, f"{folder}/latest"), 1, 1)
+            alone(tmp_path / "storage", []).take(source, 1, 1)
 
 
 def test_what_is_no_directory(tmp_path: Path) -> None:
