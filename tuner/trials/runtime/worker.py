@@ -55,6 +55,7 @@ from tuner.trials.training import driver_calls, session
 from tuner.trials.training.session import Context, Session
 
 _JOIN_TIMEOUT_S = 120.0
+_FAILED = "failed"  # in place of the id of an interrupt: the hold of a segment that has failed, which is never released
 
 
 CONTROL = (
@@ -253,7 +254,7 @@ class Rank:
         """
         segment = self._segment
         if segment is not None and segment.outbox is not None:
-            segment.session.hold("the segment has failed")
+            segment.session.hold(_FAILED)
             segment.outbox.flush()
 
     def progress(self) -> Progress | None:

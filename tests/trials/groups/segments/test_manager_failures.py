@@ -68,6 +68,16 @@ def raises_after_reports(config: dict[str, Any]) -> None:
     raise ValueError("the other rank has just made three reports more")
 
 
+def loses_its_peer(config: dict[str, Any]) -> None:
+    if _rank() == 1:
+        _report(a=0)
+        raise RuntimeError("Connection closed by peer")
+    for number in range(1_000_000):
+        _report(a=number)
+        Path(config["made"]).write_text(str(number))
+        time.sleep(0.005)
+
+
 def raises_everywhere(config: dict[str, Any]) -> None:
     raise KeyError("lr")
 
@@ -178,6 +188,13 @@ def test_the_reports_before_another_rank_raises_are_kept(bench: Bench) -> None:
     launch = bench.launch(raises_after_reports, 2, scaling=NO_TORCH, params={"made": str(bench.folder / "made")})
     assert run(bench, launch, {1: Verdict(next_milestone=None)}).rank == 1
     assert [report.metrics["a"] for report in bench.reports(launch)] == [0, 1, 2, 3]
+
+
+def test_the_reports_before_a_failure_without_a_known_cause_are_kept(bench: Bench) -> None:
+    made = bench.folder / "made until then"
+    launch = bench.launch(loses_its_peer, 2, scaling=NO_TORCH, params={"made": str(made)})
+    assert run(bench, launch, {1: Verdict(next_milestone=None)}).cause == "peer_lost"
+    assert [report.metrics["a"] for report in bench.reports(launch)][-1] >= int(made.read_text())
 
 
 def test_all_ranks_raise(bench: Bench) -> None:

@@ -91,19 +91,29 @@ class Watch:
         self._check_at = None if hang_timeout is None else time.monotonic() + hang_timeout
         tasks = _tasks(refs)
         pending = set(tasks)
+        failure: Failure | None = None
         try:
-            while pending:
-                due = (self._cause_until, self._leave_until, self._check_at)
-                for task in await self._next(pending, min((t for t in due if t is not None), default=None)):
-                    pending.discard(task)
-                    if (failed := await self._ended(task, tasks[task])) is not None:
-                        if any(tasks[other] == 0 for other in pending):  # rank 0 trains, and its group will be killed
-                            await self._run.ask("send_reports", [0])
-                        return failed
-                if pending and (failed := await self._overdue([tasks[task] for task in pending])) is not None:
-                    return failed
+            outcome = await self._first_known(tasks, pending)
+            failure = outcome.failure
+            return outcome
+        except EndedEarly as ended:
+            failure = ended.ending.failure
+            raise
         finally:
+            if failure is not None and any(tasks[task] == 0 for task in pending):  # rank 0 trains, and will be killed
+                await self._run.ask("send_reports", [0])
             _forget(tasks)
+
+    async def _first_known(self, tasks: Mapping[asyncio.Task[Any], int], pending: set[asyncio.Task[Any]]) -> Outcome:
+        """Return the outcome of the segment as soon as it is known. Tasks of ranks that have ended leave `pending`."""
+        while pending:
+            due = (self._cause_until, self._leave_until, self._check_at)
+            for task in await self._next(pending, min((t for t in due if t is not None), default=None)):
+                pending.discard(task)
+                if (failed := await self._ended(task, tasks[task])) is not None:
+                    return failed
+            if pending and (failed := await self._overdue([tasks[task] for task in pending])) is not None:
+                return failed
         return await self._outcome()
 
     # -- waiting
