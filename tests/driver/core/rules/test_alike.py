@@ -52,8 +52,23 @@ def test_three_scripts_that_end_alike_end_the_search() -> None:
     assert place_of(of_script("KeyError: 'lr'", raised().traceback)) == (
         "train.py ended with exit status 2",
         "line 12 of /home/me/train.py",
+        "",
     )
     assert place_of(of_script("torch.OutOfMemoryError: CUDA out of memory")) is None
+
+
+def test_three_scripts_that_end_for_different_reasons_let_the_search_go_on() -> None:
+    reasons = ["sh: gcc: not found", "Error: learning rate out of range", "cannot open data.bin"]
+    bench = fails(Bench(num_samples=20, limits=LIMITS), *map(of_script, reasons))
+    assert bench.core.state is ExperimentState.RUNNING
+
+
+def test_three_scripts_that_say_nothing_end_the_search() -> None:
+    silent = [
+        Failure(kind="user", cause="script", message=f"train.sh ended with exit status 1 (sh train.sh --layers={what})")
+        for what in ("many", "few", "none")
+    ]
+    assert fails(Bench(num_samples=20, limits=LIMITS), *silent).core.state is ExperimentState.FAILED
 
 
 def test_three_that_return_without_a_report_end_the_search() -> None:

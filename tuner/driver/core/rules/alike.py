@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from tuner.domain.events import Failure
 from tuner.domain.states import TrialState
@@ -12,19 +13,33 @@ ALIKE = 3
 """The search ends if this many trials fail in the same way before any trial has reported."""
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+_NUMBER = re.compile(r"\d[\d.e+-]*")
 _MEMORY = ("memoryerror", "out of memory")
 """Parts of messages after which the next trial may still succeed, because its configuration may need less memory."""
 
 
-def place_of(failure: Failure | None) -> tuple[str, str] | None:
+class Alike(NamedTuple):
+    """What all failures because of the same mistake have in common.
+
+    said: of a script without a Python traceback, the last line of its stderr with every number replaced, because the
+        numbers may be the parameters of the trial.
+    """
+
+    kind: str
+    place: str
+    said: str = ""
+
+
+def place_of(failure: Failure | None) -> Alike | None:
     """Return the kind and the place of a failure, which are the same for all trials that fail because of the same mistake.
 
     For an exception in the user's code, this is (type of the exception, "line 12 of train.py"); for a script, (what happened,
-    the line in its traceback, if it printed one); for a function that returned without a report, ("no report", "its end").
+    the line in its traceback), or what it said if it printed none; for a function that returned without a report,
+    ("no report", "its end").
     Return None if other trials may not fail in the same way: after a lost node, a killed process or lack of memory.
     """
     if failure is not None and failure.kind == "user" and failure.cause == "no_report":
-        return "no report", "its end"
+        return Alike("no report", "its end")
     if failure is None or failure.kind != "user" or failure.cause not in ("exception", "script"):
         return None
     is_script = failure.cause == "script"
@@ -35,9 +50,10 @@ def place_of(failure: Failure | None) -> tuple[str, str] | None:
     if lacks_memory or not (frames or is_script):
         return None
     if not frames:
-        return kind, ""
+        rest = failure.message.removeprefix(kind)
+        return Alike(kind, "", _NUMBER.sub("#", rest) if rest.startswith(": ") else "")
     file, line, _ = frames[-1]
-    return kind, f"line {line} of {file}"
+    return Alike(kind, f"line {line} of {file}")
 
 
 def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str | None:
@@ -54,7 +70,7 @@ def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str 
         return None
     if any(trial.state is not TrialState.FAILED or place_of(trial.failure) != place for trial in ended):
         return None
-    kind, where = place
+    kind, where, _ = place
     if failure.cause == "no_report":
         return f"the first {len(ended) + 1} trials all returned without a report"
     if failure.cause == "script":
