@@ -110,9 +110,7 @@ class Baseline:
                 return None
             if time.monotonic() >= deadline:
                 if children:
-                    _kill(
-                        pid for pid, _ in children
-                    )  # also those with a session of their own, which survive this process
+                    _kill(pid for pid, _ in children)  # those with sessions of their own would survive this process
                     return f"the process {children[0][0]} ({children[0][1][:60]}) outlived its trial"
                 return f"the thread {threads[0].name!r} outlived its trial"
             time.sleep(0.02)
