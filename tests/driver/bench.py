@@ -37,11 +37,13 @@ class Bench:
         self.core: Core = assemble(self.spec, self.space)
         self.now = 0.0
         self.log: list[Any] = []
+        self.best: dict[int, dict[str, float]] = {}  # the best values so far, if there are constraints
         self.feed(e.DriverStarted(time=0.0, epoch=1, **room))
 
     def feed(self, event: Event) -> Effects:
         out = self.core.handle(event)
         self.log += out.log
+        self.best |= out.best
         return out
 
     def tick(self) -> float:
@@ -107,6 +109,7 @@ class Bench:
         """Return a new driver that has folded what this one committed."""
         other = object.__new__(Bench)
         other.space, other.spec, other.now, other.log = self.space, self.spec, self.now, list(self.log)
+        other.best = dict(self.best)
         other.core = assemble(self.spec, self.space)
         for seq, entry in self.log:
             other.core.fold(seq, entry)

@@ -22,7 +22,13 @@ def stored(bench: Bench, store: Store) -> ExperimentRecord:
     spec = replace(bench.spec, resolved={**resolved, "constraints": as_option(constraints)})
     made = store.experiments.create(spec)
     epoch = store.drivers.claim(made.id, "test", 60.0, time.time())
-    batch = Batch(log=bench.log, trials=list(core.trials), state=core.state, summary=core.summary())
+    batch = Batch(
+        log=bench.log,
+        trials=list(core.trials),
+        state=core.state,
+        summary=core.summary(),
+        best=bench.best if constraints else None,
+    )
     store.drivers.commit(made.id, epoch, batch, time.time())
     return store.experiments.get(made.public_id)
 

@@ -123,13 +123,17 @@ async def test_runs_to_the_end_and_answers_only_what_is_committed() -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-async def test_reports_that_violate_the_constraints_are_named() -> None:
+async def test_only_reports_within_the_constraints_become_the_best() -> None:
     memory = Memory()
     await driven(memory, search={"type": "tpe", "constraints": {"loss": {"min": 0.4}}}).run(epoch=1, slots=None)
-    infeasible = {seq for batch in memory.batches for seq in batch.infeasible}
-    entries = ((seq, entry) for batch in memory.batches for seq, entry in batch.log)
-    reported = {(x.report_no, x.trial) for seq, x in entries if seq in infeasible and isinstance(x, e.Reported)}
-    assert reported == {(3, number) for number in range(3)}, "a loss of 1/3 is below 0.4"
+    best = {seq: values for batch in memory.batches for seq, values in (batch.best or {}).items()}
+    entries = {seq: entry for batch in memory.batches for seq, entry in batch.log}
+    found = [(getattr(entries[seq], "report_no", 0), values) for seq, values in best.items()]
+    assert found == [(1, {"loss": 1.0}), (2, {"loss": 0.5})], "a loss of 1/3 is below 0.4"
+    assert memory.batches[0].best is not None
+    unconstrained = Memory()
+    await driven(unconstrained).run(epoch=1, slots=None)
+    assert {batch.best for batch in unconstrained.batches} == {None}
 
 
 async def test_a_database_that_is_away_for_a_moment_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

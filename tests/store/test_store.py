@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import json
 import math
 import threading
 from dataclasses import replace
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy.event import listen, remove
 
+from tests.driver.bench import Bench
+from tests.driver.stored import stored
 from tests.store.examples import T0, a_report, a_spec, begin, run_all
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.decisions import Finish, Note, Pause, Stop
@@ -21,6 +25,7 @@ from tuner.domain.events import (
     Commanded,
     DriverStarted,
     Failure,
+    Reported,
 )
 from tuner.domain.keys import checkpoint_id, segment_id, trial_id
 from tuner.domain.states import ExperimentState, SegmentState, TrialState
@@ -147,11 +152,34 @@ class TestExperiments:
     def test_a_column_or_a_token_that_does_not_fit_is_an_error(self, store: Store) -> None:
         for name in "ab":
             store.experiments.create(a_spec(name))
-        with pytest.raises(SpecError, match="unknown column; did you mean name"):
+        with pytest.raises(SpecError, match="unknown column 'nam'; did you mean name"):
             store.experiments.page(sort="-nam")
+        with pytest.raises(SpecError, match="unknown column 'xyzzy'; expected one of name, state, trials, best"):
+            store.experiments.page(sort="xyzzy")
         token = store.experiments.page(sort="name", page_size=1).next_token
         with pytest.raises(SpecError, match="not a page token for this sort order"):
             store.experiments.page(sort="-name", page_token=token)
+
+    @pytest.mark.parametrize("sort", SORTED_BY)
+    def test_a_forged_page_token_is_an_error_or_a_page(self, store: Store, sort: str) -> None:
+        fits: list[Any] = {"name": ["a"], "state": ["a"], "trials": [3]}.get(sort, [3, 0.5, 2**80])
+        for last in (2**80, 3, True, "a", "\0", "\ud800", 0.5, math.nan, 10**400, [], None):
+            for number in (1, -1, 2**62, True, 0.5, None):
+                token = base64.urlsafe_b64encode(json.dumps([sort, last, number]).encode()).decode()
+                if number is not True and number == 1 and last is not True and last in [*fits, None]:
+                    store.experiments.page(sort=sort, page_token=token)
+                else:
+                    with pytest.raises(SpecError, match="not a page token for this sort order"):
+                        store.experiments.page(sort=sort, page_token=token)
+
+    def test_the_token_of_the_longest_name_fits_into_an_address(self, store: Store) -> None:
+        for character in "😀\x01":
+            for _ in range(2):
+                store.experiments.create(a_spec(character * 200))
+            token = store.experiments.page(sort="name", name=character, page_size=1).next_token
+            assert token is not None
+            assert len(token) <= 2000, "the longest that the API takes"
+            assert len(store.experiments.page(sort="name", name=character, page_token=token).items) == 1
 
     @pytest.mark.parametrize("token", ["", "x", "-1", "9" * 40])
     def test_a_wrong_page_token_is_an_error(self, store: Store, token: str) -> None:
@@ -499,8 +527,32 @@ class TestViews:
             (4 + at, dataclasses.replace(a_report(0, 1 + at, accuracy=value), time=T0 + 2 + at))
             for at, value in enumerate((0.9, 0.5, 0.95, 0.6))
         ]
-        store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials, infeasible={4, 6}), T0)
+        best = {5: {"accuracy": 0.5}, 7: {"accuracy": 0.6}}
+        store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials, best=best), T0)
         assert store.metrics.best_so_far(made.id, "accuracy", "max") == ([2.0, 4.0], [0.5, 0.6])
+
+    def test_best_so_far_has_a_value_whose_constraint_was_reported_later(self, store: Store) -> None:
+        bench = Bench(search={"type": "tpe", "constraints": {"size": {"max": 0.25}}})
+        bench.started(0)
+        apart: list[dict[str, float]] = [{"loss": 0.5}, {"size": 0.1}, {"loss": 0.6}, {"loss": 0.4, "size": 1.0}]
+        for count, metrics in enumerate([*apart, {"size": 0.2}], 1):
+            bench.feed(
+                Reported(time=bench.tick(), trial=0, segment=1, report_no=count, iteration=count, metrics=metrics)
+            )
+        made = stored(bench, store)
+        assert store.metrics.best_so_far(made.id, "loss", "min")[1] == [0.5, 0.4]
+
+    def test_a_point_that_an_earlier_version_wrote_in_spite_of_the_constraints_does_not_hide_better_ones(
+        self, store: Store
+    ) -> None:
+        made, epoch, trials = begin(store, 1)
+        first = [(4, a_report(0, 1, accuracy=0.4)), (5, a_report(0, 2, accuracy=0.95))]
+        store.drivers.commit(made.id, epoch, Batch(log=first, trials=trials), T0)
+        epoch = store.drivers.claim(made.id, "successor", 60.0, T0 + 100)
+        log: list[Entry] = [(6, DriverStarted(time=T0 + 100, epoch=epoch)), (7, a_report(0, 3, accuracy=0.6))]
+        batch = Batch(log=log, trials=trials, best={7: {"accuracy": 0.6}})
+        store.drivers.commit(made.id, epoch, batch, T0 + 100)
+        assert store.metrics.best_so_far(made.id, "accuracy", "max")[1] == [0.4, 0.6]
 
 
 class TestCommands:

@@ -94,7 +94,7 @@ class Search:
         self._log: list[Entry] = []
         self._touched: dict[int, None] = {}
         self._started: list[int] = []
-        self._infeasible: set[int] = set()
+        self._best: dict[int, dict[str, float]] = {}
         self._reports: dict[tuple[int, int], int] = {}
         self._feed(e.DriverStarted(time=start, epoch=self.epoch))
         self.commit()
@@ -130,17 +130,17 @@ class Search:
             state=self.core.state,
             summary=self.core.summary(),
             carried_out=decided + self._started,
-            infeasible=self._infeasible,
+            best=self._best if self.core.experiment.standing.constraints else None,
             commands=commands or [],
         )
         self.store.drivers.commit(self.id, self.epoch, batch, self.now)
-        self._log, self._touched, self._started, self._infeasible = [], {}, [], set()
+        self._log, self._touched, self._started, self._best = [], {}, [], {}
 
     def _feed(self, event: Event) -> None:
         out = self.core.handle(event)
         self._log += out.log
         self._touched |= out.touched
-        self._infeasible |= out.infeasible
+        self._best |= out.best
         for action in out.actions:
             match action:
                 case RunSegment(segment=(number, ordinal), decision_seq=seq):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,5 +33,7 @@ class Batch:
     superseded: Mapping[int, int] = field(
         default_factory=dict
     )  # trial -> event_seq of the decision that replaces the trial's earlier decisions that were not carried out
-    infeasible: Set[int] = frozenset()  # event_seq of the reports that violate the constraints
+    best: Mapping[int, Mapping[str, float]] | None = (
+        None  # the best values so far, by event_seq and objective; None: without constraints, they follow from the reports
+    )
     commands: Sequence[int] = ()  # ids of the command rows that this batch carries out

@@ -326,7 +326,7 @@ class ExperimentLoop:
             summary=core.summary(),
             carried_out=carried_out,
             superseded=superseded,
-            infeasible=out.infeasible,
+            best=out.best if core.experiment.standing.constraints else None,
             commands=commands,
         )
 

@@ -8,7 +8,7 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 from sqlalchemy import JSON, ColumnElement, Connection, Select, Text, case, cast, func, select, true, type_coerce
 
@@ -67,7 +67,8 @@ _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 SORTED_BY = ("name", "state", "trials", "best", "started", "duration")
 """A list of experiments can be sorted by these.
 
-trials: the number of trials that have ended. best: the best value of the first objective. duration: only of experiments that have
+name: SQLite ignores the case of ASCII letters only, PostgreSQL that of all letters. trials: the number of trials that have ended.
+best: the best value of the first objective, as a number whatever its mode. duration: only of experiments that have
 ended, because it changes for the others.
 """
 
@@ -97,26 +98,6 @@ class ProjectTotals:
     gpu_hours_saved: float
     cpu_hours: float
     latest_at: float  # when the newest experiment was created
-
-
-P = ParamSpec("P")
-
-
-def _written(
-    creation: Callable[Concatenate[Experiments, P], Creation],
-) -> Callable[Concatenate[Experiments, P], ExperimentRecord]:
-    """Return a method with the parameters of `creation` that does the work at once."""
-
-    def create(self: Experiments, /, *args: P.args, **options: P.kwargs) -> ExperimentRecord:
-        """Insert a pending experiment; see `creation` for the arguments.
-
-        Return its record, or that of the experiment that was created with the same `idempotency_key`.
-        """
-        share = creation(self, *args, **options)
-        self.create_all([share])
-        return self.created(share)
-
-    return create
 
 
 class Experiments:
@@ -165,7 +146,32 @@ class Experiments:
 
         return Share(write, "" if code is None else code.hash)
 
-    create = _written(creation)
+    def create(
+        self,
+        spec: Spec,
+        *,
+        public_id: str | None = None,
+        code: CodeRecord | None = None,
+        source: str = "python",
+        idempotency_key: str | None = None,
+        incomplete: str | None = None,
+        now: float | None = None,
+    ) -> ExperimentRecord:
+        """Insert a pending experiment; see `creation` for the arguments.
+
+        Return its record, or that of the experiment that was created with the same `idempotency_key`.
+        """
+        share = self.creation(
+            spec,
+            public_id=public_id,
+            code=code,
+            source=source,
+            idempotency_key=idempotency_key,
+            incomplete=incomplete,
+            now=now,
+        )
+        self.create_all([share])
+        return self.created(share)
 
     def create_all(self, creations: Sequence[Creation]) -> None:
         """Do the work of all these creations in one transaction. Then `created` returns the record of each."""
@@ -265,7 +271,8 @@ class Experiments:
     def _sorted(self, query: Select[Any], sort: str, size: int, token: str | None) -> Page[ExperimentRecord]:
         column, descending = self._sort_key(sort.removeprefix("-")), sort.startswith("-")
         if token is not None:
-            query = query.where(behind(column, descending, experiment.c.id, decoded(token, sort)))
+            last = decoded(token, sort, column.type.python_type)
+            query = query.where(behind(column, descending, experiment.c.id, last))
         ordered = query.add_columns(column.label("sort_key")).order_by(
             column.is_(None), column.desc() if descending else column, experiment.c.id.desc()
         )
@@ -282,7 +289,7 @@ class Experiments:
         c = experiment.c
         match name:
             case "name":
-                return func.lower(c.name)
+                return type_coerce(func.lower(c.name), Text)
             case "state":
                 return type_coerce(c.state, Text)
             case "started":
@@ -297,7 +304,8 @@ class Experiments:
                 ended = [func.coalesce(counts[str(one)].as_integer(), 0) for one in TrialState if one.ended]
                 return sum(ended[1:], start=ended[0])
             case _:
-                raise SpecError(f"unknown column{did_you_mean(name, SORTED_BY) or ''}", "/sort")
+                expected = f"; expected one of {', '.join(SORTED_BY)}"
+                raise SpecError(f"unknown column {name!r}{did_you_mean(name, SORTED_BY) or expected}", "/sort")
 
     def _json(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """Return a column with JSON text as JSON. SQLite has no type for it and reads the text itself."""

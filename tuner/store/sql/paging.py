@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,7 +12,6 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, or_
 
 from tuner.errors import SpecError
 from tuner.store.records import Page
-from tuner.store.sql.tables import dumps
 
 T = TypeVar("T")
 
@@ -30,25 +30,53 @@ def number(token: str) -> int:
         found = int(token)
     except ValueError:
         found = -1
-    if not 0 <= found < 2**62:
+    if not _is_number(found):
         raise SpecError("not a page token; use next_page_token", "/page_token")
     return found
 
 
 def encoded(sort: str, value: Any, number: int) -> str:
     """Return the token of the page behind the row with this value of the column `sort` and this number."""
-    return base64.urlsafe_b64encode(dumps([sort, value, number]).encode()).decode()
+    # Text that is not ASCII is not escaped. The escaped form of a long name would be too long for an address.
+    text = json.dumps([sort, value, number], ensure_ascii=False, separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode()
 
 
-def decoded(token: str, sort: str) -> tuple[Any, int]:
-    """Return the value and the number in a token of `encoded`. Raise SpecError if it was not made for this sort order."""
+def decoded(token: str, sort: str, kind: type | None = None) -> tuple[str | float | None, int]:
+    """Return the value and the number in a token of `encoded`.
+
+    Args:
+        token: the token, which a client may have changed.
+        sort: the sort order.
+        kind: the type of the column's values: str, int or float. None: any of these.
+
+    Raises:
+        SpecError: the token was not made for this sort order.
+    """
     try:
         made_for, value, number = json.loads(base64.urlsafe_b64decode(token))
-        if made_for != sort or not isinstance(number, int) or not isinstance(value, str | float | int | None):
-            raise ValueError
-    except (ValueError, TypeError):
-        raise SpecError("not a page token for this sort order; use next_page_token", "/page_token") from None
-    return value, number
+        fits = value is None or _fits(value, kind or type(value))
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        made_for = value = number = None
+        fits = False
+    if made_for != sort or not fits or not _is_number(number):
+        raise SpecError("not a page token for this sort order; use next_page_token", "/page_token")
+    return float(value) if kind is float and value is not None else value, number
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**62
+
+
+def _fits(value: Any, kind: type) -> bool:
+    """Return whether both databases can compare a column of this type with the value."""
+    if kind is str:
+        return isinstance(value, str) and "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
+    if isinstance(value, bool):
+        return False
+    if kind is int:
+        return isinstance(value, int) and abs(value) < 2**31
+    return kind is float and isinstance(value, int | float) and math.isfinite(value)
 
 
 def behind(

@@ -119,6 +119,24 @@ def test_objectives_may_be_reported_apart(scope: str) -> None:
     assert scope == "last" or values["loss"] == 0.4
 
 
+def test_each_objective_counts_only_after_the_constraints_are_known_to_hold() -> None:
+    bench = Bench(
+        objectives=(Objective("loss", "min"), Objective("speed", "max")),
+        search={"type": "tpe", "constraints": {"size": {"max": 2}}},
+    )
+    bench.started(0)
+    improved = []
+    reports = ({"speed": 9.0}, {"loss": 0.5}, {"size": 1.0}, {"speed": 99.0, "size": 3.0}, {"size": 1.0})
+    for count, metrics in enumerate(reports, 1):
+        out = bench.feed(
+            e.Reported(
+                time=bench.tick(), trial=0, segment=1, report_no=count, iteration=count, metrics=metrics, waits=True
+            )
+        )
+        improved.append(list(out.best.values()))
+    assert improved == [[], [], [{"loss": 0.5, "speed": 9.0}], [], [{"speed": 99.0}]]
+
+
 def last_params(bench: Bench) -> Any:
     best: Any = bench.core.summary()["best"]
     return best["params"]

@@ -14,18 +14,18 @@ class Effects:
 
     log: log entries to commit.
     touched: trials whose rows change.
-    infeasible: the event_seq of the reports that violate the constraints.
+    best: the best values so far, by event_seq of the report that made them the best and by objective. Empty without constraints.
     actions: what to do after the commit.
     """
 
     log: list[Entry] = field(default_factory=list)
     touched: dict[int, None] = field(default_factory=dict)
-    infeasible: set[int] = field(default_factory=set)
+    best: dict[int, dict[str, float]] = field(default_factory=dict)
     actions: list[Action] = field(default_factory=list)
 
     def absorb(self, other: Effects) -> None:
         """Add the effects of a later event to these."""
         self.log += other.log
         self.touched |= other.touched
-        self.infeasible |= other.infeasible
+        self.best |= other.best
         self.actions += other.actions

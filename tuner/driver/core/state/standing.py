@@ -29,21 +29,23 @@ class Standing:
         self._not_finite: dict[int, int] = {}  # trial -> iteration of its first NaN or infinity
         # (excess, trial, metric, value) of the report nearest to the constraints
         self._nearest: tuple[float, int, str, float] | None = None
+        self.improved: dict[str, float] = {}  # objective -> its best value so far, if the newest report led to it
         self._several = spec.objectives if len(spec.objectives) > 1 else ()
         # objective -> (value, trial) of the best report, if there are several objectives
         self._best_of: dict[str, tuple[float, int]] = {}
 
     def reported(self, trial: Trial, metrics: Mapping[str, float]) -> None:
         """Add the trial's newest report, which has these metrics and has been applied to the trial."""
+        self.improved = {}
+        judges = any(c.metric in metrics for c in self.constraints)
         value = metrics.get(self._objective.metric)
         if value is not None and not math.isfinite(value):
             self._not_finite.setdefault(trial.number, trial.iteration)
-        elif (mark := trial.last_mark) is not None and (
-            value is not None or any(c.metric in metrics for c in self.constraints)
-        ):
+        elif (mark := trial.last_mark) is not None and (value is not None or judges):
             self._reported_first(trial, mark)
-        if self._several and trial.feasible_now is not False:  # a report may have only some of the objectives
-            self._compare_each(trial, metrics)
+        if self._several and self._satisfies_all(trial):
+            # A report may have only some of the objectives, and a constraint's metric may come after them.
+            self._compare_each(trial, trial.last if judges else metrics)
 
     def _reported_first(self, trial: Trial, mark: ScoredReport) -> None:
         """Add a report with the first objective or with a metric of a constraint, of a trial that has the score `mark`."""
@@ -52,6 +54,8 @@ class Standing:
             self._judge(trial, mark)
         if (trial.feasible_best == mark or not self.constraints) and self._is_better(mark):
             self.best = (self._objective.score(mark.value), trial.number)
+            if not self._several:
+                self.improved[self._objective.metric] = mark.value
         if trial.state is TrialState.COMPLETED:
             self.completed(trial)
 
@@ -61,6 +65,7 @@ class Standing:
             best = self._best_of.get(objective.metric)
             if math.isfinite(value) and (best is None or objective.score(value) > objective.score(best[0])):
                 self._best_of[objective.metric] = (value, trial.number)
+                self.improved[objective.metric] = value
 
     def _judge(self, trial: Trial, mark: ScoredReport) -> None:
         broken = [(c.excess(trial.last), c.metric) for c in self.constraints if c.excess(trial.last) > 0]
@@ -156,6 +161,9 @@ class Standing:
     def _counts_at_its_end(self, trial: Trial) -> bool:
         if trial.last_mark is None or trial.diverged:
             return False
+        return self._satisfies_all(trial)
+
+    def _satisfies_all(self, trial: Trial) -> bool:
         return all(c.excess(trial.last) <= 0 for c in self.constraints)
 
     def _is_better(self, mark: ScoredReport) -> bool:

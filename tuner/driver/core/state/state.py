@@ -288,8 +288,8 @@ class State:
             self.unseen -= event.metrics.keys()
             self.missed += tuple(sorted(self.unseen.difference(self.missed)))
         score = self.progress.report(trial, segment, event)
-        if trial.feasible_now is False:
-            self._effects.infeasible.add(self.seq)
+        if self.standing.constraints and self.standing.improved:
+            self._effects.best[self.seq] = self.standing.improved
         if event.checkpoint is not None:
             self._keep(trial, segment.ordinal, event.checkpoint)
         if score is not None and segment.scored and not segment.leaving and math.isfinite(trial.t):
