@@ -33,6 +33,7 @@ CAUSES = frozenset(
     [
         "exception",
         "script",
+        "script_signal",
         "no_report",
         "exit",
         "signal",

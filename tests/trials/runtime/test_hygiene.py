@@ -124,6 +124,38 @@ def test_processes_with_a_session_of_their_own_end_with_their_trial(tmp_path: Pa
             psutil.Process(inner).kill()
 
 
+def child(tmp_path: Path, on_sigterm: str) -> str:
+    """Return a trial that leaves a shell behind, which runs `on_sigterm` at SIGTERM."""
+    script = f"trap '{on_sigterm}' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.01; done"
+    return f"""
+    subprocess.Popen(["sh", "-c", {script!r}], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not os.path.exists("{tmp_path}/pid"): pass
+    """
+
+
+def test_a_child_that_outlives_its_trial_may_finish_its_work(tmp_path: Path) -> None:
+    synced = tmp_path / "synced"
+    assert "outlived its trial" in after(child(tmp_path, f"sleep 0.2; touch {synced}; exit"))
+    assert synced.exists()
+
+
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    assert "outlived its trial" in after(child(tmp_path, ""))
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int((tmp_path / "pid").read_text())).wait(30)
+
+
+def test_a_child_of_another_user_stays(tmp_path: Path) -> None:
+    refuse = """
+    import psutil
+    def denied(process, *signal): raise psutil.AccessDenied(process.pid)
+    psutil.Process.send_signal = psutil.Process.terminate = psutil.Process.kill = denied
+    """
+    found = after(child(tmp_path, "exit"), before=refuse)
+    psutil.Process(int((tmp_path / "pid").read_text())).kill()
+    assert "outlived its trial" in found
+
+
 @pytest.mark.parametrize(
     "trial",
     [

@@ -224,7 +224,7 @@ def test_a_failure_is_described_by_what_the_script_said(tmp_path: Path, begin: S
     assert described.traceback == "usage: x\nno such option"
     with pytest.raises(ScriptFailed) as caught:
         script(tmp_path, "import os; os.kill(os.getpid(), 9)")({})
-    assert describe(caught.value, "").cause == "signal"
+    assert describe(caught.value, "").cause == "script_signal"
 
 
 def test_a_mistake_in_a_report_is_raised_in_the_script(tmp_path: Path, begin: Start) -> None:

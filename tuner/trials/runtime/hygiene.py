@@ -28,6 +28,7 @@ _HARMLESS = ("TMonitor", "tqdm_monitor", "ray_", "tuner-")  # tqdm has had both 
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch/_inductor/compile_worker")
 _OF_STORAGE = ("AWS_", "GOOGLE_", "AZURE_", "HADOOP_", "ARROW_", "KRB5", "CLASSPATH", "LD_LIBRARY_PATH")
 _GRACE_S = 0.3
+_TERMINATE_S = 2.0  # seconds from SIGTERM to SIGKILL, for example for a tracker that still sends its data
 _POOL_THREADS = 64
 _GPU_SLACK = 32 << 20
 
@@ -110,9 +111,7 @@ class Baseline:
                 return None
             if time.monotonic() >= deadline:
                 if children:
-                    _kill(
-                        pid for pid, _ in children
-                    )  # also those with a session of their own, which survive this process
+                    _end(pid for pid, _ in children)  # those with a session of their own would survive this process
                     return f"the process {children[0][0]} ({children[0][1][:60]}) outlived its trial"
                 return f"the thread {threads[0].name!r} outlived its trial"
             time.sleep(0.02)
@@ -156,14 +155,23 @@ def _is_idle_pool(thread: threading.Thread) -> bool:
     return frame is not None and frame.f_code.co_filename.endswith("concurrent/futures/thread.py")
 
 
-def _kill(pids: Iterable[int]) -> None:
-    """Kill these processes and all processes that they have started."""
+def _end(pids: Iterable[int]) -> None:
+    """End these processes and all processes that they have started, by SIGTERM and then by SIGKILL.
+
+    Processes of other users, such as those of a setuid program, cannot be ended and stay.
+    """
+    found: list[psutil.Process] = []
     for pid in pids:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
-            for one in [*process.children(recursive=True), process]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
+            found += [*process.children(recursive=True), process]
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, alive = psutil.wait_procs(found, timeout=_TERMINATE_S)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def _children() -> list[tuple[int, str]]:

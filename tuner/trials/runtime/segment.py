@@ -20,6 +20,7 @@ from tuner.trials.runtime.measures.process_stats import cpu_s
 from tuner.trials.runtime.sending.logs import Capture
 from tuner.trials.runtime.sending.outbox import Outbox
 from tuner.trials.runtime.sending.uploads import Uploads
+from tuner.trials.training.script import ScriptFailed
 from tuner.trials.training.session import LeaveTrial, Session
 
 _LAST_SAVE_S = 2.0  # seconds that a failed rank waits for checkpoints that are being saved
@@ -71,7 +72,8 @@ class Segment:
         except BaseException as raised:
             if running.left is None:
                 error = describe(raised, "")
-                sys.stderr.write(error.traceback)
+                if not isinstance(raised, ScriptFailed):  # what a script wrote to stderr is in the log already
+                    sys.stderr.write(error.traceback)
         if self.overstay is not None:
             self.overstay.cancel()
         running.saving = True

@@ -306,7 +306,7 @@ class _Run:
         end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
         said = "\n".join(line for line in self._errors if line.strip())
         what = f"{self._name} {end}" + ("" if said else f" ({shlex.join(self._command)})")
-        raise ScriptFailed(what, said, "signal" if code < 0 else "script")
+        raise ScriptFailed(what, said, "script_signal" if code < 0 else "script")
 
     def _end(self, process: subprocess.Popen[bytes], patient: bool) -> None:
         """End the script and all processes that it has started, by SIGTERM and then by SIGKILL.

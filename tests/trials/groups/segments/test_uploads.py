@@ -44,6 +44,13 @@ def raises(config: dict[str, Any]) -> None:
     raise ValueError("shapes do not match")
 
 
+def has_a_script_that_is_killed(config: dict[str, Any]) -> None:
+    from tuner.trials.training.script import Script
+
+    text = f"print('pid={os.getpid()}', flush=True)\nimport os\nos.kill(os.getpid(), 9)"
+    Script("/nowhere/train.py", text.encode(), (), "pid")({})
+
+
 def dies(config: dict[str, Any]) -> None:
     from tuner.trials.training.session import report
 
@@ -148,11 +155,15 @@ def test_a_segment_that_kills_its_process_takes_the_uploads_with_it(
     assert "worker process" in str(end_of(local_bench, first, info))
 
 
-def test_a_process_lives_until_its_uploads_have_ended(local_bench: LocalBench, slow: SlowStorage) -> None:
+@pytest.mark.parametrize(("function", "cause"), [(raises, "exception"), (has_a_script_that_is_killed, "script_signal")])
+def test_a_process_lives_until_its_uploads_have_ended(
+    local_bench: LocalBench, slow: SlowStorage, function: Callable[..., Any], cause: str
+) -> None:
     first, info = ends_early(local_bench, slow)
-    failing = local_bench.launch(raises)
+    failing = local_bench.launch(function)
     outcome: Outcome = local_bench.run(failing)
     assert outcome.failure is not None
+    assert outcome.failure.cause == cause
     assert local_bench.started(failing)["warm"]
     pid = int(local_bench.reports(first)[0].metrics["pid"])
     assert Path(f"/proc/{pid}").exists(), "it is not reused, but not ended yet"

@@ -33,6 +33,7 @@ _URGENT = ("stop", "cancel")
 _SOUND = (
     "exception",
     "script",
+    "script_signal",
     "spec",
     "no_report",
     "checkpoint",
@@ -449,7 +450,7 @@ def _only_raised(outcome: Outcome, launch: Launch) -> bool:
     failure, scaling = outcome.failure, launch.scaling
     if failure is None or failure.kind != "user" or outcome.reports:
         return False
-    if failure.cause not in ("exception", "script"):
+    if failure.cause not in ("exception", "script", "script_signal"):
         return False
     return scaling.num_workers == 1 and not scaling.bundle().get("GPU")
 
