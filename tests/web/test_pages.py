@@ -72,13 +72,14 @@ def test_the_list_is_sorted_by_any_value_on_the_service(visit: Open, service: Se
         return [name.split()[0] for name in page.locator("tbody td:nth-child(2)").all_text_contents()]
 
     assert order("deep") == ["deep", "Narrow", "wide"], "what runs comes first"
-    head = page.get_by_role("columnheader", name=re.compile("^Best( ▾| ▴)?$"))
+    head = page.get_by_role("columnheader", name=re.compile("^Best value( ▾| ▴)?$"))
     expect(head).to_have_attribute("aria-sort", "none")
-    page.get_by_role("button", name="Best", exact=True).click()
+    page.get_by_role("button", name="Best value").click()
     expect(head).to_have_attribute("aria-sort", "descending")
+    expect(head.get_by_role("button")).to_have_attribute("title", "sorted by best value, largest first")
     descending = sorted(best, key=lambda name: -best[name])
     assert order(descending[0]) == descending
-    page.get_by_role("button", name="Best", exact=True).click()
+    page.get_by_role("button", name="Best value").click()
     expect(head).to_have_attribute("aria-sort", "ascending")
     assert order(descending[-1]) == descending[::-1]
     page.get_by_role("button", name="Name", exact=True).click()
@@ -90,6 +91,20 @@ def test_the_list_is_sorted_by_any_value_on_the_service(visit: Open, service: Se
     page.get_by_role("button", name="Name", exact=True).click()
     assert order("deep") == ["deep", "Narrow", "wide"]
     expect(page).not_to_have_url(re.compile("sort="))
+
+
+def test_the_order_in_the_address_is_shown_on_a_phone_and_ignored_if_no_column_has_it(
+    visit: Open, ended: Search
+) -> None:
+    page = visit("/?sort=best", width=390)
+    menu = page.get_by_role("combobox", name="Sort")
+    expect(menu).to_have_value("by best value, smallest first")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{page.url.partition('?')[0]}?sort=toString")
+    expect(page.get_by_role("link", name="older")).to_be_visible()
+    expect(menu).to_have_value("")
+    assert not [url for url in asked if "/api/" in url and "toString" in url]
 
 
 def test_an_archived_experiment_is_found_and_brought_back(visit: Open, service: Service, ended: Search) -> None:

@@ -130,12 +130,12 @@ class Finish(_Decision):
     """End the search: start no more segments, and end the experiment once no segment runs.
 
     failed: True if the experiment has failed, False if it has completed.
-    trial: the number of the trial whose failure the reason names, if the experiment has failed because of it.
+    fatal: the number of the trial whose failure the reason names, if the experiment has failed because of it.
     """
 
     KIND = "finish"
     failed: bool = False
-    trial: int | None = None
+    fatal: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

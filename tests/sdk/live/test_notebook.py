@@ -97,5 +97,5 @@ def test_without_a_kernel_nothing_changes() -> None:
 def test_a_large_configuration_is_shown_in_part() -> None:
     shown = notebook.short({f"p{i}": i for i in range(500)})
     assert shown.startswith("p0=0 p1=1 ")
-    assert shown.endswith(" p19=19 ... (480 more)")
+    assert shown.endswith(" p49=49 ... (450 more)")
     assert notebook.short({f"p{i}": i for i in range(20)}).endswith(" p19=19")

@@ -109,6 +109,24 @@ def test_a_process_with_leftovers_is_not_used_again(trial: str, words: str) -> N
     assert words in after(trial, check="globals().get('child') and child.kill()")
 
 
+def test_the_service_of_wandb_serves_the_next_trial_too() -> None:
+    trial = "service = subprocess.Popen(['wandb-core', '60'], executable='/bin/sleep', start_new_session=True)"
+    assert after(trial, check="assert service.poll() is None; service.kill()") == "None"
+
+
+def test_a_run_of_wandb_ends_with_its_trial(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    trial = f"""
+    os.environ |= {{"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": "{tmp_path}"}}
+    import wandb
+    with wandb.init(project="project") as run:
+        run.log({{"loss": 1.0}})
+    """
+    assert after(trial) == "None"
+    open_run = f"{trial}\n    wandb.init(project='project')"
+    assert after(open_run, check="wandb.finish()") == "a run of Weights & Biases was not finished"
+
+
 def test_processes_with_a_session_of_their_own_end_with_their_trial(tmp_path: Path) -> None:
     script = f"sleep 300 & echo $! > {tmp_path}/inner; wait"
     trial = f"""

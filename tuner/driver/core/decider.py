@@ -452,7 +452,7 @@ class Decider:
         if never := [name for name in self.experiment.missed if name in self.experiment.unseen]:
             reason += f"; no report had {names(never)}, which stop uses"
         yield from self._stop_paused(reason)
-        yield d.Finish(reason=reason, failed=fatal is not None, trial=fatal)
+        yield d.Finish(reason=reason, failed=fatal is not None, fatal=fatal)
 
     def _stop_paused(self, reason: str) -> Iterator[Decision]:
         for number in self.trials.in_state(_S.PAUSED):

@@ -119,17 +119,19 @@ class Driving:
     async def _drive(self, record: ExperimentRecord, executor: str) -> ExperimentState:
         """Drive an experiment, and write to its driver's log how that ends."""
         logs = self._host.driver_logs
+        epoch: int | None = None
         with log_format.about(experiment=record.public_id):
             try:
                 if self._host.settings.log_bytes:
                     logs.begin(record.public_id)
-                state = await self._claim_and_drive(record, executor)
+                epoch = await self._claim(record)
+                state = await self._drive_claimed(record, epoch, executor)
                 logs.say(record.public_id, "no longer driven here: the experiment is %s", state)
                 return state
-            except Conflict as error:  # another driver was quicker; the caller says what happens now
-                logs.say(record.public_id, "not driven by process %d: %s", os.getpid(), error)
-                raise
             except Exception as error:
+                if epoch is None and isinstance(error, Conflict):  # it has ended, or another driver was quicker
+                    logs.say(record.public_id, "not driven by process %d: %s", os.getpid(), error)
+                    raise
                 # This is not left to `_forget`: the experiment's log is closed by then.
                 what = f"{type(error).__name__}: {error}"
                 log.error("experiment %s is no longer driven: %s", record.public_id, what, exc_info=error)
@@ -137,9 +139,8 @@ class Driving:
             finally:
                 logs.end(record.public_id)
 
-    async def _claim_and_drive(self, record: ExperimentRecord, executor: str) -> ExperimentState:
-        """Claim an experiment and run its loop, and leave nothing of it behind on this host."""
-        epoch = await self._claim(record)
+    async def _drive_claimed(self, record: ExperimentRecord, epoch: int, executor: str) -> ExperimentState:
+        """Run the loop of an experiment that this host has claimed, and leave nothing of it behind on this host."""
         executor = self._executor(record, executor)
         self._host.driver_logs.say(
             record.public_id,

@@ -22,7 +22,7 @@ from tuner.names import printable
 ROWS = 30
 """The largest number of rows in a table of trials or experiments. A line below the table counts the other rows."""
 
-MOST_SHOWN = 20
+MOST_SHOWN = 50
 """The largest number of parameters of a configuration that are shown on one line."""
 
 _ROW = "border-top:1px solid rgba(128,128,128,.25)"

@@ -237,7 +237,7 @@ def file_in_the_way(uri: str) -> str | None:
     if "$" in uri or ("://" in uri and not uri.startswith("file://")):
         return None
     path = Path(place(uri).path)
-    return next((str(part) for part in (*reversed(path.parents), path) if part.is_file()), None)
+    return next((str(part) for part in (*reversed(path.parents), path) if os.path.isfile(part)), None)
 
 
 def is_relative(uri: str) -> bool:

@@ -24,8 +24,13 @@ import psutil
 
 from tuner.trials.runtime.measures.process_stats import has_children
 
-_HARMLESS = ("TMonitor", "tqdm_monitor", "ray_", "tuner-")  # tqdm has had both names
-_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch/_inductor/compile_worker")
+_HARMLESS = ("TMonitor", "tqdm_monitor", "ray_", "tuner-", "wandb-")  # tqdm has had both names
+_HELPERS = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "torch/_inductor/compile_worker",
+    "wandb-core",  # sends the runs of Weights & Biases, also those of later trials; it ends with this process
+)
 _OF_STORAGE = ("AWS_", "GOOGLE_", "AZURE_", "HADOOP_", "ARROW_", "KRB5", "CLASSPATH", "LD_LIBRARY_PATH")
 _GRACE_S = 0.3
 _TERMINATE_S = 2.0  # seconds from SIGTERM to SIGKILL, for example for a tracker that still sends its data
@@ -102,6 +107,9 @@ class Baseline:
         self._frozen_modules = len(sys.modules)
 
     def _leftovers(self) -> str | None:
+        wandb = sys.modules.get("wandb")
+        if getattr(wandb, "run", None) is not None:
+            return "a run of Weights & Biases was not finished"  # the next trial's `wandb.init` might return it
         deadline = time.monotonic() + _GRACE_S
         while True:
             threads = [t for t in threading.enumerate() if t.ident not in self._threads and not _is_harmless(t)]
@@ -145,7 +153,7 @@ class Baseline:
 
 
 def _is_harmless(thread: threading.Thread) -> bool:
-    """Return whether a thread was started by tuner, Ray or tqdm, or is a C++ thread that has run Python code."""
+    """Return whether a thread was started by tuner, Ray, tqdm or wandb, or is a C++ thread that has run Python code."""
     return thread.name.startswith(_HARMLESS) or isinstance(thread, threading._DummyThread)
 
 
@@ -175,7 +183,7 @@ def _end(pids: Iterable[int]) -> None:
 
 
 def _children() -> list[tuple[int, str]]:
-    """Return (pid, command line) of the child processes that are not helpers of Python or torch."""
+    """Return (pid, command line) of the child processes that are not helpers of Python or of a library."""
     if not has_children():
         return []
     try:

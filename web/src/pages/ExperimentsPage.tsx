@@ -24,14 +24,17 @@ import { bundleOf } from "./room";
 
 const STATES: ExperimentState[] = ["running", "pending", "paused", "completed", "failed", "cancelled"];
 
-/** The columns that the service sorts by: its names, their titles, and whether they begin with the largest value. */
+/**
+ * The columns that the service sorts by: their titles, whether they begin with the largest value, and the words for the
+ * ascending and the descending order. The best values are ordered as numbers, whether objectives are minimized or maximized.
+ */
 const SORTED_BY = {
-  state: { title: "State", descending: false },
-  name: { title: "Name", descending: false },
-  trials: { title: "Trials ended", descending: true },
-  best: { title: "Best", descending: true },
-  started: { title: "Started", descending: true },
-  duration: { title: "duration", descending: true },
+  state: { title: "State", descending: false, orders: ["A to Z", "Z to A"] },
+  name: { title: "Name", descending: false, orders: ["A to Z", "Z to A"] },
+  trials: { title: "Trials ended", descending: true, orders: ["fewest first", "most first"] },
+  best: { title: "Best value", descending: true, orders: ["smallest first", "largest first"] },
+  started: { title: "Started", descending: true, orders: ["oldest first", "newest first"] },
+  duration: { title: "Duration", descending: true, orders: ["shortest first", "longest first"] },
 } as const;
 type SortedBy = keyof typeof SORTED_BY;
 
@@ -42,8 +45,23 @@ export function nextSort(sort: string, column: SortedBy): string {
   return sort === usual ? opposite : sort === opposite ? "" : usual;
 }
 
-function isSorted(text: string): boolean {
-  return text.replace(/^-/, "") in SORTED_BY;
+/** Return whether the service can sort by this: a column, with a minus before it for descending order. */
+export function isSorted(text: string): boolean {
+  return Object.hasOwn(SORTED_BY, text.replace(/^-/, ""));
+}
+
+/** The choices of the phone's menu: each column in its usual order, and the present order if it is an opposite one. */
+export function sortChoices(sort: string): { value: string; label: string }[] {
+  return (Object.keys(SORTED_BY) as SortedBy[]).flatMap((column) => {
+    const usual = nextSort("", column);
+    const opposite = nextSort(usual, column);
+    return [usual, ...(sort === opposite ? [opposite] : [])].map((value) => ({ value, label: inWords(value, column) }));
+  });
+}
+
+function inWords(sort: string, column: SortedBy): string {
+  const { title, orders } = SORTED_BY[column];
+  return `by ${title.toLowerCase()}, ${orders[sort.startsWith("-") ? 1 : 0]}`;
 }
 
 export default function ExperimentsPage() {
@@ -149,13 +167,10 @@ export default function ExperimentsPage() {
             aria-label="Sort"
             className={classes.phoneOnly}
             clearable
-            data={(Object.keys(SORTED_BY) as SortedBy[]).map((column) => ({
-              value: nextSort("", column),
-              label: `by ${SORTED_BY[column].title.toLowerCase()}`,
-            }))}
+            data={sortChoices(sort)}
             value={sort || null}
             onChange={(value) => filter("sort", value ?? "")}
-            w={150}
+            w={230}
           />
           <label className={classes.check}>
             <input
@@ -293,7 +308,12 @@ function Head({ columns, sort, onSort, right, minWidth }: HeadProps) {
       {columns.map((column, i) => (
         <Fragment key={column}>
           {i > 0 && ", "}
-          <button type="button" className={classes.sorter} onClick={() => onSort(column)}>
+          <button
+            type="button"
+            className={classes.sorter}
+            title={active === column ? `sorted ${inWords(sort, column)}` : undefined}
+            onClick={() => onSort(column)}
+          >
             {SORTED_BY[column].title}
             {active === column && <i aria-hidden> {down ? "▾" : "▴"}</i>}
           </button>

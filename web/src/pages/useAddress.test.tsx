@@ -61,3 +61,16 @@ it("an address that was not set by this page replaces the choices", () => {
   const { get } = result.current.address;
   expect([get("pick"), get("state"), get("at")]).toEqual([null, "failed", "4"]);
 });
+
+it("a change that is not drawn before another page opens is not carried to that page", () => {
+  const { result } = renderHook(() => ({ address: useAddress(), navigate: useNavigate() }), {
+    wrapper: ({ children }) => <MemoryRouter initialEntries={["/experiments/1"]}>{children}</MemoryRouter>,
+  });
+  act(() => {
+    result.current.address.set({ pick: "3" });
+    void result.current.navigate("/experiments/2");
+  });
+  act(() => result.current.address.set({ at: "4" }));
+  const { get } = result.current.address;
+  expect([get("pick"), get("at")]).toEqual([null, "4"]);
+});

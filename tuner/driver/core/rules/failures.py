@@ -23,7 +23,7 @@ def all_fail(experiment: State, trial: Trial, failure: Failure, since: str) -> l
     return [
         d.Fail(trial=trial.number, reason=why, failure=failure),
         *(d.Stop(trial=number, reason=f"{since}, and {why}") for number in others),
-        d.Finish(reason=f"{since}, and {why}", failed=True, trial=trial.number),
+        d.Finish(reason=f"{since}, and {why}", failed=True, fatal=trial.number),
     ]
 
 

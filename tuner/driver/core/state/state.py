@@ -423,7 +423,7 @@ class State:
             case d.Pause():
                 self._pause(decision)
             case d.Finish():
-                self.finishing, self.failing, self.fatal = decision.reason, decision.failed, decision.trial
+                self.finishing, self.failing, self.fatal = decision.reason, decision.failed, decision.fatal
             case d.Note():
                 pass
             case _:

@@ -290,7 +290,7 @@ def preload(modules: Sequence[str]) -> None:
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     for module in modules:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(Exception):  # a worker that needs the module says what is wrong with it
             importlib.import_module(module)
     _set("OMP_NUM_THREADS", threads)
     gc.collect()
