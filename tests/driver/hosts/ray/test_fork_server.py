@@ -26,7 +26,7 @@ ROOT = str(Path(fork_client.__file__).resolve().parents[4])
 WORKER = """
 import json, os, sys
 facts = {"pid": os.getpid(), "parent": os.getppid(), "group": os.getpgid(0), "argv": sys.argv,
-         "ray": "ray" in sys.modules, "torch": "torch" in sys.modules, "optimizers": "torch._dynamo" in sys.modules,
+         "ray": "ray" in sys.modules, "torch": "torch" in sys.modules,
          "environment": dict(os.environ), "directory": os.getcwd(), "nice": os.nice(0), "name": __name__, "path": sys.path}
 print(json.dumps(facts))
 """
@@ -217,15 +217,14 @@ def test_after_the_loss_of_a_head_the_next_server_has_what_the_ranks_used(
 
 
 def test_a_server_imports_pytorch_after_the_first_worker(raylet: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    """The driver host, which needs no PyTorch, does not wait for it. The ranks find it, and later what its optimizers need."""
-    server = ForkServer(ignored=["PYTEST_CURRENT_TEST"], later=True, quiet_s=0.05)
+    """The driver host, which needs no PyTorch, does not wait for it; the ranks find it imported."""
+    server = ForkServer(ignored=["PYTEST_CURRENT_TEST"], later=True)
     try:
         server.listen(str(tmp_path / "forks"))
         server.attend(raylet.pid, os.environ)
         first = ask(tmp_path, "--runtime-env-hash=0")
         assert (first["parent"], first["torch"]) == (server.pid, False)
         until("the import", lambda: ask(tmp_path, "--runtime-env-hash=0")["torch"])
-        until("what optimizers need", lambda: ask(tmp_path, "--runtime-env-hash=0")["optimizers"])
     finally:
         server.end()
 

@@ -25,7 +25,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,8 @@ FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """True if a fork server works on this system."""
 IDLE_S = 0.1
 """Seconds without a request after which a server imports PyTorch that is not needed before the first workers run."""
-QUIET_S = 3.0
-"""Seconds without a request after which a server imports what PyTorch's optimizers need."""
 LOOK_S = 1.0
 """Seconds between two checks whether the starter is alive, and seconds that a client may take to send its request."""
-OPTIMIZERS = ("torch._dynamo",)
-"""Modules that PyTorch imports when a process makes its first optimizer. This takes almost as long as the import of PyTorch."""
 HOST = ("tuner.driver.hosts.host",)
 """The modules of driver hosts. The server imports them while Ray is being started."""
 RAY = ("ray", "tuner.driver.hosts.ray_executor", "tuner.driver.hosts.actor", "tuner.trials.runtime.ray_rank")
@@ -70,15 +66,11 @@ class ForkServer:
         torch: True to import PyTorch, if it is installed, before any worker is forked.
         later: True to import it once the first workers have been forked, which are a driver host and its like.
         ignored: names of environment variables that may change before Ray is started.
-        quiet_s: seconds without a request after which the server imports what PyTorch's optimizers need, if it has
-            imported PyTorch. The first ranks are not kept waiting for this.
     """
 
-    def __init__(
-        self, torch: bool = False, ignored: Iterable[str] = (), *, later: bool = False, quiet_s: float = QUIET_S
-    ) -> None:
+    def __init__(self, torch: bool = False, ignored: Iterable[str] = (), *, later: bool = False) -> None:
         self._control, theirs = socket.socketpair()
-        options = {"torch": torch, "later": later, "ignored": sorted(ignored), "quiet_s": quiet_s}
+        options = {"torch": torch, "later": later, "ignored": sorted(ignored)}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _START, str(theirs.fileno()), json.dumps(options)],
@@ -124,10 +116,8 @@ class ForkServer:
 class _Server:
     """The server's process."""
 
-    def __init__(self, control: socket.socket, ignored: Iterable[str], later: bool, quiet_s: float) -> None:
+    def __init__(self, control: socket.socket, ignored: Iterable[str], later: bool) -> None:
         self._control = control
-        self._quiet_s = quiet_s
-        self._has_optimizers = False  # True once `OPTIMIZERS` have been imported, if they can be
         self._later = later  # True until PyTorch is imported, if ranks will need it
         self._has_forked = False
         self._ignored = _OF_A_WORKER.union(ignored)
@@ -143,10 +133,11 @@ class _Server:
             sources: list[Any] = [] if self._starter_ended else [self._control]
             if self._raylet is not None:
                 sources += [self._raylet, self._listener]
-            wanted, idle_s = self._wanted()
-            readable, _, _ = select.select(sources, [], [], idle_s)
-            if not readable:
-                wanted()  # clients wait meanwhile: this is their import, too
+            now = self._later and self._has_forked
+            readable, _, _ = select.select(sources, [], [], IDLE_S if now else LOOK_S)
+            if now and not readable:  # clients wait meanwhile: this is their import, too
+                import_torch()
+                self._later = False
             if self._raylet in readable:
                 return None
             if self._control in readable:  # also if the starter has ended, after its last message
@@ -214,28 +205,9 @@ class _Server:
 
     def _can_fork(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
         """Return whether a fork of this process is like the worker that Ray would start."""
-        if self._is_importing():
+        if self._importing is not None and self._importing.is_alive():
             return False  # a process with one thread would be left with the locks of the other
         return "--runtime-env-hash=0" in command and not self._differs(environment)
-
-    def _is_importing(self) -> bool:
-        return self._importing is not None and self._importing.is_alive()
-
-    def _wanted(self) -> tuple[Callable[[], None], float]:
-        """Return what to import once no client has asked for some time, and this time in seconds."""
-        if self._has_forked and self._later:
-            return self._import_later, IDLE_S
-        if self._has_forked and not self._is_importing() and not self._has_optimizers and "torch" in sys.modules:
-            return self._import_optimizers, self._quiet_s
-        return lambda: None, LOOK_S
-
-    def _import_later(self) -> None:
-        self._later = False
-        import_torch()
-
-    def _import_optimizers(self) -> None:
-        self._has_optimizers = True
-        preload(OPTIMIZERS)
 
     def _import_torch(self) -> None:
         """Import PyTorch in a thread, at the lowest priority, because trials are running."""
@@ -316,7 +288,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as in all processes of Ray
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that workers that have ended leave nothing behind
     options = json.loads(sys.argv[2])
-    server = _Server(socket.socket(fileno=int(sys.argv[1])), options["ignored"], options["later"], options["quiet_s"])
+    server = _Server(socket.socket(fileno=int(sys.argv[1])), options["ignored"], options["later"])
     preload(HOST)
     if options["torch"]:
         import_torch()
