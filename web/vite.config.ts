@@ -83,6 +83,8 @@ export default defineConfig({
     outDir: "../tuner/_web",
     emptyOutDir: true,
     chunkSizeWarningLimit: 900,
+    // Browsers that do not know modulepreload (Safari before 17) load the modules a little later.
+    modulePreload: { polyfill: false },
     // One style sheet: all of them together are smaller than one script, and each request costs more than its bytes.
     cssCodeSplit: false,
     rolldownOptions: {

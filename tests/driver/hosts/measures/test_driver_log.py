@@ -178,13 +178,12 @@ class Drives:
         self.host = host
         self.first, self.second = (host.store.experiments.create(a_spec()) for _ in range(2))
         self.end = asyncio.Event()
-        monkeypatch.setattr(host.driving, "_claim_and_drive", self._claim_and_drive)
+        monkeypatch.setattr(host.driving, "_drive_claimed", self._drive_claimed)
 
     async def first_drives(self) -> None:
         await self.end.wait()
 
-    async def _claim_and_drive(self, record: ExperimentRecord, executor: str) -> ExperimentState:
-        self.host.driving.claimed[record.id] = 1
+    async def _drive_claimed(self, record: ExperimentRecord, epoch: int, executor: str) -> ExperimentState:
         try:
             await (self.first_drives() if record.id == self.first.id else self.end.wait())
         finally:

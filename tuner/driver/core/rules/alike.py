@@ -19,7 +19,7 @@ _MEMORY = ("memoryerror", "out of memory")
 
 
 class Alike(NamedTuple):
-    """What all failures because of the same mistake have in common.
+    """Holds what all failures because of the same mistake have in common.
 
     said: of a script without a Python traceback, the last line of its stderr with every number replaced, because the
         numbers may be the parameters of the trial.
