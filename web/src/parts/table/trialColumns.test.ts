@@ -53,7 +53,9 @@ describe("the columns of the trial table", () => {
   it("puts the best trial first, not a better result that violates the constraints", () => {
     const judged = TRIALS.slice(0, 3).map((trial, i) => ({ ...trial, best_value: 0.9 - 0.1 * i, feasible: i > 0 }));
     const sorted = sortTrials(judged, COLUMNS, { column: "best", descending: true });
-    expect(sorted.map((trial) => trial.best_value)).toEqual([0.8, 0.7, 0.9].map((value) => expect.closeTo(value) as number));
+    expect(sorted.map((trial) => trial.best_value)).toEqual(
+      [0.8, 0.7, 0.9].map((value) => expect.closeTo(value) as number),
+    );
   });
 
   it("falls back to the number", () => {
