@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import pytest
@@ -39,9 +39,10 @@ class LocalJournal:
     def __init__(self) -> None:
         self.log: list[Entry] = []
 
-    async def commit(self, batch: Batch) -> None:
+    async def commit(self, batch: Batch) -> Collection[str]:
         await asyncio.sleep(0)  # others run meanwhile
         self.log += batch.log
+        return ()
 
 
 class LocalGroups:

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,13 +42,15 @@ class Memory:
         self.failures: list[Exception] = []
         self.offload_error: Exception | None = None
         self.deleted: list[str] = []
+        self.pinned: set[str] = set()
         self.warning = ""
         self.loop: ExperimentLoop
 
-    async def commit(self, batch: Batch) -> None:
+    async def commit(self, batch: Batch) -> Collection[str]:
         if self.failures:
             raise self.failures.pop(0)
         self.batches.append(batch)
+        return self.pinned.intersection(batch.deletes)
 
     @property
     def committed(self) -> set[tuple[int, int]]:
@@ -101,13 +103,13 @@ class Memory:
 
 def driven(memory: Memory, **options: Any) -> ExperimentLoop:
     space = Space.from_python({"x": tuner.uniform(0, 1)})
-    given = {"scheduler": {"type": "fifo"}, "search": {"type": "random"}, "num_samples": 3, **options}
+    given = {"scheduler": {"type": "fifo"}, "search": {"type": "random"}, "num_samples": 3}
+    given |= {"checkpoint": CheckpointPolicy(interval_s=None), **options}
     spec = Spec(
         name="loop",
         space=space.to_json(),
         objectives=(Objective("loss", "min"),),
         limits=Limits(max_concurrent_trials=2),
-        checkpoint=CheckpointPolicy(interval_s=None),
         **given,
     )
     memory.loop = ExperimentLoop(assemble(spec, space), memory, memory)
@@ -403,6 +405,15 @@ async def test_an_experiment_that_ends_as_its_gpu_hours_do_blocks_nobody(monkeyp
     await asyncio.sleep(0)
     assert not watching.done()
     watching.cancel()
+
+
+async def test_a_checkpoint_that_a_user_pins_before_its_deletion_is_committed_keeps_its_files() -> None:
+    memory = Memory(reports=3, checkpoints=True)
+    memory.pinned = {"c0-1"}
+    policy = CheckpointPolicy(interval_s=None, keep_last=1, keep_best=0)
+    assert await driven(memory, num_samples=1, checkpoint=policy).run(epoch=1, slots=None) is ExperimentState.COMPLETED
+    assert [name for batch in memory.batches for name in batch.deletes] == ["c0-1", "c0-2"]
+    assert memory.deleted == ["c0-2"]
 
 
 async def test_a_resume_while_the_last_deletions_are_under_way_goes_on() -> None:

@@ -17,7 +17,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -303,11 +303,12 @@ class StoreJournal:
     def __init__(self, store: Store, experiment: int, epoch: int, place: Places) -> None:
         self._store, self._experiment, self._epoch, self._place = store, experiment, epoch, place
 
-    async def commit(self, batch: Batch) -> None:
+    async def commit(self, batch: Batch) -> Collection[str]:
         self._place("before a commit")
         with statements(self._place), self._full_disk():
-            self._store.drivers.commit(self._experiment, self._epoch, batch, time.time())
+            pinned = self._store.drivers.commit(self._experiment, self._epoch, batch, time.time())
         self._place("after a commit")
+        return pinned
 
     @contextmanager
     def _full_disk(self) -> Iterator[None]:

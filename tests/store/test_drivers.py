@@ -45,6 +45,24 @@ class TestLeases:
         assert store.drivers.claim(made.id, "one", 10, T0 + 9) == 2  # its own, after a fall
         assert store.drivers.claim(made.id, "two", 10, T0 + 20) == 3
 
+    def test_a_checkpoint_is_either_pinned_or_deleted(self, store: Store) -> None:
+        made, epoch, _ = begin(store)
+        names = ["ckp_1", "ckp_2"]
+        found = [CheckpointInfo(id=name, uri=f"/c/{name}", step=1, ready=True) for name in names]
+        log = [(4 + at, CheckpointSaved(time=T0, trial=0, segment=1, checkpoint=info)) for at, info in enumerate(found)]
+        assert not store.drivers.commit(made.id, epoch, Batch(log=log), T0)
+        store.trials.pin(made.id, "ckp_1", True)
+        for _ in range(2):  # a commit whose answer was lost is repeated
+            assert store.drivers.commit(made.id, epoch, Batch(log=[], deletes=names), T0) == {"ckp_1"}
+        store.trials.pin(made.id, "ckp_2", True)
+        pinned, deleted = (store.trials.checkpoint(name) for name in names)
+        assert (pinned.state, pinned.pinned) == ("ready", True)
+        assert (deleted.state, deleted.pinned) == ("deleted", False)
+        assert [command.payload["checkpoint"] for command in store.commands.pending([made.id])] == ["ckp_1"]
+        store.trials.pin(made.id, "ckp_1", False)
+        assert not store.drivers.commit(made.id, epoch, Batch(log=[], deletes=names), T0)
+        assert store.trials.checkpoint("ckp_1").state == "deleted"
+
     def test_whoever_lost_the_lease_writes_nothing(self, store: Store) -> None:
         made, epoch, trials = begin(store)
         store.drivers.claim(made.id, "other", 10, T0 + 1000)

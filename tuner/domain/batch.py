@@ -37,3 +37,4 @@ class Batch:
         None  # the best values so far, by event_seq and objective; None: without constraints, they follow from the reports
     )
     commands: Sequence[int] = ()  # ids of the command rows that this batch carries out
+    deletes: Sequence[str] = ()  # ids of the checkpoints whose files are deleted next, unless a user has pinned them

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
@@ -91,8 +91,8 @@ class StoreJournal:
     def __init__(self, store: Store, experiment: int, epoch: int) -> None:
         self._store, self._experiment, self._epoch = store, experiment, epoch
 
-    async def commit(self, batch: Batch) -> None:
-        self._store.drivers.commit(self._experiment, self._epoch, batch, time.time())
+    async def commit(self, batch: Batch) -> Collection[str]:
+        return self._store.drivers.commit(self._experiment, self._epoch, batch, time.time())
 
 
 class AskedDriver:

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, assert_never
 
@@ -244,14 +244,17 @@ class ExperimentLoop:
     async def _handle(self, items: list[_Item]) -> None:
         out = await self._decide(self._fold, items)
         commands = [item.command for item in items if item.command is not None]
-        if out.log or commands:
-            await self._commit(self._batch(out, items, commands))
+        deletes = [action.info.id for action in out.actions if isinstance(action, DeleteCheckpoint)]
+        pinned: Collection[str] = ()
+        if out.log or commands or deletes:
+            pinned = await self._commit(self._batch(out, commands, deletes))
         verdicts, milestones = await self._decide(self._answers, items, out.actions)
         for item, verdict in zip(items, verdicts, strict=True):
             if not item.done.done():
                 item.done.set_result(verdict)
         for action in out.actions:
-            self._act(action, milestones)
+            if not (isinstance(action, DeleteCheckpoint) and action.info.id in pinned):
+                self._act(action, milestones)
         if any(isinstance(item.event, e.Amended | e.Commanded) for item in items):
             self._amended.set()
 
@@ -276,7 +279,7 @@ class ExperimentLoop:
         launches = [action for action in actions if isinstance(action, RunSegment)]
         return verdicts, {a.segment: self.core.first_milestone(a.segment) for a in launches}
 
-    def _batch(self, out: Effects, items: list[_Item], commands: list[int]) -> Batch:
+    def _batch(self, out: Effects, commands: list[int], deletes: list[str]) -> Batch:
         core = self.core
         carried_out: list[int] = []
         superseded: dict[int, int] = {}
@@ -328,19 +331,20 @@ class ExperimentLoop:
             superseded=superseded,
             best=out.best if core.experiment.standing.constraints else None,
             commands=commands,
+            deletes=deletes,
         )
 
     def _carried_out(self, segment: SegmentRef) -> list[int]:
         seq = self._launched.pop(segment, 0)
         return [seq] if seq else []
 
-    async def _commit(self, batch: Batch) -> None:
+    async def _commit(self, batch: Batch) -> Collection[str]:
         """Commit the batch. While the database is unreachable, retry for `outage_s`; after other errors, give up sooner."""
         begun, told = time.monotonic(), -TELL_S
         for tries, wait in enumerate(itertools.chain(RETRY_COMMIT_S, itertools.repeat(RETRY_COMMIT_S[-1])), 1):
             try:
                 with tracing.span("commit", entries=len(batch.log), attempt=tries):
-                    await self.journal.commit(batch)
+                    pinned = await self.journal.commit(batch)
                 break
             except LostLease:
                 raise
@@ -354,6 +358,7 @@ class ExperimentLoop:
                 await asyncio.sleep(wait)
         if tries > 1:
             log.warning("the commit succeeded after %.1f s", time.monotonic() - begun)
+        return pinned
 
     def _over(self) -> bool:
         return self.core.ended or self.core.state is ExperimentState.PAUSED

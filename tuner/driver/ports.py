@@ -8,7 +8,7 @@ virtual time. `tests/driver/test_contract.py` tests both.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from tuner.domain.batch import Batch
@@ -31,8 +31,10 @@ class Inbound(Protocol):
 class Journal(Protocol):
     """Makes batches durable. The shell is its only writer."""
 
-    async def commit(self, batch: Batch) -> None:
+    async def commit(self, batch: Batch) -> Collection[str]:
         """Write the whole batch, or nothing. Raise LostLease if another driver has taken over the experiment.
+
+        Return those of `batch.deletes` that users have pinned. From then on, nobody can pin the others any more.
 
         Until this returns, the core does not change the objects in the batch, so another thread may read them.
         """

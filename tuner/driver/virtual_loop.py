@@ -6,7 +6,7 @@ import heapq
 import itertools
 import traceback
 import types
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, assert_never
 
@@ -118,8 +118,9 @@ class MemoryJournal:
     def __init__(self) -> None:
         self.log: list[Entry] = []
 
-    async def commit(self, batch: Batch) -> None:
+    async def commit(self, batch: Batch) -> Collection[str]:
         self.log += batch.log
+        return ()
 
 
 class SimulatedGroups(CallsHere):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from sqlalchemy import ColumnElement, and_, exists, or_, select
 
@@ -130,8 +130,10 @@ class Drivers:
                     raise Conflict(f"{row.public_id}: {why}")
             yield from history.entries(connection, experiment_id, after)
 
-    def commit(self, experiment_id: int, epoch: int, batch: Batch, now: float) -> None:
+    def commit(self, experiment_id: int, epoch: int, batch: Batch, now: float) -> Collection[str]:
         """Write either the whole batch, durably, or nothing. Writing the same batch again changes nothing.
+
+        Return those of `batch.deletes` that users have pinned. From then on, nobody can pin the others any more.
 
         Raises:
             LostLease: another driver has claimed the experiment since `epoch`.
@@ -141,7 +143,7 @@ class Drivers:
                 writer = self._writers.get(experiment_id)
                 if writer is None or writer.epoch != epoch:
                     writer = self._writers[experiment_id] = Writer(cursor, experiment_id, epoch)
-                writer.write(cursor, batch, now)
+                return writer.write(cursor, batch, now)
         except BaseException:
             self._writers.pop(experiment_id, None)  # the ids that the writer remembers may not be in the database
             raise

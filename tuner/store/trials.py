@@ -20,7 +20,7 @@ from tuner.store.sql.tables import checkpoint, experiment, segment, trial
 _TRIAL = [*trial.c, experiment.c.public_id.label("experiment")]
 _OTHER_NAMES = {"start_step": "start_iteration", "config": "params"}
 _SEGMENT = [c.label(_OTHER_NAMES.get(c.name, c.name)) for c in segment.c if c.name != "trial_id"]
-_PIN = "UPDATE checkpoint SET pinned = ? WHERE public_id = ? AND pinned <> ?"
+_PIN = "UPDATE checkpoint SET pinned = ? WHERE public_id = ? AND pinned <> ? AND (pinned OR state <> 'deleted')"
 
 
 class Trials:
@@ -299,11 +299,14 @@ class Trials:
         return Page(items, rows.next_token)
 
     def pin(self, experiment_id: int, public_id: str, pinned: bool, now: float | None = None) -> None:
-        """Pin or unpin a checkpoint for a user, and add a command that tells the driver, in one transaction."""
+        """Pin or unpin a checkpoint for a user, and add a command that tells the driver, in one transaction.
+
+        A deleted checkpoint stays as it is. The driver marks a checkpoint as deleted before it deletes the files.
+        """
         payload = {"checkpoint": public_id, "pinned": pinned}
         with self._database.write() as cursor:
             cursor.execute(_PIN, (pinned, public_id, pinned))
-            if cursor.rowcount == 1:  # otherwise the row already had this value
+            if cursor.rowcount == 1:  # otherwise the row already had this value, or the checkpoint is deleted
                 insert(cursor, experiment_id, "pin", None, "by a user", payload, at(now))
 
     def objectives(self, experiment_id: int, metrics: Sequence[str]) -> tuple[list[int], list[list[float]]]:

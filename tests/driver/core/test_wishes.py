@@ -136,6 +136,17 @@ def test_a_pinned_checkpoint_is_kept_until_it_is_unpinned() -> None:
     assert deletions(out) == [first]
 
 
+def test_a_deletion_that_a_pin_has_prevented_is_decided_again_when_the_checkpoint_is_unpinned() -> None:
+    """The journal leaves a deletion out if a user has pinned the checkpoint before the decision was committed."""
+    bench = Bench(num_samples=1, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 0})
+    bench.started(0)
+    bench.reported(0, loss=0.1, checkpoint=True)
+    first = next(iter(bench.core.trials[0].checkpoints))
+    assert deletions(bench.reported(0, loss=0.05, checkpoint=True)) == [first]
+    assert not deletions(bench.feed(e.Pinned(time=bench.tick(), checkpoint=first, pinned=True)))
+    assert deletions(bench.feed(e.Pinned(time=bench.tick(), checkpoint=first, pinned=False))) == [first]
+
+
 def test_a_proposal_that_arrives_after_users_have_asked_for_trials_is_made_again_later() -> None:
     bench = Bench(num_samples=2, search={"type": "gp"}, limits={"max_concurrent_trials": 1})
     assert len(bench.core.trials) == 0, "the searcher proposes in another process"

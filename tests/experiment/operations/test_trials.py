@@ -11,7 +11,7 @@ from tests.store.examples import T0, a_spec, begin
 from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo, CheckpointSaved
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.errors import StoreError
+from tuner.errors import Conflict, StoreError
 from tuner.experiment.operations.trials import enqueue, pin
 from tuner.experiment.operations.usecases import continue_experiment
 from tuner.experiment.operations.verbs import act_on_trial
@@ -69,3 +69,7 @@ def test_a_pin_is_stored_only_together_with_its_command(sqlite_store: Store) -> 
         assert pin(sqlite_store, "ckp_1", True).pinned
     [command] = sqlite_store.commands.pending([made.id])
     assert (command.command, command.payload) == ("pin", {"checkpoint": "ckp_1", "pinned": True})
+    pin(sqlite_store, "ckp_1", False)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], deletes=["ckp_1"]), T0)
+    with pytest.raises(Conflict, match="ckp_1 has been deleted"):
+        pin(sqlite_store, "ckp_1", True)

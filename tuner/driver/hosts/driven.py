@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +90,8 @@ class StoreJournal:
     def __init__(self, host: Host, experiment: int, epoch: int) -> None:
         self._host, self._experiment, self._epoch = host, experiment, epoch
 
-    async def commit(self, batch: Batch) -> None:
-        await self._host.writer.write(
+    async def commit(self, batch: Batch) -> Collection[str]:
+        return await self._host.writer.write(
             self._host.store.drivers.commit, self._experiment, self._epoch, batch, time.time()
         )
 

@@ -96,11 +96,12 @@ def pin(store: Store, checkpoint: str, pinned: bool) -> CheckpointRecord:
         Conflict: the checkpoint has been deleted.
     """
     found = store.trials.checkpoint(checkpoint)
-    if pinned and found.state == "deleted":
-        raise Conflict(f"{checkpoint} has been deleted")
     if pinned != found.pinned:
         store.trials.pin(store.experiments.get(found.experiment).id, checkpoint, pinned)
-    return store.trials.checkpoint(checkpoint)
+        found = store.trials.checkpoint(checkpoint)
+    if pinned and not found.pinned:
+        raise Conflict(f"{checkpoint} has been deleted")
+    return found
 
 
 def trial_actions(trial: TrialRecord, record: ExperimentRecord) -> list[TrialAction]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
@@ -63,6 +63,8 @@ _DECISION = """
 INSERT INTO decision (experiment_id, event_seq, time, kind, trial_number, reason, state, payload)
 VALUES (?, ?, ?, ?, ?, ?, 'pending', ?) ON CONFLICT DO NOTHING"""
 # Without the inner query, SQLite would read all earlier decisions of the experiment instead of those of the trial.
+_DELETED = "UPDATE checkpoint SET state = 'deleted' WHERE public_id = ? AND NOT pinned"
+_IS_PINNED = "SELECT 1 FROM checkpoint WHERE public_id = ? AND pinned"
 _SUPERSEDED = """
 UPDATE decision SET state = 'superseded' WHERE experiment_id = ? AND state = 'pending' AND event_seq IN (
   SELECT d.event_seq FROM decision d WHERE d.experiment_id = ? AND d.trial_number = ? AND d.event_seq < ?)"""
@@ -182,8 +184,12 @@ class Writer:
             if (best := cursor.value(last, (self._keys[name],))) is not None:
                 self._best[self._keys[name]] = best
 
-    def write(self, cursor: Cursor, batch: Batch, now: float) -> None:
-        """Write the batch in the open transaction. Raise LostLease if another driver has claimed the experiment."""
+    def write(self, cursor: Cursor, batch: Batch, now: float) -> Collection[str]:
+        """Write the batch in the open transaction. Return those of `batch.deletes` that users have pinned.
+
+        Raises:
+            LostLease: another driver has claimed the experiment.
+        """
         time = _last_time(batch, now)
         owner = cursor.another()
         with cursor.pipelined():
@@ -193,6 +199,9 @@ class Writer:
             self._write_effects(cursor, batch, now)
         if owner.rowcount != 1:
             self._refuse(cursor, batch)
+        if not batch.deletes:
+            return ()
+        return {name for name in batch.deletes if cursor.rows(_IS_PINNED, (name,))}
 
     def _refuse(self, cursor: Cursor, batch: Batch) -> NoReturn:
         found = cursor.rows("SELECT driver_epoch, last_event_seq FROM experiment WHERE id = ?", (self.experiment,))
@@ -219,6 +228,8 @@ class Writer:
                 "UPDATE decision SET state = 'superseded' WHERE experiment_id = ? AND state = 'pending'",
                 (self.experiment,),
             )
+        if batch.deletes:
+            cursor.executemany(_DELETED, [(name,) for name in batch.deletes])
         if batch.commands:
             cursor.executemany(
                 "UPDATE command SET state = 'done', done_at = ? WHERE id = ? AND experiment_id = ?",

@@ -75,6 +75,8 @@ class CheckpointLedger:
             self.want(checkpoint, 1)
         elif not pinned and checkpoint in self._by_users:
             del self._by_users[checkpoint]
+            if checkpoint in self.deleting:  # its deletion had been decided before the pin was known, and was left out
+                self._decided.append(self.deleting[checkpoint])
             self.want(checkpoint, -1)
 
     def want(self, checkpoint: str, more: int) -> None:
