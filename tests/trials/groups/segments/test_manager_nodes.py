@@ -106,7 +106,7 @@ def shard_of_ray(config: dict[str, Any]) -> None:
 
 
 def is_warned(config: dict[str, Any]) -> None:
-    """Let Ray drain the node of rank 1, and report what each rank is told."""
+    """Let Ray drain the node that is not the head, and report what each rank is told."""
     import torch.distributed as dist
     from ray.core.generated import autoscaler_pb2
 
@@ -116,21 +116,21 @@ def is_warned(config: dict[str, Any]) -> None:
     rank = get_context().world_rank
     notices = Notices(rank, 2)
     before = notices.affected()
-    if rank == 1:
-        here = ray.get_runtime_context()
+    here = ray.get_runtime_context()
+    if here.get_node_id() != config["head"]:
         reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
         client = ray._raylet.GcsClient(address=here.gcs_address)
         client.drain_node(here.get_node_id(), reason, "a test", int(config["deadline_ms"]))
     dist.barrier()
     time.sleep(LOOK_S)
     told: list[Any] = [None, None]
-    mine = ray.get_runtime_context().get_node_id()
-    dist.all_gather_object(told, (mine, before, notices.affected()))
-    (_, first, found), (there, second, found_too) = told
+    dist.all_gather_object(told, (here.get_node_id(), before, notices.affected()))
+    (_, first, found), (_, second, found_too) = told
     report({
         "nothing_before": first is None and second is None,
         "the_same": found == found_too,
-        "ranks": found["preempted_node_to_ranks"] == {there: [1]},
+        "ranks": found["preempted_node_to_ranks"]
+        == {node: [rank] for rank, (node, _, _) in enumerate(told) if node != config["head"]},
         "deadline_ms": found["deadline_ms"],
     })  # fmt: skip
 
@@ -170,7 +170,8 @@ def test_all_ranks_are_told_of_a_node_that_will_be_taken_away(cluster: Cluster, 
     cluster.add_node(num_cpus=1)
     bench = Bench(tmp_path)
     deadline = float(int(time.time()) + 60) * 1000
-    launch = bench.launch(is_warned, 2, scaling=SPREAD, params={"deadline_ms": deadline})
+    head = ray.get_runtime_context().get_node_id()
+    launch = bench.launch(is_warned, 2, scaling=SPREAD, params={"deadline_ms": deadline, "head": head})
     outcome = bench.run(launch)
     assert outcome.kind == "returned", outcome.failure
     metrics = bench.reports(launch)[0].metrics
