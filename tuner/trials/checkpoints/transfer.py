@@ -50,14 +50,20 @@ def local_path(uri: str) -> str:
 def fetch(uri: str, node: str, target: str) -> checkpoints.Manifest:
     """Copy a committed checkpoint from the disk of a node into a local directory.
 
+    If Ray does not have the node now, all nodes are asked: a machine has another node id whenever Ray starts there again.
+
     Raises:
-        CheckpointLost: the node is gone, or no longer has the checkpoint.
-        CheckpointUnreachable: the node does not answer at the moment.
+        CheckpointLost: no node has the checkpoint. The error names `node` if its disk is gone, with all that it had.
+        CheckpointUnreachable: a node that may have the checkpoint does not answer at the moment.
         CheckpointError: the files that arrived are damaged.
     """
-    content, marker = _ask(uri, node, read_small, checkpoints.manifest_and_marker(uri))
-    if content is None or marker is None:
-        raise CheckpointLost(f"node {node[:8]} no longer has a committed checkpoint at {uri}")
+    living = known_nodes()
+    if living.get(node, False):
+        content, marker = _ask(uri, node, read_small, checkpoints.manifest_and_marker(uri))
+        if content is None or marker is None:
+            raise CheckpointLost(f"node {node[:8]} no longer has a committed checkpoint at {uri}")
+    else:
+        node, content, marker = _find(uri, node, living)
     manifest = checkpoints.read_manifest(uri, content, marker)
     _fetch_files(uri, _ask(uri, node, local_path, uri), node, manifest.files, target)
     checkpoints.compare(uri, manifest, target)
@@ -72,7 +78,13 @@ def bring(path: str, node: str, files: Mapping[str, tuple[int, str]], target: st
 
 
 async def delete(uri: str, node: str) -> None:
-    """Delete a checkpoint from the disk of a node, if the node still exists."""
+    """Delete a checkpoint from the disk of a node. If Ray does not have the node now, delete it from every disk; see `fetch`."""
+    living = await asyncio.to_thread(known_nodes)
+    nodes = [node] if living.get(node, False) else [other for other, lives in living.items() if lives]
+    await asyncio.gather(*(_delete(uri, each) for each in nodes))
+
+
+async def _delete(uri: str, node: str) -> None:
     try:
         await asyncio.wait_for(_answer(on_node(node, checkpoints.delete, uri)), _DELETE_S)
     except (ray.exceptions.RayError, TimeoutError) as error:
@@ -81,6 +93,41 @@ async def delete(uri: str, node: str) -> None:
 
 async def _answer(reference: Any) -> None:
     await reference
+
+
+def known_nodes() -> dict[str, bool]:
+    """Return whether each node that this Ray has ever had is alive."""
+    return {node["NodeID"]: node["Alive"] for node in ray.nodes()}
+
+
+def _find(uri: str, node: str, living: Mapping[str, bool]) -> tuple[str, bytes, bytes]:
+    """Return the living node that has a checkpoint, and the content of the manifest and the marker."""
+    paths = checkpoints.manifest_and_marker(uri)
+    asked = {other: on_node(other, read_small, paths, retries=_RETRIES) for other, lives in living.items() if lives}
+    silent: Exception | None = None
+    for other, reference in asked.items():
+        try:
+            content, marker = ray.get(reference)
+        except ray.exceptions.RayTaskError:
+            continue  # the path begins with a variable that is not set on that node
+        except ray.exceptions.RayError as error:
+            silent = error
+            continue
+        if content is not None and marker is not None:
+            return other, content, marker
+    if silent is not None:
+        raise CheckpointUnreachable(f"a node that may have the checkpoint at {uri} cannot be reached: {silent}")
+    if node in living:
+        raise _disk_lost(uri, node)
+    raise CheckpointLost(f"there is no committed checkpoint at {uri} on any node")
+
+
+def _disk_lost(uri: str, node: str) -> CheckpointLost:
+    return CheckpointLost(
+        f"the checkpoint at {uri} was on the disk of node {node[:8]}, which is gone. To keep checkpoints when "
+        "a node is lost, use storage that every node can reach: a shared directory or a URI",
+        node=node,
+    )
 
 
 def _fetch_files(uri: str, folder: str, node: str, files: Mapping[str, tuple[int, str]], target: str) -> None:
@@ -119,16 +166,8 @@ def _wait(uri: str, node: str, reference: Any) -> Any:
         why = str(cause).strip().splitlines()[-1] if str(cause).strip() else type(cause).__name__
         if isinstance(cause, FileNotFoundError):
             raise CheckpointLost(f"node {node[:8]} no longer has all of the checkpoint at {uri}: {why}") from error
-        if _is_alive(node):
+        if known_nodes().get(node, False):
             raise CheckpointUnreachable(
                 f"the checkpoint at {uri} is on the disk of node {node[:8]}, which cannot be reached at the moment: {why}"
             ) from error
-        raise CheckpointLost(
-            f"the checkpoint at {uri} was on the disk of node {node[:8]}, which is gone. To keep checkpoints when "
-            "a node is lost, use storage that every node can reach: a shared directory or a URI",
-            node=node,
-        ) from error
-
-
-def _is_alive(node: str) -> bool:
-    return any(known["NodeID"] == node and known["Alive"] for known in ray.nodes())
+        raise _disk_lost(uri, node) from error

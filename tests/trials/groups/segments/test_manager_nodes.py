@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import time
@@ -303,4 +304,24 @@ def test_a_checkpoint_that_went_with_its_node(cluster: Cluster, tmp_path: Path) 
     assert failure is not None
     assert (failure.kind, failure.cause) == ("system", "disk_lost")
     assert f"was on the disk of node {doomed.node_id[:8]}, which is gone" in failure.message
+    bench.close()
+
+
+def test_a_checkpoint_that_was_saved_before_ray_was_started_again(cluster: Cluster, tmp_path: Path) -> None:
+    """Ray gives a machine another node id whenever it starts. The checkpoint was taken for lost with its disk."""
+    for name in ("left", "right"):
+        add_node_with_disk(cluster, tmp_path, name)
+    bench = Bench(tmp_path)
+    first = bench.launch(counts_up, 1, scaling=on("left"), storage=OWN_DISKS)
+    assert bench.run(first, {1: Verdict(action="pause", save_checkpoint=True)}).kind == "left"
+    info = dataclasses.replace(bench.checkpoints(first)[-1], node="e" * 56)
+    second = bench.launch(counts_up, 1, scaling=on("right"), storage=OWN_DISKS, checkpoint=info)
+    outcome = bench.run(second)
+    assert outcome.kind == "returned", outcome.failure
+    assert bench.reports(second)[0].metrics == {"count": 1.0, "shards": 1.0}
+    shutil.rmtree(tmp_path / "left")
+    failure = bench.run(bench.launch(counts_up, 1, scaling=on("right"), storage=OWN_DISKS, checkpoint=info)).failure
+    assert failure is not None
+    assert (failure.kind, failure.cause) == ("system", "checkpoint_lost"), "other checkpoints of the node may exist"
+    assert "there is no committed checkpoint at $TEST_DISK/" in failure.message
     bench.close()
