@@ -28,7 +28,7 @@ class Builder(GroupBuilder):
 
     def __init__(self, *_: Any, **options: Any) -> None:
         self._background: set[asyncio.Future[Any]] = set()
-        self._threads = ThreadPoolExecutor(1)
+        self._threads = self._here = ThreadPoolExecutor(1)
         self.ending, self.uploading = 0, set()
         self.cut = CutNodes(self.blocking, lambda node: None)
         self.draining: dict[str, float | None] = {}
@@ -127,4 +127,36 @@ async def test_what_is_logged_about_all_that_wait_is_not_taken_for_the_first_exp
     assert about[:2] == [{"experiment": "exp_first"}, {}], "its own look, and that of the pool"
     pool.release(groups[0], reusable=False)
     await asyncio.wait_for(waiting, 10)
+    await pool.close()
+
+
+async def test_a_group_is_not_kept_waiting_by_a_ray_that_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray places nothing for one segment, so another one gets its turn. It had not got it while a reading of the nodes hung."""
+    monkeypatch.setattr("tuner.trials.groups.pools.pool._READ_S", 0.1)
+    silent = asyncio.Event()
+
+    class Silent(Builder):
+        async def nodes(self) -> dict[str, dict[str, float]]:
+            if silent.is_set():
+                await asyncio.Event().wait()
+            return {"a": {"CPU": 1.0}}
+
+        async def build(self, launch: Any, key: Any, waiting: Any, placed: asyncio.Event) -> Group:
+            if launch.segment_id == "one":
+                await asyncio.Event().wait()
+            return await super().build(launch, key, waiting, placed)
+
+    pool = Pool(None, idle_timeout_s=60.0, builder=Silent)
+    first = asyncio.ensure_future(_acquired(pool, tmp_path, "one"))
+    await asyncio.sleep(0.01)
+    silent.set()
+    other = asking_for(1, tmp_path, segment_id="two", experiment_id="other")
+    group, _ = await asyncio.wait_for(pool.acquire(other, lambda reason: None), 20)
+    assert group.nodes() == ("a",)
+    for task in (first, pool._reading):
+        assert task is not None
+        task.cancel()
+    pool.release(group, reusable=False)
     await pool.close()

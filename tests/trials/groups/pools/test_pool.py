@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,8 @@ def test_a_group_that_is_cancelled_while_ray_is_asked_for_it_is_given_back(small
     asyncio.run(scenario())
     groups = list(placement_group_table().values())
     assert [(group["name"], group["state"]) for group in groups] == [("exp_1/1", "REMOVED")]
+    took = groups[0]["stats"]["end_to_end_creation_latency_ms"]
+    assert took > 0, "Ray may lose a CPU of a group that is removed before it is placed"
 
 
 def test_what_never_fits_is_refused_and_what_once_did_is_waited_for(small_ray: None, tmp_path: Path) -> None:
@@ -71,6 +74,24 @@ def test_what_never_fits_is_refused_and_what_once_did_is_waited_for(small_ray: N
 
     asyncio.run(scenario())
     assert waits == ["waits for a worker with 2 CPU: 1 × 2 CPU are requested, the whole cluster has 1 CPU"] * 2
+
+
+def test_a_group_is_asked_for_while_other_processes_take_long_to_end(small_ray: None, tmp_path: Path) -> None:
+    launch, ended = asking_for(1, tmp_path), threading.Event()
+
+    async def scenario() -> None:
+        pool = Pool(None, name="exp_0", idle_timeout_s=60.0)
+        here = ray.get_runtime_context().get_node_id()
+        waits = [asyncio.ensure_future(pool.on_node(here, ended.wait, 60)) for _ in range(8)]
+        try:
+            group, _ = await asyncio.wait_for(pool.acquire(launch, lambda reason: None), 30)
+        finally:
+            ended.set()
+            await asyncio.gather(*waits)
+        pool.release(group, reusable=False)
+        await pool.close()
+
+    asyncio.run(scenario())
 
 
 def test_what_fits_is_remembered(small_ray: None, tmp_path: Path) -> None:

@@ -51,6 +51,10 @@ _HANDED_ON_S = 0.25
 After the removal of a placement group, Ray takes most of a second to place another one.
 """
 
+_SETTLE_S = 1.0
+"""Seconds for which the placement group of a group that was never placed is kept, in case Ray is about to place it."""
+_SETTLE_LOOK_S = 0.05
+
 
 class GroupBuilder:
     """Builds groups, ends them, and runs functions on their nodes.
@@ -89,6 +93,8 @@ class GroupBuilder:
         self._free_placements: dict[asyncio.Future[None], Group] = {}  # of groups whose processes are being killed
         self._background: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
+        # apart from the others, because waiting for killed processes to end may take half a minute
+        self._here = ThreadPoolExecutor(max_workers=16, thread_name_prefix="tuner-node")
         self.ending = 0
         """The number of groups that are being ended, whose resources Ray may still count as used."""
         self.names: Mapping[str, str] = {}
@@ -190,10 +196,11 @@ class GroupBuilder:
         """Wait until all groups that are being ended have ended, and shut down the threads of this builder."""
         await self.settle()
         self.cut.close()
-        self._threads.shutdown(wait=False)
+        for threads in (self._threads, self._here):
+            threads.shutdown(wait=False)
 
     async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a blocking function in a thread, and return its value."""
+        """Run a function that asks Ray in a thread, and return its value."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     async def nodes(self) -> dict[str, dict[str, float]]:
@@ -222,7 +229,7 @@ class GroupBuilder:
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         """Run a function, such as those of the module `nodes`, on a node of the cluster, and return its value."""
         if node == self._node:
-            return await self.blocking(function, *args)
+            return await asyncio.get_running_loop().run_in_executor(self._here, function, *args)
         if node in self.cut:
             raise ConnectionError(f"node {node[:8]} cannot be reached")
         return await on_node(node, function, *args)
@@ -366,10 +373,22 @@ class GroupBuilder:
                     ray.kill(actor, no_restart=True)
             if not (hand_on and await self._handed_on(group)):
                 with contextlib.suppress(Exception):
+                    await self._until_settled(group)
+                with contextlib.suppress(Exception):
                     await self.blocking(remove_placement_group, group.placement)
             await self._reap(group)
         finally:
             self.ending -= 1
+
+    async def _until_settled(self, group: Group) -> None:
+        """Give Ray a moment to place a group that was never placed.
+
+        Ray (2.60) loses the resources of a bundle until the node ends if its placement group is removed after the node has
+        prepared the bundle and before it has committed it.
+        """
+        until = time.monotonic() + _SETTLE_S
+        while not group.held_since and time.monotonic() < until and not await self.blocking(group.placement.wait, 0):
+            await asyncio.sleep(_SETTLE_LOOK_S)
 
     async def _handed_on(self, group: Group) -> bool:
         """Offer the group's placement group to new groups for a moment. Return whether one has taken it."""

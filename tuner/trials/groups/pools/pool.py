@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 _PARTED_S = 60.0  # seconds for which no group is placed on a node that cannot reach another node
 _LOOK_S = 0.5  # seconds between two checks whether a waiting group fits; a group that becomes free causes a check too
+_READ_S = 5.0  # seconds that such a check waits for Ray; it then uses what was read last
 
 _Building = tuple[asyncio.Future[Group], asyncio.Event]
 """A group that is being built, and an event that is set once the group has its resources."""
@@ -397,8 +398,8 @@ class Pool:
         """Check every `_LOOK_S` seconds whether a waiting segment can be served, because nodes may join or leave."""
         while (self._admission.queued or self._admission.awaits_nodes) and not self._closed:
             await asyncio.sleep(_LOOK_S)
-            with contextlib.suppress(Exception):  # Ray may not answer for a moment
-                await self._read_nodes()
+            with contextlib.suppress(Exception):  # Ray may not answer for a moment, or say nothing for long
+                await asyncio.wait_for(self._read_nodes(), _READ_S)
             try:
                 self._dispatch()
             except Exception:  # an error must not end this loop, or waiting segments would never be checked again
