@@ -21,12 +21,13 @@ from tuner.domain.events import CheckpointInfo
 from tuner.errors import CheckpointError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint
-from tuner.trials.checkpoints.saver import Saver, answer_notes, take_over
+from tuner.trials.checkpoints.saver import Saver, answer_notes, spool, sweep_spool, take_over
+from tuner.trials.checkpoints.storage import join
 from tuner.trials.runtime.sending import uploads as limits
 from tuner.trials.runtime.sending.uploads import Uploads
 
 
-def alone(storage: Path, committed: list[CheckpointInfo]) -> Saver:
+def alone(storage: Path | str, committed: list[CheckpointInfo]) -> Saver:
     return Saver(
         storage=str(storage), segment_id="seg", trial_number=4, rank=0, world_size=1, committed=committed.append
     )
@@ -133,6 +134,40 @@ def test_what_a_killed_process_has_staged_is_deleted_by_the_next_segment_of_its_
     saver.take(fill("weights"), 1, 1)
     saver.drain()
     assert [name.split(".")[0] for name in os.listdir(tmp_path / ".staging")] == ["trial_00005"]
+
+
+def test_what_a_killed_process_had_to_upload_is_deleted_by_the_next_segment_of_the_node(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = """if True:
+        import os, sys
+        from tuner.trials.checkpoints.saver import Saver
+        saver = Saver(storage=sys.argv[1], segment_id="seg", trial_number=5, rank=0, world_size=1, committed=print)
+        def save(folder):
+            open(f"{folder}/weights", "w").close()
+            if len(sys.argv) > 2:
+                print("saving", flush=True)
+                sys.stdin.read()
+            os._exit(3)
+        saver.take(save, 1, 1)
+    """
+    begin = [sys.executable, "-c", code, join(s3, tmp_path.name)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    assert subprocess.run(begin, env=environment, timeout=60, check=False).returncode == 3
+    (killed,) = os.listdir(spool())
+    living = subprocess.Popen([*begin, "waits"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert living.stdin is not None
+    assert living.stdout is not None
+    assert living.stdout.readline() == b"saving\n"
+    (waits,) = set(os.listdir(spool())) - {killed}
+    saver = alone(join(s3, tmp_path.name), [])
+    saver.take(fill("weights"), 1, 1)
+    saver.drain()
+    assert os.listdir(spool()) == [waits], "a process that lives keeps what it has"
+    living.communicate(timeout=60)
+    sweep_spool()
+    assert os.listdir(spool()) == []
 
 
 def test_any_other_directory_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

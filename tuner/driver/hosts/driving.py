@@ -18,7 +18,7 @@ from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
 from tuner.driver.hosts.driven import Driven
 from tuner.driver.hosts.upkeep.candidates import Candidates
-from tuner.driver.hosts.upkeep.leftovers import ended_uploads, find_logs, sweep_checkpoints, sweep_objects
+from tuner.driver.hosts.upkeep.leftovers import ended_uploads, find_logs, sweep_after, sweep_checkpoints, sweep_objects
 from tuner.errors import Conflict, LostLease, StoreError, TunerError
 from tuner.store.records import CommandRecord, ExperimentRecord
 
@@ -161,7 +161,7 @@ class Driving:
             state = await self._run(driven, epoch, executor, uploaded)
             self._crashes.pop(record.public_id, None)
             if state.ended:
-                await self._clean_up_after(record)
+                await self._clean_up_after(driven)
             return state
         except StoreError:
             raise
@@ -230,9 +230,14 @@ class Driving:
         self.driven[record.id] = driven  # from now on it gets commands, but its loop handles DriverStarted first
         return await driven.loop.run(epoch, slots, commands, executor, workers, uploaded)
 
-    async def _clean_up_after(self, record: ExperimentRecord) -> None:
+    async def _clean_up_after(self, driven: Driven) -> None:
         """Release what an experiment that has ended no longer needs."""
+        record = driven.record
         self._host.executors.forget(record.public_id)
+        try:
+            await asyncio.to_thread(sweep_after, self._host.store, driven)
+        except Exception as error:  # the files are deleted with the experiment, or if it goes on
+            log.warning("parts of checkpoints of %s could not be deleted: %s", record.public_id, error)
         storage = record.spec.checkpoint.storage or self._host.settings.storage
         await sweep_objects(self._host.store, storage, self._host.settings.database_url)
 

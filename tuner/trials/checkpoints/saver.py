@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import os
 import queue
@@ -72,6 +73,18 @@ class _Job:
     taken_at: float = 0.0  # by the monotonic clock
     took_s: float = 0.0
     size: int = 0  # bytes of this rank's part
+    lock: int | None = None  # a descriptor of `staging`; see `spool`
+
+    def drop(self) -> None:
+        """Delete the staging directory."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Give the staging directory back, if it was locked."""
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
 
 
 class Saver:
@@ -97,7 +110,7 @@ class Saver:
     ) -> None:
         self._storage = storage
         self._segment = segment_id
-        self._trial = f"trial_{trial_number:05d}"
+        self._trial = _folder(trial_number)
         self._rank, self._world_size = rank, world_size
         self._server, self._client = server, client
         self.node = node  # Ray's id of this node
@@ -138,7 +151,12 @@ class Saver:
         shutil.rmtree(job.staging, ignore_errors=True)
         if self._thread is None and target.local:
             self._clear(home)
-        os.makedirs(job.staging)
+        elif self._thread is None:
+            sweep_spool()
+        if target.local:
+            os.makedirs(job.staging)
+        else:
+            job.lock = _make_locked(job.staging)
         self._note(moment, None)
         try:
             if isinstance(source, Checkpoint):
@@ -156,7 +174,7 @@ class Saver:
             lies = job.elsewhere or job.staging
             size = job.size = sum(os.path.getsize(os.path.join(lies, file)) for file in walk(lies))
         except BaseException as error:
-            shutil.rmtree(job.staging, ignore_errors=True)  # if the disk is full, this makes room for the next attempt
+            job.drop()  # if the disk is full, this makes room for the next attempt
             self._note(moment, f"{type(error).__name__}: {error}")
             raise
         job.taken_at = time.monotonic()
@@ -249,7 +267,8 @@ class Saver:
                         self._outcomes[job.id] = said
                     elif self._rank == 0:
                         self._error = error
-                shutil.rmtree(job.staging, ignore_errors=True)
+                job.drop()
+            job.unlock()
             with self._progress:
                 self._telling = False
                 self._unsaved.pop(job.id, None)
@@ -471,5 +490,48 @@ def take_over(source: str, staging: str) -> str | None:
 
 
 def spool() -> str:
-    """Return the folder for content that waits to be uploaded."""
+    """Return the folder for content that waits to be uploaded. A process holds a lock on each directory that it has there."""
     return private_folder("tuner-spool")
+
+
+def sweep_spool() -> None:
+    """Delete what killed processes have left in the spool of this node."""
+    home = spool()
+    for name in os.listdir(home):
+        with contextlib.suppress(OSError):  # another process has locked it, or was quicker
+            folder = os.open(os.path.join(home, name), os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(os.path.join(home, name))
+            finally:
+                os.close(folder)
+
+
+def clear(storage: str, trial_number: int, segment_id: str) -> None:
+    """Delete what a segment has left on this node of checkpoints that are not saved. Its processes must have ended."""
+    home = place(join(storage, ".staging"))
+    if not home.local:
+        sweep_spool()
+        return
+    for name in os.listdir(home.path) if os.path.isdir(home.path) else []:
+        if name.startswith(f"{_folder(trial_number)}.{segment_id}."):
+            shutil.rmtree(os.path.join(home.path, name), ignore_errors=True)
+
+
+def _folder(trial_number: int) -> str:
+    return f"trial_{trial_number:05d}"
+
+
+def _make_locked(path: str) -> int:
+    """Make a directory that `sweep_spool` does not delete as long as the descriptor is open that is returned."""
+    while True:
+        os.makedirs(path, exist_ok=True)
+        try:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # it was deleted before it could be locked
+            continue
+        with contextlib.suppress(OSError):  # on a file system without locks, nothing is deleted
+            fcntl.flock(folder, fcntl.LOCK_SH)
+        if os.fstat(folder).st_nlink:
+            return folder
+        os.close(folder)

@@ -15,6 +15,7 @@ import ray
 from tests.trials.conftest import Bench
 from tuner.domain.segments import Verdict
 from tuner.trials.checkpoints import checkpoints
+from tuner.trials.checkpoints.saver import spool
 from tuner.trials.checkpoints.storage import join
 from tuner.trials.messages.launch import Launch
 
@@ -158,6 +159,20 @@ def test_a_rank_that_is_killed_while_it_saves_leaves_nothing_to_restore(bench: B
     assert bench.checkpoints(killed) == []
     for found in Path(killed.storage, f"trial_{killed.trial_number:05d}").glob("*"):
         assert not checkpoints.is_committed(str(found))
+    bench.call("rest", False)
+    bench.call("settle")
+    assert list(Path(killed.storage, ".staging").glob(f"*{killed.segment_id}*")) == [], "its parts take no room"
+
+
+def test_a_rank_that_is_killed_before_its_upload_leaves_nothing_to_upload(
+    bench: Bench, s3: str, tmp_path: Path
+) -> None:
+    env = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    killed = bench.launch(_dies_while_saving, 2, storage=join(s3, tmp_path.name), env=env)
+    assert bench.run(killed).failure is not None
+    bench.call("rest", False)
+    bench.call("settle")
+    assert list(Path(spool()).glob(f"*{killed.segment_id}*")) == []
 
 
 def _dies_while_saving(config: dict[str, Any]) -> None:

@@ -8,10 +8,13 @@ import os
 from dataclasses import replace
 
 from tuner.domain.segments import CheckpointInfo
+from tuner.domain.states import SegmentState
 from tuner.driver.hosts.driven import Driven
 from tuner.driver.hosts.measures.logs import LogKeeper, Owner
+from tuner.errors import CheckpointError
 from tuner.store import Store
 from tuner.trials.checkpoints import checkpoints, objects
+from tuner.trials.checkpoints.storage import Place, place
 from tuner.trials.groups.segments.segment_run import LogFile
 
 log = logging.getLogger(__name__)
@@ -19,8 +22,30 @@ log = logging.getLogger(__name__)
 
 def sweep_checkpoints(store: Store, driven: Driven) -> None:
     """Delete checkpoint files that no committed report refers to, because the ranks or the driver were killed."""
-    rows = store.trials.checkpoints(driven.record.id)
-    checkpoints.sweep(driven.groups.storage, {row.uri for row in rows if row.state != "deleted"})
+    if _place(driven) is not None:
+        rows = store.trials.checkpoints(driven.record.id)
+        checkpoints.sweep(driven.groups.storage, {row.uri for row in rows if row.state != "deleted"})
+
+
+def sweep_after(store: Store, driven: Driven) -> None:
+    """Delete what segments of an experiment that has ended have left of checkpoints that were not saved.
+
+    In remote storage, which is slow to list, this is done only if a segment has failed.
+    """
+    where = _place(driven)
+    if where is None or driven.record.spec.executor == "agents":  # an agent may be writing a checkpoint now
+        return
+    failed = (SegmentState.FAILED, SegmentState.LOST)
+    if where.local or any(one.state in failed for trial in driven.core.trials for one in trial.segments):
+        sweep_checkpoints(store, driven)
+
+
+def _place(driven: Driven) -> Place | None:
+    """Return where the experiment's checkpoints are, or None if the path has a variable that is set only on the nodes."""
+    try:
+        return place(driven.groups.storage)
+    except CheckpointError:
+        return None
 
 
 def ended_uploads(driven: Driven) -> list[CheckpointInfo]:

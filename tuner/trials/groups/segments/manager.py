@@ -16,6 +16,7 @@ from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo, Failure, Outcome
 from tuner.errors import PlacementError
+from tuner.trials.checkpoints.saver import clear
 from tuner.trials.groups.pools.admission import HeldGroup, WaitingGroup
 from tuner.trials.groups.pools.group import Group
 from tuner.trials.groups.segments.interrupts import Interrupts
@@ -29,6 +30,7 @@ from tuner.trials.messages.protocol import NotReusable
 
 log = logging.getLogger(__name__)
 
+_CLEAR_S = 60.0  # seconds that a node may take to delete what a segment has left
 _URGENT = ("stop", "cancel")
 _SOUND = (
     "exception",
@@ -150,6 +152,7 @@ class GroupManager:
         self._running: dict[str, SegmentRun] = {}
         self._uploads = Uploads()
         self._interrupts = Interrupts()
+        self._clearing: set[asyncio.Task[None]] = set()
 
     async def run(self, launch: Launch, *, inbox: Inbox) -> Outcome:
         """Run one segment until it has ended, and return its outcome.
@@ -176,6 +179,10 @@ class GroupManager:
             running.over = True
             if self._logs is not None:
                 self._logs.end(launch.segment_id, running.log_files, running.gone, running.log_rest)
+            if running.gone is not None:
+                clearing = asyncio.create_task(self._clear(running, running.gone))
+                self._clearing.add(clearing)
+                clearing.add_done_callback(self._clearing.discard)
             for task in (running.grace, running.interrupting, *running.measuring.values()):
                 if task is not None:
                     task.cancel()
@@ -268,6 +275,7 @@ class GroupManager:
         self._uploads.abandon(None, "the driver is shutting down")
         while self._running:
             await asyncio.sleep(0.01)
+        await self.settle()
         await self._pool.close()
 
     def held(self) -> list[tuple[HeldGroup, list[Mapping[str, Any]]]]:
@@ -304,8 +312,10 @@ class GroupManager:
         self._pool.forget(experiment)
 
     async def settle(self) -> None:
-        """Wait until all groups that are being ended have ended."""
+        """Wait until all groups that are being ended have ended, and what they have left is deleted."""
         await self._pool.settle()
+        while self._clearing:
+            await asyncio.wait(self._clearing)
 
     def stats(self) -> dict[str, int]:
         """Return the numbers of running segments, waiting segments and warm groups."""
@@ -399,6 +409,17 @@ class GroupManager:
                 running.training = False
                 running.group = None
                 running.gone = self._pool.release(group, reusable)
+
+    async def _clear(self, running: SegmentRun, gone: asyncio.Future[None]) -> None:
+        """Delete what a segment has left of checkpoints that were not saved. gone: done once its processes have ended."""
+        await asyncio.wait({gone})
+        launch = running.launch
+        for node in {file.node for file in running.log_files}:
+            work = self._pool.on_node(node, clear, launch.storage, launch.trial_number, launch.segment_id)
+            try:
+                await asyncio.wait_for(work, _CLEAR_S)
+            except Exception as error:  # it is deleted when the trial or its experiment goes on
+                log.info("node %s may have parts of checkpoints of %s: %s", node[:8], launch.segment_id, error)
 
     def _start(self, group: Group, launch: Launch) -> tuple[list[Any], list[Any]]:
         """Ask all ranks to prepare and then to train. Return the pending answers to both requests, as two lists by rank."""

@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -80,7 +80,7 @@ class SegmentRun:
     interrupting: asyncio.Task[None] | None = None
     log_files: Sequence[LogFile] = ()
     log_rest: list[LogChunk] = field(default_factory=list)  # the log chunks that the ranks sent with their results
-    gone: Awaitable[Any] | None = None  # completes once the ranks' processes have ended; None if they are kept
+    gone: asyncio.Future[None] | None = None  # completes once the ranks' processes have ended; None if they are kept
 
     def end(self, how: Literal["left", "failed"], reason: str, failure: Failure | None = None) -> None:
         """End the segment now, unless it has ended already."""
