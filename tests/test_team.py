@@ -30,7 +30,7 @@ from tuner.store.service.access import Role
 pytestmark = [pytest.mark.ray, pytest.mark.postgres, pytest.mark.long, pytest.mark.timeout(1500)]
 
 PROJECTS = ("vision", "speech", "text")
-EXPERIMENTS, STEPS = 20, 200
+EXPERIMENTS, STEPS, PRIORITY = 20, 200, 10
 
 AWAY_S = 40.0
 """The seconds for which the database is away. The first versions killed the training after 34 s."""
@@ -73,7 +73,12 @@ def tokens(server: Any) -> dict[str, str]:
 
 @pytest.fixture
 def services(server: Any, tokens: dict[str, str], tmp_path: Path) -> Iterator[list[Service]]:
-    settings = {"TUNER_AUTH": "on", "TUNER_STORAGE": str(tmp_path / "checkpoints"), "TUNER_LEASE_S": "5"}
+    settings = {
+        "TUNER_AUTH": "on",
+        "TUNER_STORAGE": str(tmp_path / "checkpoints"),
+        "TUNER_LEASE_S": "5",
+        "TUNER_PREEMPT_AFTER_S": "2",
+    }
     found = [Service(tmp_path / name, str(server.get_uri()), **settings) for name in ("a", "b")]
     try:
         for service in found:
@@ -97,6 +102,13 @@ def test_a_team_loses_nothing(
     made = posted(services, tokens)
     everything = services[0]
     count = progress(everything)
+    before = until("an answer", count)
+    until("experiments to go on", lambda seen=before: count() > seen + 5)
+    urgent = post_urgent(services[0], tokens)
+    until("the urgent experiment", lambda: everything.get(f"/experiments/{urgent}")["ended_at"])
+    rooms = [one for experiment in made for one in made_room(everything, experiment, urgent)]
+    assert rooms, "trials of other experiments are paused for it"
+    made[urgent] = PROJECTS[-1]
     went_on_s: dict[str, float] = {}
     for name, fault in faults(server, services, tmp_path):
         before = until("an answer", count)
@@ -128,9 +140,9 @@ def test_a_team_loses_nothing(
             seen = {one["id"] for one in viewer.get("/api/v1/experiments").json()["items"]}
             assert seen == {experiment for experiment, of in made.items() if of == project}
             assert viewer.delete(f"/api/v1/experiments/{min(seen)}").status_code == 403
-    found = {"experiments": len(made), "reports": reports, "segments": segments, "went_on_s": went_on_s}
+    found = {"experiments": len(made), "reports": reports, "segments": segments, "made_room": len(rooms)}
     with capsys.disabled():
-        print(json.dumps({"team": found}))
+        print(json.dumps({"team": {**found, "went_on_s": went_on_s}}))
 
 
 def history(store: Store, record: ExperimentRecord) -> str:
@@ -142,6 +154,24 @@ def history(store: Store, record: ExperimentRecord) -> str:
         lines += [f"  {one.ordinal} {one.cause} from {one.start_iteration}: {one.outcome}" for one in trial.segments]
     lines += [f"{one.kind} {one.trial}: {one.reason}" for one in store.log.decisions(record.id, page_size=1000).items]
     return "\n".join(lines)
+
+
+def made_room(service: Service, experiment: str, urgent: str) -> list[dict[str, Any]]:
+    """Return the decisions to pause a trial of an experiment for the urgent one."""
+    why = f"to make room for experiment {urgent} (priority {PRIORITY})"
+    decisions = service.get(f"/experiments/{experiment}/decisions?page_size=1000")["items"]
+    return [one for one in decisions if one["kind"] == "pause" and one["reason"].endswith(why)]
+
+
+def post_urgent(service: Service, tokens: dict[str, str]) -> str:
+    """Post an experiment whose trials need a whole cluster, with a higher priority than all others."""
+    space = {**SLOW["space"], "steps": {"type": "const", "value": STEPS}}
+    scaling = {"num_workers": 1, "resources_per_worker": {"CPU": service.get("/cluster")["cpus"]}}
+    spec = {**SLOW, "name": "urgent", "space": space, "scaling": scaling, "priority": PRIORITY, "seed": EXPERIMENTS}
+    with as_(service, tokens[f"editor {PROJECTS[-1]}"]) as editor:
+        answer = editor.post("/api/v1/experiments", json=spec)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
 
 
 def posted(services: list[Service], tokens: dict[str, str]) -> dict[str, str]:
