@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 import time
@@ -234,6 +235,7 @@ def _search(given: Mapping[str, Any]) -> Result:
 
         return run_on(given["address"], data, code, space, parts, given["verbose"], callbacks)
     _warn_of_size(function, code)
+    _warn_of_large_space(given["space"] or {}, space)
     settings = Settings.from_env()
     _refuse_ray_client(given["executor"], ray_address or settings.ray_address)
     with _store(settings) as store:
@@ -396,6 +398,31 @@ def _warn_of_size(function: Any, code: CodeRecord) -> None:
         UserWarning,
         stacklevel=above_this_package(),
     )
+
+
+LARGE_SPACE_BYTES = 10_000_000
+"""The size in bytes above which a search space gets a warning."""
+
+
+def _warn_of_large_space(given: Mapping[str, Any], space: Space) -> None:
+    """Warn of constants and choices that are large, such as arrays and models: each start of a trial sends the space."""
+    size = _stored_bytes(space)
+    if size <= LARGE_SPACE_BYTES:
+        return
+    sizes = {name: _stored_bytes(Space.from_python({name: value})) for name, value in given.items()}
+    large = sorted((name for name in sizes if sizes[name] > size / 10), key=lambda name: -sizes[name])
+    which = f" (most of it is {', '.join(map(printable, large))})" if large else ""
+    warnings.warn(
+        f"the search space is {size / 1e6:.0f} MB{which}: it is stored in the database, and sent to every rank at each start "
+        "of a trial. Pass large objects with tuner.with_parameters(train, data=...) instead, which stores them once and "
+        "shares them among ranks; or search over names, and load the objects in the training function",
+        UserWarning,
+        stacklevel=above_this_package(),
+    )
+
+
+def _stored_bytes(space: Space) -> int:
+    return len(space.blob() or b"") + len(json.dumps(space.to_json()))
 
 
 def _warn_of_lists(space: Mapping[str, Any]) -> None:
