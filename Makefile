@@ -10,9 +10,11 @@ export RAY_USAGE_STATS_ENABLED := 0
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-# torch is installed first, with its pin, so that pip does not choose a build with gigabytes of CUDA
+# A current pip comes first: the one of Python 3.11 takes two minutes to choose versions, although all are pinned. Then torch, with its
+# pin, so that pip does not choose a build with gigabytes of CUDA.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -U pip
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch hatchling editables
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
