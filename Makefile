@@ -18,11 +18,13 @@ if sys.version_info < (3, 11):
 endef
 export CHECK
 
-# torch is installed first, with its pin, so that pip does not choose a build with gigabytes of CUDA
+# A current pip comes first: the one of Python 3.11 takes two minutes to choose versions, although all are pinned. Then torch, with its
+# pin, so that pip does not choose a build with gigabytes of CUDA.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -c "$$CHECK"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c "$$CHECK"
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -U pip
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch hatchling editables
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
