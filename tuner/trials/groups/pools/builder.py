@@ -51,9 +51,11 @@ _HANDED_ON_S = 0.25
 After the removal of a placement group, Ray takes most of a second to place another one.
 """
 
-_SETTLE_S = 1.0
-"""Seconds for which the placement group of a group that was never placed is kept, in case Ray is about to place it."""
-_SETTLE_LOOK_S = 0.05
+_SETTLE_S = 5.0
+"""The longest time for which Ray may go on placing a group that is about to be removed, in seconds."""
+_SETTLE_LOOK_S = 0.02
+_SETTLED = ("FINISHED", "NO_RESOURCES", "INFEASIBLE", "REMOVED")
+"""What Ray says of the scheduling of placement groups that can be removed."""
 
 
 class GroupBuilder:
@@ -381,13 +383,15 @@ class GroupBuilder:
             self.ending -= 1
 
     async def _until_settled(self, group: Group) -> None:
-        """Give Ray a moment to place a group that was never placed.
+        """Wait a moment while Ray is placing a group that was never placed.
 
         Ray (2.60) loses the resources of a bundle until the node ends if its placement group is removed after the node has
-        prepared the bundle and before it has committed it.
+        prepared the bundle and before it has committed it. Nothing is lost of a group for which there is no room.
         """
         until = time.monotonic() + _SETTLE_S
-        while not group.held_since and time.monotonic() < until and not await self.blocking(group.placement.wait, 0):
+        while not group.held_since and time.monotonic() < until:
+            if await self.blocking(_scheduling, group.placement) in _SETTLED:
+                break
             await asyncio.sleep(_SETTLE_LOOK_S)
 
     async def _handed_on(self, group: Group) -> bool:
@@ -445,6 +449,12 @@ def _addresses(placement: PlacementGroup, but: str) -> dict[str, tuple[str, int]
         for node in ray.nodes()
         if node["NodeID"] in ids
     }
+
+
+def _scheduling(placement: PlacementGroup) -> str:
+    """Return what Ray says of the scheduling of a placement group. This blocks."""
+    state: str = placement_group_table(placement)["stats"]["scheduling_state"]
+    return state
 
 
 def _last_line(error: BaseException) -> str:
