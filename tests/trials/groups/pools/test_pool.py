@@ -36,7 +36,7 @@ def small_ray(without_ray: None) -> Iterator[None]:
 def test_a_group_that_is_cancelled_while_ray_is_asked_for_it_is_given_back(
     small_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a placement group is removed while Ray places it, its CPU may be lost until the raylet ends."""
+    """Ray may lose the CPU of a placement group that is removed while Ray places it."""
     launch = asking_for(1, tmp_path)
     states: list[str] = []
 
