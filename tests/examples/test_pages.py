@@ -89,6 +89,6 @@ def test_a_script_as_it_stands_there(page: str, name: str, tmp_path: Path) -> No
         env={**os.environ, **home},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=380,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
