@@ -21,7 +21,7 @@ from tuner.store.code import put
 from tuner.store.commands import adopt_ended, insert
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
 from tuner.store.sql.database import Database, Share, at
-from tuner.store.sql.paging import behind, decoded, encoded, number, page
+from tuner.store.sql.paging import Place, behind, decoded, encoded, number, page
 from tuner.store.sql.tables import JsonText, dumps, experiment
 from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
@@ -281,7 +281,7 @@ class Experiments:
         read = [dict(row) for row in rows]
         keys = [row.pop("sort_key") for row in read]
         found = [record(row) for row in read[:size]]
-        following = encoded(sort, keys[size - 1], found[-1].id) if len(read) > size else None
+        following = encoded(sort, Place(keys[size - 1], found[-1].id)) if len(read) > size else None
         return Page(tuple(found), following)
 
     def _sort_key(self, name: str) -> ColumnElement[Any]:
