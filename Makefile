@@ -10,9 +10,21 @@ export RAY_USAGE_STATS_ENABLED := 0
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-# torch is installed first, with its pin, so that pip does not choose a build with gigabytes of CUDA
+define CHECK
+import sys
+if sys.version_info < (3, 11):
+    what = "tuner needs Python 3.11 or newer, but %s is Python %d.%d. " % ((sys.executable,) + tuple(sys.version_info[:2]))
+    sys.exit(what + "Install a newer one, delete $(VENV) if it is there, and name the new one: make setup PYTHON=python3.13")
+endef
+export CHECK
+
+# A current pip comes first: the one of Python 3.11 takes two minutes to choose versions, although all are pinned. Then torch, with its
+# pin, so that pip does not choose a build with gigabytes of CUDA.
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -c "$$CHECK"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c "$$CHECK"
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -U pip
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch hatchling editables
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +49,46 @@ def test_torch_and_lightning_can_be_imported_as_modules() -> None:
 
     assert tuner.torch.prepare_model is prepare_model
     assert tuner.lightning.ReportCallback is ReportCallback
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_an_older_python_is_told_what_is_needed(tmp_path: Path) -> None:
+    """From a checkout, nothing but tuner itself can say so: pip is not asked."""
+    code = "import sys; sys.hexversion = 0x030A0DF0; import tuner"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].startswith(
+        f"ImportError: tuner needs Python 3.11 or newer, but {sys.executable} is"
+    )
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_asks_for_a_newer_python_before_it_makes_an_environment(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    old = tmp_path / "python3"
+    pretend = "import sys; sys.version_info = (3, 10, 13); exec(sys.argv[1])"
+    old.write_text(f"#!/bin/sh\n[ \"$1\" = -c ] && exec '{sys.executable}' -c '{pretend}' \"$2\"\nexit 3\n")
+    old.chmod(0o755)
+    for place in (
+        old,
+        tmp_path / ".venv" / "bin" / "python",
+    ):  # the one to make .venv with; a .venv that is there already
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place != old:
+            shutil.copy(old, place)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        done = subprocess.run(
+            ["make", "setup", f"PYTHON={old}"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode != 0
+        assert "tuner needs Python 3.11 or newer, but" in done.stderr
+        assert "is Python 3.10. Install a newer one" in done.stderr
+        assert (tmp_path / ".venv").exists() == (place != old)

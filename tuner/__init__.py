@@ -11,6 +11,12 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+if sys.hexversion < 0x030B00F0:  # an import from a checkout; pip refuses to install it
+    raise ImportError(
+        f"tuner needs Python 3.11 or newer, but {sys.executable} is Python {sys.version.split()[0]}: "
+        "make an environment with a newer Python, and install tuner there"
+    )
+
 from tuner.trials import moved as _moved
 
 _moved.install()  # registers the old names of moved modules, so that pickles of earlier versions can be loaded

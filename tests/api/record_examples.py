@@ -213,7 +213,14 @@ def cluster() -> dict[str, Any]:
 def agents(question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
     """Return what the driver would say to an agent."""
     answer: Future[dict[str, Any]] = Future()
-    verdict = {"verdict": "continue", "reason": "", "save_checkpoint": False, "next_milestone": 3, "wanted": "continue"}
+    verdict = {
+        "verdict": "continue",
+        "reason": "",
+        "completed": False,
+        "save_checkpoint": False,
+        "next_milestone": 3,
+        "wanted": "continue",
+    }
     found: dict[str, Any] = {
         "ask": {"assignment": assignment()},
         "report": verdict,

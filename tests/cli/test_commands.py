@@ -104,7 +104,9 @@ def test_a_name_that_several_have_is_answered_with_their_ids(experiment: str, sq
         other = store.experiments.create(store.experiments.get(experiment).spec).public_id
     refused = CliRunner().invoke(app, [command, "bench"]).exception
     assert isinstance(refused, Conflict)
-    assert str(refused).startswith(f"2 experiments have the name 'bench'; use an id: {other} (pending, of 20")
+    assert str(refused).startswith(
+        f"2 experiments have the name 'bench'; use an id (newest first): {other} (pending, of 20"
+    )
     assert f"{experiment} (running, of 20" in str(refused)
     missing = CliRunner().invoke(app, [command, "bnch"]).exception
     assert isinstance(missing, NotFound)

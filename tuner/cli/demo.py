@@ -46,7 +46,7 @@ def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 
         resources_per_worker={"CPU": 0.5},
         max_concurrent_trials=2,
         seed=1,
-        name="digits",
+        name="demo",
         verbose=0 if as_json else 1,
     )
     seconds = time.monotonic() - begun

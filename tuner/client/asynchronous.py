@@ -750,7 +750,8 @@ class AsyncExperimentHandle:
             if one.name == name:
                 found.append(one.id)
         if len(found) > 1:
-            raise Conflict(f"{len(found)} experiments have the name {name!r}; use an id: {', '.join(found[:10])}")
+            shown = ", ".join(found[:10])
+            raise Conflict(f"{len(found)} experiments have the name {name!r}; use an id (newest first): {shown}")
         if not found:
             near = near or [one.name async for one in self.client.experiments(limit=PAGE)]
             raise NotFound(f"no experiment {name!r}{did_you_mean(name, near, chr(39))}")

@@ -138,6 +138,7 @@ class Verdict:
     next_milestone: int | None = None
     save_checkpoint: bool = False
     reason: str = ""
+    completed: bool = False  # with "stop": the trial has reached max_t or a stop criterion, so it is not pruned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

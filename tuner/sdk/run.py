@@ -216,6 +216,7 @@ def _search(given: Mapping[str, Any]) -> Result:
             start_ahead(given)
         elif starts_ray(given):
             start_forks(given)
+    _warn_of_large_space(given["space"] or {})
     mistakes, space = ErrorCollector(), Space({})
     with mistakes:
         space = Space.from_python(given["space"] or {})
@@ -396,6 +397,37 @@ def _warn_of_size(function: Any, code: CodeRecord) -> None:
         UserWarning,
         stacklevel=above_this_package(),
     )
+
+
+LARGE_SPACE_BYTES = 1_000_000
+"""The size in bytes above which a pickled search space gets a warning. A list of so many bytes costs seconds."""
+
+
+def _warn_of_large_space(space: Mapping[str, Any]) -> None:
+    """Warn of constants and choices that are large, such as arrays and models: each start of a trial sends the space."""
+    sizes = {name: _pickled_bytes(value) for name, value in space.items()}
+    size = sum(sizes.values())
+    if size <= LARGE_SPACE_BYTES:
+        return
+    large = sorted((name for name in sizes if sizes[name] > size / 10), key=lambda name: -sizes[name])
+    which = f" (most of it is {', '.join(map(printable, large))})" if large else ""
+    warnings.warn(
+        f"the search space is {size / 1e6:.1f} MB{which}: it is stored in the database, and sent to every rank at each start "
+        "of a trial. Pass large objects with tuner.with_parameters(train, data=...) instead, which stores them once and "
+        "shares them among ranks; or search over names, and load the objects in the training function",
+        UserWarning,
+        stacklevel=above_this_package(),
+    )
+
+
+def _pickled_bytes(value: Any) -> int:
+    """Return the size of a value when pickled; 0 if it cannot be pickled, which another check says."""
+    import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        return len(cloudpickle.dumps(value))
+    except Exception:
+        return 0
 
 
 def _warn_of_lists(space: Mapping[str, Any]) -> None:

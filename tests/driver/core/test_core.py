@@ -37,6 +37,7 @@ def test_a_report_that_comes_twice_counts_once_and_gets_the_same_verdict() -> No
     assert bench.feed(again).log == []
     assert bench.core.verdict(SegmentRef(0, 1)) == first
     assert first.action == "stop"
+    assert first.completed
     assert bench.core.trials[0].reports == 2
 
 
@@ -76,6 +77,8 @@ def test_a_pause_in_the_report_that_the_scheduler_stops_at_does_not_save_the_tri
     bench.reported(1, loss=5.0)
     assert bench.states[1] == "stopped"
     assert bench.core.trials[1].reason.startswith("stopped at iteration 1")
+    assert bench.verdict(1) == "stop"
+    assert not bench.core.verdict(SegmentRef(1, 1)).completed
 
 
 def test_cancel_ends_everything() -> None:

@@ -53,12 +53,11 @@ def recorded(store: Store, scheduler: Any = "fifo", **fields: Any) -> Experiment
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def home(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """Return the database of a home of its own."""
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
     monkeypatch.delenv("TUNER_DATABASE_URL", raising=False)
-    with Store.open(f"sqlite:///{tmp_path / 'tuner.db'}") as store:
-        store.migrate()
+    with Store.open(sqlite_url) as store:
         yield store
 
 

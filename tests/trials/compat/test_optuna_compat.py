@@ -137,6 +137,23 @@ def test_a_stopped_trial_learns_it_from_should_prune(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("goes_on", ["report", "return"])
+def test_a_completed_trial_is_not_pruned(driver: Driver, goes_on: str) -> None:
+    driver.verdicts[2] = Verdict(action="stop", reason="reached max_t", completed=True)
+    seen: list[bool] = []
+
+    def objective(trial: optuna.Trial) -> float:
+        for step in range(3 if goes_on == "report" else 2):
+            trial.report(1.0, step)
+            seen.append(trial.should_prune())
+        return 1.0
+
+    with pytest.raises(LeaveTrial, match="reached max_t"):
+        Objective(objective, ("loss",))({})
+    assert seen == [False, False]
+    assert len(driver.reports) == 2
+
+
+@pytest.mark.parametrize("goes_on", ["report", "return"])
 def test_an_objective_that_does_not_look_leaves_all_the_same(driver: Driver, goes_on: str) -> None:
     driver.verdicts[1] = Verdict(action="stop")
 

@@ -11,6 +11,9 @@ PLACE = Placed(rank=3, node="abc", host="gpu-7", ip="10.0.0.7", pid=4242)
 CRASH = "The actor is dead because its worker process has died. Worker unexpectedly exits with a connection error."
 
 
+SIGTERM_STACK = 'epoch 2\nStack (most recent call first):\n  File "worker.py", line 7 in main_loop'
+
+
 class Preempted(Exception):
     preempted = True
 
@@ -20,6 +23,8 @@ class Preempted(Exception):
     [
         (Exception(CRASH), Findings(), "user", "signal", "left no trace, most likely SIGKILL"),
         (Exception(CRASH), Findings(oom_kills=6), "user", "oom", "killed by the kernel because memory ran out"),
+        (Exception(CRASH), Findings(log_tail=SIGTERM_STACK), "user", "signal", "the process was killed by SIGTERM"),
+        (Exception(CRASH), Findings(log_tail=f"{SIGTERM_STACK}\nepoch 3"), "user", "signal", "most likely SIGKILL"),
         (
             Exception(CRASH),
             Findings(log_tail="x\nFatal Python error: Segmentation fault\n\nThread"),

@@ -115,7 +115,9 @@ def test_all_of_a_report_and_of_a_verdict_comes_over(driver: Driver, monkeypatch
     report = Report(
         report_no=3, metrics={"a": 1.0, "b": 2.0}, time=5.5, step=30, checkpoint=saved, waits=True, offer=6, age=0.2
     )
-    verdict = Verdict(action="exploit", next_milestone=9, save_checkpoint=True, reason="it is the worst of 8")
+    verdict = Verdict(
+        action="exploit", next_milestone=9, save_checkpoint=True, reason="it is the worst of 8", completed=True
+    )
     assert all(getattr(verdict, f.name) != f.default for f in fields(Verdict))
     assert all(getattr(report, f.name) != f.default for f in fields(Report))
     monkeypatch.setattr(driver, "_verdict", lambda reports: verdict)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from tuner.domain.segments import Report, Verdict
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.runtime.errors import describe
 from tuner.trials.runtime.sending.logs import Capture
-from tuner.trials.training import session
+from tuner.trials.training import oom, session
 from tuner.trials.training.script import Script, ScriptFailed, filled
 from tuner.trials.training.session import Context, LeaveTrial, Session
 
@@ -225,6 +227,60 @@ def test_a_failure_is_described_by_what_the_script_said(tmp_path: Path, begin: S
     with pytest.raises(ScriptFailed) as caught:
         script(tmp_path, "import os; os.kill(os.getpid(), 9)")({})
     assert describe(caught.value, "").cause == "script_signal"
+
+
+CGROUPS = Path("/sys/fs/cgroup/memory")
+FILLS_ITS_MEMORY = """
+import os, sys
+open(sys.argv[1] + "/cgroup.procs", "w").write(str(os.getpid()))
+print("loss=1")
+filled = [bytearray(os.urandom(1 << 20)) for _ in range(1000)]
+"""
+
+
+@pytest.mark.skipif(
+    not os.access(CGROUPS, os.W_OK), reason="it needs a writable memory cgroup (version 1), to limit it"
+)
+@pytest.mark.parametrize("shell", [False, True])
+def test_a_script_that_the_kernel_kills_for_lack_of_memory(tmp_path: Path, begin: Start, shell: bool) -> None:
+    begin()
+    group = CGROUPS / f"tuner-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text("60M")
+        run = script(tmp_path, FILLS_ITS_MEMORY, str(group))
+        if shell:  # its status is 137, as the shell says that SIGKILL has ended its last command
+            wrapper = f"#!/bin/sh\n'{sys.executable}' '{tmp_path / 'train.py'}' \"$1\"\nexit $?\n"
+            (tmp_path / "train.sh").write_text(wrapper)
+            (tmp_path / "train.sh").chmod(0o755)
+            run = replace(run, path=str(tmp_path / "train.sh"))
+        with pytest.raises(ScriptFailed, match="killed by the kernel because memory ran out") as caught:
+            run({})
+        assert describe(caught.value, "").cause == "oom"
+    finally:
+        group.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("text", "kills", "cause"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", 1, "oom"),
+        ("import sys; sys.exit(137)", 1, "oom"),
+        ("import os; os.kill(os.getpid(), 9)", 0, "script_signal"),
+        ("import sys; sys.exit(137)", 0, "script"),
+        ("import os; os.kill(os.getpid(), 15)", 1, "script_signal"),
+        ("import sys; sys.exit(1)", 1, "script"),
+    ],
+)
+def test_a_kill_while_the_kernel_kills_for_lack_of_memory(
+    tmp_path: Path, begin: Start, monkeypatch: pytest.MonkeyPatch, text: str, kills: int, cause: str
+) -> None:
+    begin()
+    count = itertools.count(4, kills) if kills else itertools.repeat(4)
+    monkeypatch.setattr(oom, "oom_kills", lambda: next(count))
+    with pytest.raises(ScriptFailed) as caught:
+        script(tmp_path, text)({})
+    assert describe(caught.value, "").cause == cause
 
 
 def test_a_mistake_in_a_report_is_raised_in_the_script(tmp_path: Path, begin: Start) -> None:

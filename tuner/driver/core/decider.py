@@ -480,8 +480,9 @@ class Decider:
             case "exploit":
                 return Verdict(action="exploit", reason=trial.reason)
             case "stop":
-                at_end = self.experiment.spec.checkpoint.at_end and trial.state is _S.COMPLETED
-                return Verdict(action="stop", save_checkpoint=at_end, reason=trial.reason)
+                completed = trial.state is _S.COMPLETED
+                at_end = self.experiment.spec.checkpoint.at_end and completed
+                return Verdict(action="stop", save_checkpoint=at_end, reason=trial.reason, completed=completed)
             case _:
                 assert_never(leaving)
 

@@ -80,7 +80,7 @@ class More:
         gpu_hours: the GPU hours of the additional training; None if trials use no GPUs.
         seconds: the seconds that the additional training takes at the current pace.
         gain: the improvement of the best value, which is positive in both modes.
-        furthest: whether this is less training than was asked for, because it is twice the training so far.
+        furthest: True if more training was asked for: no forecast goes beyond twice the training so far.
     """
 
     gpu_hours: float | None

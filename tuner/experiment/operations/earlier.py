@@ -160,7 +160,9 @@ def _named(store: Store, called: str) -> ExperimentRecord:
         names = [record.name for record in store.experiments.page(page_size=1000).items]
         raise NotFound(f"no experiment {called!r}{did_you_mean(called, names, chr(39))}")
     if len(found) > 1:
-        raise Conflict(f"{len(found)} experiments have the name {called!r}; use an id, such as {found[0].public_id}")
+        raise Conflict(
+            f"{len(found)} experiments have the name {called!r}; use an id; the newest one is {found[0].public_id}"
+        )
     return found[0]
 
 

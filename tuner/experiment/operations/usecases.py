@@ -423,7 +423,9 @@ def id_of(store: Store, called: str) -> str:
     if len(found) > 1:
         shown = [f"{record.public_id} ({record.state}, of {_day(record.created_at)})" for record in found[:MOST_SHOWN]]
         more = f" and {len(found) - MOST_SHOWN} older ones" if len(found) > MOST_SHOWN else ""
-        raise Conflict(f"{len(found)} experiments have the name {called!r}; use an id: {', '.join(shown)}{more}")
+        raise Conflict(
+            f"{len(found)} experiments have the name {called!r}; use an id (newest first): {', '.join(shown)}{more}"
+        )
     if not found:
         names = [record.name for record in store.experiments.page(page_size=1000).items]
         what = "trial" if called.startswith("trl_") else "experiment"

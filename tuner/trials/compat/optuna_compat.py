@@ -1,8 +1,8 @@
 """Run Optuna's objectives as training functions. `objective(trial)` runs unchanged, on one rank or on several ranks.
 
 The driver chooses the values of `trial.suggest_*`, which are the same on every rank. `trial.report` makes a report,
-`should_prune` returns True if the scheduler stopped the trial at that report, and the objective's return value is the last
-report.
+`should_prune` returns True if the scheduler stopped the trial early at that report, and the objective's return value is the
+last report.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ class Trial(optuna.trial.Trial):
     def report(self, value: float, step: int, checkpoint: Source | None = None) -> None:
         """Report the objective's value at a step.
 
-        If the trial must stop, `should_prune` returns True after this call, and the next report ends the objective.
+        If the trial must stop, the next report ends the objective. `should_prune` returns True after this call if the
+        scheduler stops the trial early, and False if the trial has completed, for example because it has reached max_t.
         `checkpoint` has the same meaning as in `tuner.report`; Optuna's own method does not have this argument.
         """
         if len(self._metrics) > 1:
@@ -185,7 +186,7 @@ class Trial(optuna.trial.Trial):
     def should_prune(self) -> bool:
         if len(self._metrics) > 1:
             raise NotImplementedError("Trial.should_prune is not supported for multi-objective optimization.")
-        return self._told is not None
+        return self._told is not None and not self._told.verdict.completed
 
     def leave_if_told(self) -> None:
         if self._told is not None:

@@ -11,7 +11,8 @@ from tuner.domain.segments import Failure, FailureKind
 from tuner.trials.messages.launch import Placed
 from tuner.trials.messages.lost import RankLost
 from tuner.trials.messages.protocol import RankError, RankResult
-from tuner.trials.runtime.sending.logs import EXIT_NOTE
+from tuner.trials.runtime.sending.logs import EXIT_NOTE, SIGTERM_NOTE
+from tuner.trials.training import oom
 
 _FATAL = {
     "Segmentation fault": signal.SIGSEGV,
@@ -119,17 +120,15 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
     if isinstance(error, RankLost) and error.killed_for == "memory":
         return "user", "oom", "killed by the local executor because the memory of this machine was running out"
     if found.oom_kills > oom_kills_before:
-        return (
-            "user",
-            "oom",
-            "killed by the kernel because memory ran out (SIGKILL, and the kernel's count of OOM kills went up)",
-        )
+        return "user", "oom", oom.KILLED
     if "killed by `ray.kill`" in lower or "ray.kill" in lower:
         return "system", "killed", "the process was killed from outside through Ray"
     if isinstance(error, RankLost) and error.status is not None:
         if error.status >= 0:
             return "user", "exit", f"the process ended with exit code {error.status}"
         return "user", "signal", f"the process was killed by {_signal_name(-error.status)}"
+    if SIGTERM_NOTE.search(found.log_tail):
+        return "user", "signal", "the process was killed by SIGTERM"
     if "unexpectedly exits" in lower or "worker process has died" in lower:
         return "user", "signal", "the process was killed by a signal that left no trace, most likely SIGKILL"
     return "system", "lost", f"the process was lost: {text.splitlines()[-1] if text else type(error).__name__}"

@@ -28,7 +28,7 @@ from tuner.trials.groups.pools.placement import assign_ranks, lacking
 from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
 from tuner.trials.runtime import rendezvous
 from tuner.trials.runtime.function.modules import Modules
-from tuner.trials.runtime.measures.process_stats import oom_kills
+from tuner.trials.training.oom import oom_kills
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.domain.logs import LogChunk
-from tuner.domain.segments import Report, Verdict, VerdictAction
+from tuner.domain.segments import Report, Verdict
 from tuner.errors import DriverSilent
 from tuner.trials.messages.channel import Link, PeerLost
 from tuner.trials.messages.keepalive import SILENT_S, is_cut, keep_alive
@@ -155,7 +155,7 @@ class ReportServer:
             return True, None
         if isinstance(verdict, Resend):
             return True, verdict.after
-        return True, (verdict.action, verdict.next_milestone, verdict.save_checkpoint, verdict.reason)
+        return True, _parts_of_verdict(verdict)
 
     async def _called(self, question: str, arguments: Sequence[Any]) -> bytes:
         """Carry out a request other than reports and logs. Return the pickle of (True, answer) or (False, error)."""
@@ -303,11 +303,13 @@ class SocketDriver:
 
 _FIELDS = tuple(f.name for f in dataclasses.fields(Report))
 _parts: Callable[[Report], tuple[Any, ...]] = operator.attrgetter(*_FIELDS)
+_VERDICT_FIELDS = tuple(f.name for f in dataclasses.fields(Verdict))
+_parts_of_verdict: Callable[[Verdict], tuple[Any, ...]] = operator.attrgetter(*_VERDICT_FIELDS)
 
 
 def _report(*parts: Any) -> Report:
     return Report(**dict(zip(_FIELDS, parts, strict=True)))
 
 
-def _verdict(action: VerdictAction, next_milestone: int | None, save_checkpoint: bool, reason: str) -> Verdict:
-    return Verdict(action=action, next_milestone=next_milestone, save_checkpoint=save_checkpoint, reason=reason)
+def _verdict(*parts: Any) -> Verdict:
+    return Verdict(**dict(zip(_VERDICT_FIELDS, parts, strict=True)))

@@ -42,7 +42,7 @@ from tuner.trials.runtime.function.code import add_to_path, load, resolve
 from tuner.trials.runtime.function.modules import Modules
 from tuner.trials.runtime.gradient_sync import GradientSyncCheck
 from tuner.trials.runtime.hygiene import Baseline
-from tuner.trials.runtime.measures.process_stats import oom_kills, usage
+from tuner.trials.runtime.measures.process_stats import usage
 from tuner.trials.runtime.measures.profiler import Profiler, Subject
 from tuner.trials.runtime.measures.stacks import stacks
 from tuner.trials.runtime.peers import ChannelPeers
@@ -52,6 +52,7 @@ from tuner.trials.runtime.sending.logs import Capture, note_exits
 from tuner.trials.runtime.sending.outbox import Outbox
 from tuner.trials.runtime.sending.uploads import Uploads
 from tuner.trials.training import driver_calls, session
+from tuner.trials.training.oom import oom_kills
 from tuner.trials.training.session import Context, Session
 
 _JOIN_TIMEOUT_S = 120.0

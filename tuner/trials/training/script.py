@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
-from tuner.trials.training import session
+from tuner.trials.training import oom, session
 from tuner.trials.training.metric_lines import LONGEST, MetricLines
 from tuner.trials.training.script_client import FOLDER, IMPORTED, SOCKET
 from tuner.trials.training.session import LeaveTrial, Session
@@ -149,6 +149,10 @@ class _Asked:
     answered: threading.Event = field(default_factory=threading.Event)
 
 
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""The statuses of a script that SIGKILL has ended, and of a shell script that ends after its last command was ended so."""
+
+
 class _SaveFailed(ValueError):
     """The script raised an error when it was told to save a checkpoint."""
 
@@ -166,6 +170,7 @@ class _Run:
         self._errors: deque[str] = deque(maxlen=_TAIL)
         self._borrowed = contextlib.ExitStack()
         self._exit_code = 0
+        self._oom_kills = oom.oom_kills()
 
     def run(self) -> None:
         rank = self._session.context.world_rank
@@ -304,9 +309,12 @@ class _Run:
         if code == 0:
             return
         end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+        cause = "script_signal" if code < 0 else "script"
+        if code in _KILLED and oom.oom_kills() > self._oom_kills:
+            end, cause = f"was {oom.KILLED}" if code < 0 else f"{end}: a process of it was {oom.KILLED}", "oom"
         said = "\n".join(line for line in self._errors if line.strip())
         what = f"{self._name} {end}" + ("" if said else f" ({shlex.join(self._command)})")
-        raise ScriptFailed(what, said, "script_signal" if code < 0 else "script")
+        raise ScriptFailed(what, said, cause)
 
     def _end(self, process: subprocess.Popen[bytes], patient: bool) -> None:
         """End the script and all processes that it has started, by SIGTERM and then by SIGKILL.

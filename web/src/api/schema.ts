@@ -1239,6 +1239,11 @@ export interface components {
              */
             reason: string;
             /**
+             * Completed
+             * @description true with the verdict stop if the trial has reached max_t or a stop criterion; false if it is stopped early
+             */
+            completed: boolean;
+            /**
              * Save Checkpoint
              * @description true if the agent should save a checkpoint that belongs to this report
              */

@@ -140,3 +140,19 @@ def test_a_function_that_takes_much_data_along_is_warned_of(small: None) -> None
     with pytest.warns(UserWarning, match=r"is 50 MB when pickled \(most of it is data\).*with_parameters") as seen:
         tuner.run(train, {"x": tuner.uniform(0, 1)}, **options)
     assert seen[0].filename == __file__
+
+
+@pytest.mark.parametrize("data", [np.zeros(12_500), [0.5] * 12_000], ids=["array", "list"])
+def test_a_search_space_with_much_data_is_warned_of(small: None, monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
+    monkeypatch.setattr(runner, "LARGE_SPACE_BYTES", 100_000)
+    space = {"x": tuner.uniform(0, 1), "data": data, "names": ["a", "b"]}
+    options: dict[str, Any] = {"metric": "loss", "mode": "min", "max_t": 3, "num_samples": 1}
+    with pytest.warns(UserWarning, match=r"space is 0.1 MB \(most of it is data\).*with_parameters") as seen:
+        tuner.run(lambda config: None, space, **options)
+    assert [warning.filename for warning in seen] == [__file__]
+
+
+def test_a_search_space_without_much_data_is_not_warned_of(small: None, recwarn: pytest.WarningsRecorder) -> None:
+    options: dict[str, Any] = {"metric": "loss", "mode": "min", "max_t": 3, "num_samples": 1}
+    tuner.run(lambda config: None, {"x": tuner.uniform(0, 1), "data": np.zeros(10_000)}, **options)
+    assert not recwarn.list

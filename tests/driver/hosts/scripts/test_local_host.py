@@ -87,6 +87,28 @@ def test_what_it_cannot_run_is_refused_before_anything_is_stored() -> None:
             search(**options)
 
 
+def test_an_objective_is_not_told_to_prune_a_trial_that_has_reached_max_t() -> None:
+    """One trial is trained to its end, and ASHA stops the other one, which is worse, at its first report."""
+
+    def objective(trial: Any) -> float:
+        x = trial.suggest_float("x", 0, 1)
+        for step in range(4):
+            trial.report(x, step)
+            trial.set_user_attr("pruned", trial.should_prune())
+            if trial.should_prune():
+                break
+        return x
+
+    scheduler = tuner.ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2)
+    points = [{"x": 0.1}, {"x": 0.9}]
+    result = search(objective, scheduler=scheduler, num_samples=2, points_to_evaluate=points, max_concurrent_trials=1)
+    assert result.state == "completed", result.error
+    assert [(str(trial.state), trial.notes) for trial in result.trials] == [
+        ("completed", {"pruned": False}),
+        ("stopped", {"pruned": True}),
+    ]
+
+
 def test_objects_stop_functions_draws_and_populations() -> None:
     def with_data(config: dict[str, Any], data: list[float]) -> None:
         for step in range(1, 5):

@@ -225,7 +225,7 @@ def test_a_signal(bench: Bench, number: signal.Signals) -> None:
         assert number.name in failure.message
         assert "in dies" in failure.log_tail, "faulthandler's stack"
     else:
-        assert "SIGKILL" in failure.message
+        assert number.name in failure.message
     assert "the last words" in failure.log_tail
 
 

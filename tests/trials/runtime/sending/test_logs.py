@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from tuner.trials.runtime.sending.logs import tail
+import pytest
+
+from tuner.trials.runtime.sending.logs import SIGTERM_NOTE, tail
 
 
 def script(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
@@ -26,6 +29,29 @@ def test_output_goes_to_the_file_and_back_again(tmp_path: Path) -> None:
     )
     assert done.stdout.split() == ["before", "after"], done.stderr
     assert sorted((tmp_path / "log").read_text().split()) == ["child", "error", "python"]
+
+
+@pytest.mark.parametrize(
+    ("end", "noted"),
+    [
+        ("os.kill(os.getpid(), 15)", True),
+        ("capture.end(); os.kill(os.getpid(), 15)", False),
+        ("os.kill(os.getpid(), 9)", False),
+        ("child = os.fork() or os.kill(os.getpid(), 15); os.waitpid(child, 0)", False),  # as a pool ends its workers
+    ],
+)
+def test_an_end_by_sigterm_leaves_a_stack_in_the_log(tmp_path: Path, end: str, noted: bool) -> None:
+    done = script(
+        "import os, sys\n"
+        "from tuner.trials.runtime.sending.logs import Capture\n"
+        f"capture = Capture(sys.argv[1]); capture.begin(); print('the last words'); {end}\n",
+        tmp_path,
+    )
+    assert done.returncode == (-signal.SIGKILL if ", 9" in end else 0 if "fork" in end else -signal.SIGTERM)
+    said = tail(str(tmp_path / "log"), 50)
+    assert said.startswith("the last words")
+    assert bool(SIGTERM_NOTE.search(said)) == noted
+    assert noted or said == "the last words"
 
 
 def test_a_hard_exit_says_where_it_was_called(tmp_path: Path) -> None:

@@ -223,6 +223,13 @@ class AgentVerdict(Model):
         ),
     ]
     reason: Annotated[str, Field(description="the reason for the verdict, in words; empty for continue")]
+    completed: Annotated[
+        bool,
+        Field(
+            description="true with the verdict stop if the trial has reached max_t or a stop criterion; false if it is "
+            "stopped early"
+        ),
+    ]
     save_checkpoint: Annotated[
         bool, Field(description="true if the agent should save a checkpoint that belongs to this report")
     ]

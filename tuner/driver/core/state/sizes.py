@@ -58,7 +58,7 @@ class Sizes:
                 return
 
     def committed(self) -> int:
-        """Return how many ranks the open segments have, and the planned ones will have beyond those of their trials."""
+        """Return the ranks of the open segments, plus those by which planned segments exceed the open ones of their trials."""
         holding = self._segments.holding
         more = (max(0, self._plan(number) - holding.get(number, 0)) for number in self._segments.planned)
         return self._segments.ranks + sum(more)

@@ -52,6 +52,7 @@ def verdict_under(lease: Lease, verdict: Verdict) -> dict[str, Any]:
     return {
         "verdict": verdict.action,
         "reason": verdict.reason,
+        "completed": verdict.completed,
         "save_checkpoint": verdict.save_checkpoint,
         "next_milestone": None if following is None else lease.launch.start_iteration + following,
         "wanted": lease.wanted,

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from tuner.domain.logs import LogChunk, LogLimit, Range, cut, without
 from tuner.trials.groups.failures import Findings
-from tuner.trials.runtime.measures.process_stats import oom_kills
 from tuner.trials.runtime.sending import logs
+from tuner.trials.training.oom import oom_kills
 
 _GONE_S = 30.0  # seconds that processes may take to end; one with much memory takes long
 _POLL_S = 0.02

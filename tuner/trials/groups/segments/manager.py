@@ -34,6 +34,7 @@ _SOUND = (
     "exception",
     "script",
     "script_signal",
+    "oom",
     "spec",
     "no_report",
     "checkpoint",
@@ -41,7 +42,10 @@ _SOUND = (
     "disk_lost",
     "checkpoint_unreachable",
 )
-"""Causes of failures after which the processes of a group still run, so that uploads of earlier segments can end."""
+"""Causes of failures after which uploads of earlier segments can end, if all processes of the group still run.
+
+With "oom", they do if only a script was killed.
+"""
 
 
 class Logs(Protocol):
@@ -380,7 +384,7 @@ class GroupManager:
                         return Outcome(kind="left")
                     continue
                 if problem is not None:
-                    sound = problem.cause in _SOUND
+                    sound = problem.cause in _SOUND and not watch.lost_rank
                     return failed(problem)
                 running.training = True
                 now = time.monotonic()
@@ -389,7 +393,7 @@ class GroupManager:
                     running.interrupting = asyncio.create_task(self._interrupts.interrupt(running))
                 outcome = await watch.until_ended(trained)
                 reusable = launch.scaling.reuse_workers and (outcome.failure is None or _only_raised(outcome, launch))
-                sound = outcome.failure is None or outcome.failure.cause in _SOUND
+                sound = outcome.failure is None or (outcome.failure.cause in _SOUND and not watch.lost_rank)
                 self._uploads.begin(launch, group, outcome.uploading, running.saving_s)
                 return outcome
             finally:

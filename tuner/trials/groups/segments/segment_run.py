@@ -30,7 +30,7 @@ PROFILE_S = 30.0
 """Seconds that a rank may take to summarize a profile, or to respond while a C call holds the GIL."""
 WHY_SILENT = "the process is stopped, or a C call holds the GIL"
 SILENT = f"does not answer: {WHY_SILENT}"
-SUMS_UP = f"still sums up the profile after {PROFILE_S:.0f} s; a shorter one has less to sum up"
+SUMS_UP = f"is still summing up the profile after {PROFILE_S:.0f} s; a shorter one has less to sum up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class SegmentRun:
             raise SpecError(f"the trial has {ranks}", "/rank")
         if (until := self.profiling.get(rank)) is not None:
             if (left := until - time.monotonic()) <= 0:
-                raise Conflict(f"rank {rank} still sums up an earlier profile")
+                raise Conflict(f"rank {rank} is still summing up an earlier profile")
             raise Conflict(f"rank {rank} is being profiled already, for {left:.0f} s more")
         profile_id = secrets.token_hex(8)
         self.profiling[rank] = time.monotonic() + request.duration_s

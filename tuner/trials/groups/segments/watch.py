@@ -45,6 +45,7 @@ class Watch:
 
     def __init__(self, run: SegmentRun, group: Group, pool: Nodes) -> None:
         self._run, self._group, self._pool = run, group, pool
+        self.lost_rank = False  # True once the process of a rank has ended
         self._limits = run.launch.limits
         self._placed = group.placed()
         self._results: dict[int, RankResult] = {}
@@ -138,6 +139,7 @@ class Watch:
         try:
             return task.result()
         except lost_errors() as error:
+            self.lost_rank = True
             worker = self._group.workers[rank]
             found = await self._inspect(rank)
             return failures.from_death(error, self._placed[rank], worker.oom_kills, found)

@@ -99,24 +99,6 @@ def _gpu_usage(cuda: Any) -> dict[str, float]:
     return found
 
 
-def oom_kills() -> int:
-    """Return how many processes the kernel of this machine has killed so far because memory ran out.
-
-    The result is the sum of the kernel's own count and the count of this container's cgroup.
-    """
-    total = 0
-    try:
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                total += int(line.split()[1])
-        for line in Path("/sys/fs/cgroup/memory.events").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                total += int(line.split()[1])
-    except OSError:
-        pass
-    return total
-
-
 def memory_used() -> float:
     """Return the share of the memory that is in use, from 0 to 1.
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import functools
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -43,6 +46,7 @@ class Capture:
         os.dup2(file, 1)
         os.dup2(file, 2)
         os.close(file)
+        _note_sigterm()
 
     def end(self, take_rest: bool = False) -> Sequence[LogChunk]:
         """Restore the file descriptors, and let the shipper send the unsent part of the log.
@@ -51,6 +55,7 @@ class Capture:
         """
         if self._saved is None:
             return ()
+        faulthandler.unregister(signal.SIGTERM)
         _flush()
         for saved, standard in zip(self._saved, (1, 2), strict=True):
             os.dup2(saved, standard)
@@ -99,6 +104,29 @@ def note_exits() -> None:
         real(status)
 
     os._exit = noted
+
+
+SIGTERM_NOTE = re.compile(r"^Stack \(most recent call first\):\n(?:  .*\n?)+\Z", re.MULTILINE)
+"""The stack at the end of the log of a process that SIGTERM has ended."""
+
+
+def _note_sigterm() -> None:
+    """Let SIGTERM write the stack of the main thread to stderr before it ends the process, as it would without a handler.
+
+    Without this, nobody could tell afterwards that it was SIGTERM. Forked child processes, which may be ended by SIGTERM as a
+    matter of course, write nothing.
+    """
+    faulthandler.register(signal.SIGTERM, file=2, all_threads=False, chain=True)
+    _forget_in_children()
+
+
+@functools.cache
+def _forget_in_children() -> None:
+    def forget() -> None:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            faulthandler.unregister(signal.SIGTERM)
+
+    os.register_at_fork(after_in_child=forget)
 
 
 OWN = str(Path(__file__).resolve().parents[2]) + os.sep
