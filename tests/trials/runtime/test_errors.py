@@ -1,4 +1,4 @@
-"""What the driver learns of an error."""
+"""The driver gets an error of a rank as plain text."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Place:
     """The number of the row, which orders rows with equal values."""
 
     outside: bool = False
-    """Whether the row violates the constraints and therefore comes after those that do not."""
+    """True if the row violates the constraints and therefore comes after those that do not."""
 
 
 def page(
