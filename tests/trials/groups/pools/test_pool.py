@@ -355,7 +355,7 @@ def test_an_experiment_keeps_its_processes_for_a_moment_before_others_get_their_
     same, turned, waits = asyncio.run(asyncio.wait_for(scenario(), 60))
     assert same, "it asked again at once"
     assert turned, "it has had the group for long enough"
-    assert waits[0] == "waits for a worker with 1 CPU, which 1 other experiment shares"
+    assert waits[0] == "waits for a worker with 1 CPU; 1 other experiment shares the cluster"
 
 
 def test_one_look_that_fails_leaves_nobody_waiting_for_ever(
