@@ -23,13 +23,11 @@ from tuner.store import Store
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Return the database of a new home."""
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
     monkeypatch.delenv("TUNER_DATABASE_URL", raising=False)
-    store = Store.open(f"sqlite:///{tmp_path / 'tuner.db'}")
-    store.migrate()
-    return store
+    return Store.open(sqlite_url)
 
 
 def searched(store: Store, name: str, **fields: object) -> str:

@@ -29,13 +29,12 @@ SPACE = {"x": tuner.uniform(0, 1), "width": tuner.choice([16, 32, 64])}
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """Return the database of a home of its own."""
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
     monkeypatch.delenv("TUNER_DATABASE_URL", raising=False)
     monkeypatch.setattr(asked, "KEEP_S", 0.05)
-    with Store.open(f"sqlite:///{tmp_path / 'tuner.db'}") as store:
-        store.migrate()
+    with Store.open(sqlite_url) as store:
         yield store
 
 

@@ -20,12 +20,11 @@ SPACE = Space.from_python({"x": tuner.uniform(0, 1), "late": tuner.uniform(0, 1)
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def home(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """Return the database of a home of its own."""
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
     monkeypatch.delenv("TUNER_DATABASE_URL", raising=False)
-    with Store.open(f"sqlite:///{tmp_path / 'tuner.db'}") as store:
-        store.migrate()
+    with Store.open(sqlite_url) as store:
         yield store
 
 

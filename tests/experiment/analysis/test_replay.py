@@ -53,12 +53,11 @@ def recorded(store: Store, scheduler: Any = "fifo", **fields: Any) -> Experiment
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def home(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """Return the database of a home of its own."""
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
     monkeypatch.delenv("TUNER_DATABASE_URL", raising=False)
-    with Store.open(f"sqlite:///{tmp_path / 'tuner.db'}") as store:
-        store.migrate()
+    with Store.open(sqlite_url) as store:
         yield store
 
 
@@ -117,6 +116,21 @@ def test_a_budget_of_the_experiment_holds_only_for_schedulers_that_count_it(sqli
     assert replay(sqlite_store, record, scheduler="asha").replayed.trials == 20
     few = replay(sqlite_store, record, scheduler="freeze_thaw")
     assert few.replayed.reports <= 5 * 27
+
+
+def test_another_scheduler_takes_over_the_length_of_a_full_training(sqlite_store: Store) -> None:
+    own = {"type": "asha", "max_t": 27, "grace_period": 1}
+    record = recorded(sqlite_store, own, max_t=None)
+    found = replay(sqlite_store, record, scheduler={"type": "fifo"})
+    ends = {trial.recorded.state for trial in found.trials if trial.replayed and trial.replayed.state == "completed"}
+    assert ends == {"completed"}
+    assert max(trial.replayed.iterations for trial in found.trials if trial.replayed) == 27
+    asha = replay(sqlite_store, record, scheduler={"type": "asha", "reduction_factor": 2})
+    whole = [t.replayed for t in asha.trials if t.replayed and t.replayed.iterations == 27]
+    assert whole
+    assert {one.state for one in whole} == {"completed"}, "none of them would have gone on beyond iteration 27"
+    short = replay(sqlite_store, record, scheduler={"type": "asha", "max_t": 9})
+    assert max(trial.replayed.iterations for trial in short.trials if trial.replayed) == 9
 
 
 def test_several_objectives_are_refused(sqlite_store: Store) -> None:

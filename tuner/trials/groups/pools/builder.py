@@ -50,6 +50,10 @@ _HANDED_ON_S = 0.25
 
 After the removal of a placement group, Ray takes most of a second to place another one.
 """
+_BEING_PLACED = ("QUEUED", "SCHEDULING_STARTED")
+"""The states of a placement group to which Ray may be giving resources at this moment."""
+_PLACED_WITHIN_S = 10.0
+"""Seconds for which the removal of such a placement group waits, at most."""
 
 
 class GroupBuilder:
@@ -366,10 +370,24 @@ class GroupBuilder:
                     ray.kill(actor, no_restart=True)
             if not (hand_on and await self._handed_on(group)):
                 with contextlib.suppress(Exception):
-                    await self.blocking(remove_placement_group, group.placement)
+                    await self._remove(group)
             await self._reap(group)
         finally:
             self.ending -= 1
+
+    async def _remove(self, group: Group) -> None:
+        """Remove a group's placement group, but not while Ray places it.
+
+        Ray (seen with 2.60) reserves the resources on the nodes first, and then commits them. If the placement group is removed
+        in between, they stay reserved until the raylet ends.
+        """
+        deadline = time.monotonic() + _PLACED_WITHIN_S
+        while not group.held_since and time.monotonic() < deadline:
+            found = await self.blocking(placement_group_table, group.placement)
+            if found["stats"]["scheduling_state"] not in _BEING_PLACED:
+                break
+            await asyncio.sleep(0.02)
+        await self.blocking(remove_placement_group, group.placement)
 
     async def _handed_on(self, group: Group) -> bool:
         """Offer the group's placement group to new groups for a moment. Return whether one has taken it."""
