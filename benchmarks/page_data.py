@@ -96,7 +96,9 @@ def make(store: Store, name: str, trials: int, reports: int) -> ExperimentRecord
         batch = [writer.start(number) for number in range(first, min(first + at_once, trials))]
         log: list[Any] = []
         for trial in batch:
-            log.append(Start(reason="one more concurrent trial is allowed", number=trial.number, params=trial.params))
+            log.append(
+                Start(reason="the limit on concurrent trials allows one more", number=trial.number, params=trial.params)
+            )
             log.append(SegmentStarted(time=time.time(), trial=trial.number, segment=1))
         writer.commit(log, batch)
         for begin in range(0, reports, 2500):
@@ -149,7 +151,9 @@ def live_trials(store: Store, trials: int, reports: int) -> tuple[Writer, list[T
     running = [writer.start(number) for number in range(trials)]
     log: list[Any] = []
     for trial in running:
-        log.append(Start(reason="one more concurrent trial is allowed", number=trial.number, params=trial.params))
+        log.append(
+            Start(reason="the limit on concurrent trials allows one more", number=trial.number, params=trial.params)
+        )
         log.append(SegmentStarted(time=time.time(), trial=trial.number, segment=1))
     writer.commit(log, running, running=trials)
     for first in range(0, trials, 20):

@@ -113,7 +113,7 @@ def stream(service: Service, store: Store, form: str, clients: int, seconds: flo
     writer = Writer(store, f"live {time.time()}")
     trial = writer.start(0)
     started = SegmentStarted(time=time.time(), trial=0, segment=1)
-    writer.commit([Start(reason="one more concurrent trial is allowed", number=0), started], [trial])
+    writer.commit([Start(reason="the limit on concurrent trials allows one more", number=0), started], [trial])
     path = f"/api/v1/experiments/{writer.record.public_id}/{form}?after={writer.seq}"
     committed: dict[int, float] = {}
     with Listeners(service.url, path, clients) as listeners:

@@ -39,7 +39,7 @@ class Load:
         for trial in self.trials:
             trial.segments.append(Segment(1, "start", trial.params, 0, None))
         starts = [
-            (1 + trial.number, Start(reason="one more concurrent trial is allowed", number=trial.number))
+            (1 + trial.number, Start(reason="the limit on concurrent trials allows one more", number=trial.number))
             for trial in self.trials
         ]
         store.drivers.commit(self.experiment, self.epoch, Batch(log=starts, trials=self.trials), time.time())

@@ -40,7 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=380,
     )
     assert done.returncode == 0, done.stderr
     return folder

@@ -13,7 +13,7 @@ from tests.services import SLOW, Service, host_of, until
 from tuner.driver.hosts.ray.head import find_head
 from tuner.store import Store
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")

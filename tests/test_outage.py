@@ -14,7 +14,7 @@ from tests import invariants
 from tests.services import NO_MILESTONES, SLOW, Service, kill_postgres, until
 from tuner.store import Store
 
-pytestmark = [pytest.mark.ray, pytest.mark.postgres, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ray, pytest.mark.postgres]
 
 LEASE_S = 3.0
 STEPS = 150

@@ -22,7 +22,7 @@ from tuner.service.serve import AFTERWARDS
 from tuner.service_url import service_url
 from tuner.store import Store, shown_url
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.ray
 
 
 # `tests/test_outage.py` has a service on PostgreSQL, too.

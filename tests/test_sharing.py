@@ -88,7 +88,6 @@ def test_a_project_runs_no_more_at_once_than_its_quota(service: Service) -> None
 
 @pytest.mark.slow
 @pytest.mark.long  # test_sizes.py has the decisions, and test_admission.py how many workers an experiment may have
-@pytest.mark.timeout(400)
 def test_a_grown_trial_gives_workers_back_to_another_experiment_and_grows_again(service: Service) -> None:
     cpus = service.get("/cluster")["cpus"]
     most = int(cpus / 0.5)

@@ -20,7 +20,7 @@ from tests.services import ROOT, SLOW, Service, until
 from tuner.cli.commands import app as cli
 from tuner.errors import Conflict, SpecError
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.ray
 
 STUCK = {**SLOW, "name": "stuck", "entrypoint": "tests.jobs:stuck", "limits": {"stop_grace_s": 3600}}
 

@@ -94,10 +94,10 @@ export default defineConfig({
           groups: [
             { name: "base", tags: ["$initial"], priority: 3 },
             { name: chunkOf, debugName: "pages", priority: 2 },
-            // Not needed before somebody opens a form.
+            // Not needed before somebody opens a form or a dialog.
             {
               name: "forms",
-              test: /react-number-format|(NumberInput|Textarea|Switch)\//,
+              test: /react-number-format|react-remove-scroll|(NumberInput|PasswordInput|Textarea|Switch|Modal|ModalBase)\//,
               minShareCount: 2,
               priority: 2,
             },

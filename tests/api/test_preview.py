@@ -139,11 +139,16 @@ def ended(store: Store, count: int, **fields: Any) -> ExperimentRecord:
         trial.best_value = trial.last_value = params["x"]
         trial.last = {"accuracy": params["x"], "latency": 1 - params["y"]}
         trials.append(trial)
-        log.append((len(log) + 1, Start(reason="one more concurrent trial is allowed", params=params, number=number)))  # type: ignore[arg-type]
+        log.append(
+            (len(log) + 1, Start(reason="the limit on concurrent trials allows one more", params=params, number=number))
+        )  # type: ignore[arg-type]
     running = Trial(count, {"x": 0.5, "y": 0.5}, TrialState.RUNNING, created_at=T0)
     running.best_value = 9.0
     log.append(
-        (len(log) + 1, Start(reason="one more concurrent trial is allowed", params=running.params, number=count))
+        (
+            len(log) + 1,
+            Start(reason="the limit on concurrent trials allows one more", params=running.params, number=count),
+        )
     )  # type: ignore[arg-type]
     batch = Batch(log=log, trials=[*trials, running], state=ExperimentState.RUNNING, summary={"counts": {}})  # type: ignore[arg-type]
     store.drivers.commit(made.id, epoch, batch, T0 + 1)
@@ -213,7 +218,7 @@ async def test_importance_is_worked_out_once_until_a_trial_ends(
         sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(seq, DriverStarted(time=T0, epoch=epoch))]), T0)
         assert (await client.get(url)).json() == first, "something happened, but no trial has ended"
     trial = Trial(30, {"x": 0.5, "y": 0.5}, TrialState.COMPLETED, best_value=0.5, last_value=0.5, created_at=T0)
-    start = Start(reason="one more concurrent trial is allowed", number=30)
+    start = Start(reason="the limit on concurrent trials allows one more", number=30)
     sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(seq + 1, start)], trials=[trial]), T0)
     assert (await client.get(url)).json()["trials"] == 31
 

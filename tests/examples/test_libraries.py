@@ -124,7 +124,7 @@ def test_exploits_help_a_population_of_gans(tmp_path: Path) -> None:
         env={**os.environ, "TUNER_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=380,
     )
     assert done.returncode == 0, done.stderr
     found = re.findall(

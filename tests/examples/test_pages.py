@@ -25,7 +25,8 @@ CASES = [(page, name) for page in PAGES for name in blocks(page) if name != "bot
 SEARCHES = [(page, name) for page, name in CASES if "tuner.run(" in blocks(page)[name]]
 LONG = [case for case in SEARCHES if case[0].startswith(("from_ray", "from_lightning"))]
 """`test_foreign_forms.py`, `test_ray_examples.py` and `tests/trials/lightning` run such functions and trainers."""
-OF_RAY = [("from_ray_train", "before"), ("from_ray_tune", "before")]  # Ray's own work, which takes a minute
+OF_RAY = [("from_ray_train", "before"), ("from_ray_tune", "before")]
+"""They run with Ray alone, which takes a minute each."""
 OF_WANDB = [("from_wandb_sweeps", "before")]  # it needs an account
 SCRIPTS = [case for case in CASES if case not in SEARCHES + OF_RAY + OF_WANDB]
 
@@ -77,7 +78,8 @@ def test_each_script_can_be_compiled(page: str, name: str) -> None:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.long  # most of them are what a user has before
-@pytest.mark.parametrize(("page", "name"), SCRIPTS)
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("page", "name"), SCRIPTS + OF_RAY)
 def test_a_script_as_it_stands_there(page: str, name: str, tmp_path: Path) -> None:
     code = blocks(page)
     script = tmp_path / "script.py"
@@ -89,6 +91,6 @@ def test_a_script_as_it_stands_there(page: str, name: str, tmp_path: Path) -> No
         env={**os.environ, **home},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=380,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]

@@ -8,7 +8,7 @@ from tests.faults.campaign import Counts
 from tests.faults.partition import LONG_S, part_nodes
 from tests.nodes.network import why_not
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 @pytest.mark.long  # the short form is tests/nodes/test_lifeline.py

@@ -19,6 +19,7 @@ import ray.train
 
 import tuner
 from tests.jobs import STEP_S
+from tests.services import DEADLINE_S
 from tuner.domain.events import Reported
 from tuner.errors import SpecError
 from tuner.sdk.live.interrupts import Interrupts
@@ -26,7 +27,6 @@ from tuner.settings import Settings
 from tuner.store import Store
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 90.0
 
 
 def until(what: str, happened: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:
@@ -129,7 +129,7 @@ def test_ctrl_c_pauses_and_resume_goes_on(job: Job) -> None:
     assert "STATE paused" in output, output
     assert "Ctrl-C again ends at once" in output
     assert job.experiment().state == "paused"
-    until("no process left", lambda: not ray_processes(job.home), 20)
+    until("no process left", lambda: not ray_processes(job.home))
 
     job.start("resume", job.experiment().public_id)
     assert "STATE completed" in job.end()
@@ -149,7 +149,7 @@ def test_a_killed_script_leaves_nothing_running_and_is_resumed(job: Job) -> None
     assert job.process is not None
     job.process.kill()
     job.process.communicate()
-    until("no process left", lambda: not ray_processes(job.home), 60)
+    until("no process left", lambda: not ray_processes(job.home))
     before = len(job.reports())
     assert before >= 6
     drawn = params(job)
@@ -192,7 +192,7 @@ def test_a_killed_driver_is_replaced_and_loses_nothing(job: Job) -> None:
     assert "STATE completed" in output, output
     no_step_twice_from_the_beginning(job)
     assert not [p for p in ranks if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-    until("no process left", lambda: not ray_processes(job.home), 20)
+    until("no process left", lambda: not ray_processes(job.home))
 
 
 # -- results and errors ----------------------------------------------------------------------------------------------------

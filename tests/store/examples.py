@@ -49,7 +49,11 @@ def begin(
         log.append(
             (
                 len(log) + 1,
-                Start(reason="one more concurrent trial is allowed", params=dict(trial.params), number=trial.number),
+                Start(
+                    reason="the limit on concurrent trials allows one more",
+                    params=dict(trial.params),
+                    number=trial.number,
+                ),
             )
         )
         log.append((len(log) + 1, SegmentStarted(time=T0 + 1, trial=trial.number, segment=1, startup_s=0.5)))

@@ -198,6 +198,73 @@ def test_a_sample_has_the_best_trials_and_others_from_all_ranks(store: Store) ->
     assert [trial.number for trial in store.trials.sample(made.id, "min", 1).trials] == [1]
 
 
+def constrained(store: Store, values: list[tuple[float | None, bool | None]]) -> int:
+    """Make an experiment whose trials have these best values, within (True) or outside the constraints (False)."""
+    made, epoch, trials = begin(store, len(values))
+    for trial, (value, feasible) in zip(trials, values, strict=True):
+        trial.best_value, trial.feasible = value, feasible
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    return made.id
+
+
+def test_trials_that_violate_the_constraints_come_after_the_others(store: Store) -> None:
+    made = constrained(
+        store, [(0.9, False), (0.5, True), (None, None), (0.95, False), (0.7, True), (0.9, False), (0.1, None)]
+    )
+    for size in (1, 2, 3, 100):
+        assert numbers(store, made, size, sort="-best_value") == [4, 1, 6, 3, 0, 5, 2]
+        assert numbers(store, made, size, sort="best_value") == [6, 1, 4, 0, 5, 3, 2]
+        assert numbers(store, made, size, sort="-best_value", where=["number!=1"]) == [4, 6, 3, 0, 5, 2]
+    assert numbers(store, made, sort="number") == list(range(7))
+    some = store.trials.sample(made, "max", 6)
+    by_rank = {rank: trial.number for rank, trial in zip(some.ranks, some.trials, strict=True)}
+    assert [by_rank[rank] for rank in sorted(by_rank)] == [4, 1, 6, 3, 0, 2]
+    assert store.trials.sample_numbers(made, "min", 2) == [1, 6]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    values=st.lists(
+        st.tuples(st.none() | st.integers(-3, 3).map(float), st.none() | st.booleans()), min_size=1, max_size=12
+    ),
+    size=st.integers(1, 5),
+    descending=st.booleans(),
+)
+def test_pages_with_constraints_are_the_whole_in_order(
+    sqlite_store: Store, values: list[tuple[float | None, bool | None]], size: int, descending: bool
+) -> None:
+    def place(number: int) -> tuple[bool, bool, float, int]:
+        value, feasible = values[number]
+        return value is None, feasible is False, (-1 if descending else 1) * (value or 0.0), number
+
+    made = constrained(sqlite_store, values)
+    found = numbers(sqlite_store, made, size, sort="-best_value" if descending else "best_value")
+    there = [number for number in found if values[number][0] is not None]
+    assert there == sorted(there, key=place)
+    assert found[: len(there)] == there, "trials without a value come last"
+    assert sorted(found) == list(range(len(values)))
+
+
+@pytest.mark.parametrize("character", ["x", "\x01", "😀"])
+def test_page_tokens_of_long_texts_fit_into_an_address(store: Store, character: str) -> None:
+    name = f"params.{character * 240}"
+    made, epoch, trials = begin(store, 5)
+    for trial, end in zip(trials, "cabba", strict=True):
+        trial.params = {character * 240: character * 5000 + end}
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    assert numbers(store, made.id, 1, sort=name) == [1, 4, 2, 3, 0]
+    assert numbers(store, made.id, 1, sort=f"-{name}") == [0, 2, 3, 1, 4]
+    token = store.trials.sorted_page(made.id, sort=name, page_size=2)[0].next_token
+    assert token is not None
+    assert len(token) <= 2000, "the longest that the API takes"
+    trials[4].params = {character * 240: "another text"}
+    store.drivers.commit(made.id, epoch, Batch(log=[(12, a_report(4, 1))], trials=[trials[4]]), T0)
+    found = [trial.number for trial in store.trials.sorted_page(made.id, sort=name, page_token=token)[0].items]
+    assert [number for number in found if number != 4][-3:] == [2, 3, 0], (
+        "nothing is missed if the last trial of the page has changed"
+    )
+
+
 def test_a_sample_of_many_trials_is_spread_evenly(sqlite_store: Store) -> None:
     made, epoch, trials = begin(sqlite_store, 300)
     for trial in trials:

@@ -112,7 +112,14 @@ class TestExperiments:
     def test_lists_in_the_order_of_a_column_in_pages(self, store: Store, sort: str) -> None:
         values: list[tuple[str, float | None, int]] = [("b", 0.5, 3), ("A", None, 0), ("c", 0.9, 3), ("d", -1e-9, 12)]
         for at, (name, best, completed) in enumerate(values):
-            made = store.experiments.create(a_spec(name), now=T0)
+            resolved = {"search": {"type": "tpe"}, "scheduler": {"type": "asha"}}
+            methods: list[dict[str, Any]] = [
+                {"resolved": resolved},
+                {"search": {"type": "random"}, "scheduler": {"type": "pbt"}},
+                {"resolved": {"search": None, "scheduler": {"type": "hyperband"}}},
+                {"resolved": resolved},
+            ]
+            made = store.experiments.create(a_spec(name, **methods[at]), now=T0)
             epoch = store.drivers.claim(made.id, "test", 60.0, T0)
             running = Batch(log=[(1, DriverStarted(time=T0 + 10 - at, epoch=epoch))], state=ExperimentState.RUNNING)
             store.drivers.commit(made.id, epoch, running, T0 + 10 - at)
@@ -135,6 +142,7 @@ class TestExperiments:
             "state": "d A b c",
             "trials": "A c b d",
             "best": "d b c A",
+            "method": "c A d b",
             "started": "d c A b",
             "duration": "b A d c",
         }
@@ -143,6 +151,7 @@ class TestExperiments:
             "state": "c d A b",
             "trials": "d c b A",
             "best": "c b d A",
+            "method": "d b A c",
             "started": "b A c d",
             "duration": "d A b c",
         }
@@ -162,7 +171,7 @@ class TestExperiments:
 
     @pytest.mark.parametrize("sort", SORTED_BY)
     def test_a_forged_page_token_is_an_error_or_a_page(self, store: Store, sort: str) -> None:
-        fits: list[Any] = {"name": ["a"], "state": ["a"], "trials": [3]}.get(sort, [3, 0.5, 2**80])
+        fits: list[Any] = {"name": ["a"], "state": ["a"], "method": ["a"], "trials": [3]}.get(sort, [3, 0.5, 2**80])
         for last in (2**80, 3, True, "a", "\0", "\ud800", 0.5, math.nan, 10**400, [], None):
             for number in (1, -1, 2**62, True, 0.5, None):
                 token = base64.urlsafe_b64encode(json.dumps([sort, last, number]).encode()).decode()
@@ -541,18 +550,6 @@ class TestViews:
             )
         made = stored(bench, store)
         assert store.metrics.best_so_far(made.id, "loss", "min")[1] == [0.5, 0.4]
-
-    def test_a_point_that_an_earlier_version_wrote_in_spite_of_the_constraints_does_not_hide_better_ones(
-        self, store: Store
-    ) -> None:
-        made, epoch, trials = begin(store, 1)
-        first = [(4, a_report(0, 1, accuracy=0.4)), (5, a_report(0, 2, accuracy=0.95))]
-        store.drivers.commit(made.id, epoch, Batch(log=first, trials=trials), T0)
-        epoch = store.drivers.claim(made.id, "successor", 60.0, T0 + 100)
-        log: list[Entry] = [(6, DriverStarted(time=T0 + 100, epoch=epoch)), (7, a_report(0, 3, accuracy=0.6))]
-        batch = Batch(log=log, trials=trials, best={7: {"accuracy": 0.6}})
-        store.drivers.commit(made.id, epoch, batch, T0 + 100)
-        assert store.metrics.best_so_far(made.id, "accuracy", "max")[1] == [0.4, 0.6]
 
 
 class TestCommands:

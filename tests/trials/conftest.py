@@ -23,6 +23,7 @@ import ray
 from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tests.services import DEADLINE_S
 from tests.trials.host import Host, LocalHost
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Limits, Scaling
@@ -90,7 +91,7 @@ class Bench(Launches):
     def begin(self, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Any:
         return self.host.run.remote(launch, verdicts)
 
-    def run(self, launch: Launch, verdicts: dict[int, Verdict] | None = None, timeout: float = 90) -> Outcome:
+    def run(self, launch: Launch, verdicts: dict[int, Verdict] | None = None, timeout: float = DEADLINE_S) -> Outcome:
         outcome: Outcome = ray.get(self.begin(launch, verdicts), timeout=timeout)
         return outcome
 
@@ -106,7 +107,7 @@ class Bench(Launches):
 
     def started(self, launch: Launch) -> dict[str, Any]:
         """Wait until every rank has started, which may be after rank 0's first report."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             for start in ray.get(self.host.events.remote())[1]:
                 if start["segment"] == launch.segment_id:
@@ -118,10 +119,10 @@ class Bench(Launches):
         return list(ray.get(self.host.events.remote())[0])
 
     def call(self, name: str, *args: Any) -> Any:
-        return ray.get(self.host.call.remote(name, *args), timeout=60)
+        return ray.get(self.host.call.remote(name, *args), timeout=DEADLINE_S)
 
     def wait_for_report(self, launch: Launch) -> None:
-        ray.get(self.host.first_report.remote(launch.segment_id), timeout=60)
+        ray.get(self.host.first_report.remote(launch.segment_id), timeout=DEADLINE_S)
 
     def close(self) -> None:
         self.call("close")
@@ -149,18 +150,18 @@ class LocalBench(Launches):
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.submit(work).result(90)
+        return self.submit(work).result(DEADLINE_S)
 
     def begin(self, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Future[Outcome]:
         return self.submit(self.host.run(launch, verdicts))
 
     def run(self, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Outcome:
-        outcome: Outcome = self.begin(launch, verdicts).result(90)
+        outcome: Outcome = self.begin(launch, verdicts).result(DEADLINE_S)
         return outcome
 
     def started(self, launch: Launch) -> dict[str, Any]:
         """Wait until the rank has started, which may be after its first report."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             for start in list(self.host.inbox.starts):
                 if start["segment"] == launch.segment_id:

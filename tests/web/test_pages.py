@@ -504,7 +504,6 @@ AT_REST = """() => new Promise(requestAnimationFrame).then(() => Promise.all(
 """Waits until the page has drawn a frame, and all transitions in it have ended."""
 
 
-@pytest.mark.timeout(400)
 def test_axe_finds_nothing_serious_on_any_page_and_all_text_can_be_read(
     visit: Open, service: Service, ended: Search, tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tuner.space import Space
     from tuner.space.revisions import Revisions
 
-ALLOWED = "one more concurrent trial is allowed"
+ALLOWED = "the limit on concurrent trials allows one more"
 """The reason for a new trial that no other reason explains. Whether there are resources for it is known only later."""
 
 

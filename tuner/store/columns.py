@@ -20,11 +20,12 @@ from sqlalchemy import Boolean
 
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
-from tuner.store.sql.paging import decoded, encoded
+from tuner.store.sql.paging import Place, decoded, encoded
 from tuner.store.sql.tables import JsonText, dumps, trial
 from tuner.store.writing.writer import Cursor
 
 MAX_TRIALS = 500_000  # the largest number of trials kept in memory, over all experiments
+MAX_TEXT_IN_TOKEN = 150  # a page token has only the beginning of a longer text, since it has to fit into an address
 READ_ALL_FROM = 5_000  # if the log has more new entries than this, all trials are read again
 
 Operator = Literal["=", "!=", "<=", ">=", "<", ">", "~", "?="]
@@ -235,19 +236,37 @@ class Columns:
     def order(self, sort: str) -> NDArray[np.intp]:
         """Return the positions of the trials, ordered by the column `sort`. A minus before its name means descending order.
 
-        Trials with equal values are ordered by number. Trials without a value come last.
+        Trials with equal values are ordered by number. Trials without a value come last, and before them those that are
+        `outside`.
         """
         found = self._orders.get(sort)
         if found is None:
-            keys = self.column(sort.removeprefix("-")).keys
-            found = self._orders[sort] = np.lexsort((self.numbers(), -keys if sort.startswith("-") else keys))
+            name = sort.removeprefix("-")
+            keys = self.column(name).keys
+            signed = -keys if sort.startswith("-") else keys
+            found = self._orders[sort] = np.lexsort((self.numbers(), signed, self.outside(name), np.isnan(keys)))
         return found
+
+    def outside(self, name: str) -> NDArray[np.bool_]:
+        """Return a mask of the trials with a value that come after the others because their results violate the constraints.
+
+        Only the order by `best_value` makes this difference, because its first trial has to be the best one.
+        """
+        if name != "best_value":
+            return np.zeros(len(self), np.bool_)
+        outside = np.array([feasible is not None and not feasible for feasible in self._values["feasible"]], np.bool_)
+        return outside & ~np.isnan(self.column(name).keys)
 
 
 def _stored(name: str) -> str:
     """Return the column of the table that has the values of this name."""
     first, dot, _ = name.partition(".")
     return first if dot and first in _OBJECTS else name
+
+
+def _read_for(name: str) -> list[str]:
+    """Return the columns of the table that are needed to sort by a column."""
+    return [name, "feasible"] if name == "best_value" else [name]
 
 
 def _plain(value: Any) -> Any:
@@ -271,18 +290,19 @@ class Sorter:
         name = check_name(sort.removeprefix("-"), "/sort")
         lock, columns = self._columns(experiment)
         with lock:
-            columns.refresh(cursor, [name, *(condition.name for condition in where)])
+            columns.refresh(cursor, [*_read_for(name), *(condition.name for condition in where)])
             column, numbers, order = columns.column(name), columns.numbers(), columns.order(sort)
+            outside = columns.outside(name)
             fits = columns.fit(where)
         self._forget()
         order = order[fits[order]]
         total = len(order)
         if token is not None:
-            order = order[_behind(column, numbers, order, sort.startswith("-"), decoded(token, sort))]
+            last = _whole(column, numbers, decoded(token, sort))
+            order = order[_behind(column, numbers, outside, order, sort.startswith("-"), last)]
         page = order[:size]
         more = len(order) > size
-        last = int(page[-1]) if more else -1
-        following = encoded(sort, column.value(last), int(numbers[last])) if more else None
+        following = encoded(sort, _place(column, numbers, outside, int(page[-1]))) if more else None
         return numbers[page].tolist(), following, total
 
     def matching(self, cursor: Cursor, experiment: int, where: Sequence[Filter]) -> list[int]:
@@ -302,7 +322,7 @@ class Sorter:
         name = check_name(sort.removeprefix("-"), "/sort")
         lock, columns = self._columns(experiment)
         with lock:
-            columns.refresh(cursor, [name])
+            columns.refresh(cursor, _read_for(name))
             numbers, order = columns.numbers(), columns.order(sort)
         self._forget()
         total = len(order)
@@ -323,20 +343,43 @@ class Sorter:
                 self._kept.popitem(last=False)
 
 
+def _place(column: Column, numbers: NDArray[np.int64], outside: NDArray[np.bool_], at: int) -> Place:
+    """Return the place of the trial at a position. A long text is cut."""
+    value = column.value(at)
+    if isinstance(value, str):
+        value = value[:MAX_TEXT_IN_TOKEN]
+    return Place(value, int(numbers[at]), bool(outside[at]))
+
+
+def _whole(column: Column, numbers: NDArray[np.int64], place: Place) -> Place:
+    """Return the place with its whole text, if `_place` may have cut it and the trial still has a text that begins like this."""
+    if isinstance(place.value, str) and len(place.value) == MAX_TEXT_IN_TOKEN:
+        for at in np.flatnonzero(numbers == place.number).tolist():
+            value = column.value(at)
+            if isinstance(value, str) and value.startswith(place.value):
+                return Place(value, place.number, place.outside)
+    return place
+
+
 def _behind(
-    column: Column, numbers: NDArray[np.int64], order: NDArray[np.intp], descending: bool, last: tuple[Any, int]
+    column: Column,
+    numbers: NDArray[np.int64],
+    outside: NDArray[np.bool_],
+    order: NDArray[np.intp],
+    descending: bool,
+    last: Place,
 ) -> NDArray[np.bool_]:
-    """Return a mask of the trials in `order` that come after `last`, the last trial of the previous page."""
-    value, number = last
-    keys, after = column.keys[order], numbers[order] > number
+    """Return a mask of the trials in `order` that come after `last`, the place of the last trial of the previous page."""
+    keys, after, out = column.keys[order], numbers[order] > last.number, outside[order]
     nothing = np.isnan(keys)
-    if value is None:
+    if last.value is None:
         return np.logical_and(nothing, after)
-    if isinstance(value, str) != (column.words is not None):
+    if isinstance(last.value, str) != (column.words is not None):
         raise SpecError("the column's type has changed since that page; start with the first page", "/page_token")
-    key = column.key(value)
+    key = column.key(last.value)
     further = keys < key if descending else keys > key
-    found: NDArray[np.bool_] = nothing | further | ((keys == key) & after)
+    later = further | ((keys == key) & after)
+    found: NDArray[np.bool_] = nothing | (out & ~np.bool_(last.outside)) | ((out == last.outside) & later)
     return found
 
 

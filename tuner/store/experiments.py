@@ -21,7 +21,7 @@ from tuner.store.code import put
 from tuner.store.commands import adopt_ended, insert
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
 from tuner.store.sql.database import Database, Share, at
-from tuner.store.sql.paging import behind, decoded, encoded, number, page
+from tuner.store.sql.paging import Place, behind, decoded, encoded, number, page
 from tuner.store.sql.tables import JsonText, dumps, experiment
 from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
@@ -64,12 +64,12 @@ _CHANGE = "UPDATE experiment SET changes = ?, revision = revision + 1, name = ?,
 _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
 
-SORTED_BY = ("name", "state", "trials", "best", "started", "duration")
+SORTED_BY = ("name", "state", "trials", "best", "method", "started", "duration")
 """A list of experiments can be sorted by these.
 
 name: SQLite ignores the case of ASCII letters only, PostgreSQL that of all letters. trials: the number of trials that have ended.
-best: the best value of the first objective, as a number whatever its mode. duration: only of experiments that have
-ended, because it changes for the others.
+best: the best value of the first objective, as a number whatever its mode. method: the types of the searcher and the scheduler.
+duration: only of experiments that have ended, because it changes for the others.
 """
 
 Creation = Share[ExperimentRecord | str]
@@ -281,7 +281,7 @@ class Experiments:
         read = [dict(row) for row in rows]
         keys = [row.pop("sort_key") for row in read]
         found = [record(row) for row in read[:size]]
-        following = encoded(sort, keys[size - 1], found[-1].id) if len(read) > size else None
+        following = encoded(sort, Place(keys[size - 1], found[-1].id)) if len(read) > size else None
         return Page(tuple(found), following)
 
     def _sort_key(self, name: str) -> ColumnElement[Any]:
@@ -296,6 +296,16 @@ class Experiments:
                 return func.coalesce(c.started_at, c.created_at)
             case "duration":
                 return c.ended_at - c.started_at
+            case "method":
+                spec = self._json(c.spec)
+                resolved = spec["resolved", "scheduler", "type"].as_string()
+                scheduler = func.coalesce(resolved, spec["scheduler", "type"].as_string())
+                search = case(
+                    (resolved.is_(None), spec["search", "type"].as_string()),
+                    else_=spec["resolved", "search", "type"].as_string(),
+                )
+                both = search + " + " + scheduler
+                return type_coerce(case((func.coalesce(search, scheduler) == scheduler, scheduler), else_=both), Text)
             case "best":
                 best: ColumnElement[Any] = self._json(c.best)["value"].as_float()
                 return best

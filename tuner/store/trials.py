@@ -69,7 +69,8 @@ class Trials:
         Args:
             experiment_id: the internal id.
             sort: a column, with a minus before it for descending order: `number`, `state`, `best_value`, `params.NAME`,
-                `last.METRIC`, ... Equal trials are ordered by number; trials without a value come last.
+                `last.METRIC`, ... Equal trials are ordered by number; trials without a value come last. In the order of
+                `best_value`, trials that violate the constraints come after those that do not.
             where: conditions such as ``best_value>=0.5`` that must all hold; ``~`` searches for a part of a text.
             state: only trials in this state.
             page_size: the largest number of trials on the page.
@@ -117,6 +118,7 @@ class Trials:
     def sample(self, experiment_id: int, mode: str, size: int) -> TrialSample:
         """Return at most `size` trials: the best ones, and others that are spread evenly over the remaining ranking.
 
+        Trials that violate the constraints rank after those that do not.
         If there are no more than `size` trials, return all of them.
         """
         with self._database.cursor() as (cursor, connection):

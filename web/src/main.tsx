@@ -55,7 +55,13 @@ function element([path, load]: [string, Load], first: ComponentType | undefined)
 function start(first: ComponentType | undefined) {
   createRoot(document.getElementById("root")!).render(
     <StrictMode>
-      <MantineProvider theme={theme} cssVariablesResolver={variables} defaultColorScheme="auto">
+      <MantineProvider
+        theme={theme}
+        cssVariablesResolver={variables}
+        defaultColorScheme="auto"
+        // All variables are computed here. The style sheet with the default ones would be 4 KB more to load.
+        deduplicateCssVariables={false}
+      >
         <QueryClientProvider client={client}>
           <BrowserRouter basename={ROOT}>
             <Routes>

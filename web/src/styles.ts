@@ -1,7 +1,6 @@
 /** Mantine's styles of the components that are used, in Mantine's order; all of them together would weigh three times as much. */
 
 import "@mantine/core/styles/baseline.css";
-import "@mantine/core/styles/default-css-variables.css";
 import "@mantine/core/styles/global.css";
 import "@mantine/core/styles/ScrollArea.css";
 import "@mantine/core/styles/UnstyledButton.css";

@@ -43,7 +43,9 @@ def stored(store: Store, configurations: list[dict[str, Any]], space: dict[str, 
         trial = Trial(number, params, TrialState.COMPLETED, created_at=T0)
         trial.best_value = trial.last_value = float(number)
         trials.append(trial)
-        log.append((len(log) + 1, Start(reason="one more concurrent trial is allowed", params=params, number=number)))
+        log.append(
+            (len(log) + 1, Start(reason="the limit on concurrent trials allows one more", params=params, number=number))
+        )
     counts = {"completed": len(trials)}
     store.drivers.commit(
         made.id, epoch, Batch(log=log, trials=trials, state=ExperimentState.RUNNING, summary={"counts": counts}), T0

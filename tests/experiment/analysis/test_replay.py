@@ -118,6 +118,21 @@ def test_a_budget_of_the_experiment_holds_only_for_schedulers_that_count_it(sqli
     assert few.replayed.reports <= 5 * 27
 
 
+def test_another_scheduler_takes_over_the_length_of_a_full_training(sqlite_store: Store) -> None:
+    own = {"type": "asha", "max_t": 27, "grace_period": 1}
+    record = recorded(sqlite_store, own, max_t=None)
+    found = replay(sqlite_store, record, scheduler={"type": "fifo"})
+    ends = {trial.recorded.state for trial in found.trials if trial.replayed and trial.replayed.state == "completed"}
+    assert ends == {"completed"}
+    assert max(trial.replayed.iterations for trial in found.trials if trial.replayed) == 27
+    asha = replay(sqlite_store, record, scheduler={"type": "asha", "reduction_factor": 2})
+    whole = [t.replayed for t in asha.trials if t.replayed and t.replayed.iterations == 27]
+    assert whole
+    assert {one.state for one in whole} == {"completed"}, "none of them would have gone on beyond iteration 27"
+    short = replay(sqlite_store, record, scheduler={"type": "asha", "max_t": 9})
+    assert max(trial.replayed.iterations for trial in short.trials if trial.replayed) == 9
+
+
 def test_several_objectives_are_refused(sqlite_store: Store) -> None:
     record = recorded(sqlite_store, objectives=(Objective("loss", "min"), Objective("size", "min")))
     with pytest.raises(SpecError, match="several objectives"):

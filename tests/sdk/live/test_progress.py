@@ -56,7 +56,7 @@ def test_workers_that_start_are_said_with_their_trial(sqlite_store: Store) -> No
     made = sqlite_store.experiments.create(a_spec(), now=T0)
     epoch = sqlite_store.drivers.claim(made.id, "driver", 60.0, T0)
     trial = a_trial()
-    trial.state, trial.reason = TrialState.PENDING, "one more concurrent trial is allowed"
+    trial.state, trial.reason = TrialState.PENDING, "the limit on concurrent trials allows one more"
     start = Start(reason=trial.reason, params=dict(trial.params), number=0)
     sqlite_store.drivers.commit(
         made.id,
@@ -75,7 +75,7 @@ def test_workers_that_start_are_said_with_their_trial(sqlite_store: Store) -> No
     headlines = [line.rstrip() for line in out.getvalue().splitlines() if made.public_id in line]
     assert headlines
     assert all(line.endswith("  starting workers") for line in headlines)
-    assert "starting workers: one more concurrent trial is allowed" in out.getvalue()
+    assert "starting workers: the limit on concurrent trials allows one more" in out.getvalue()
 
 
 def test_nothing_is_said_to_start_where_something_trains(sqlite_store: Store) -> None:

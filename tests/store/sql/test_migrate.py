@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from pathlib import Path
 
@@ -12,15 +13,26 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
+from tests.driver.bench import Bench
+from tests.driver.stored import stored
 from tests.store.examples import T0, a_report, begin
 from tuner.domain.batch import Batch
+from tuner.domain.events import Reported
+from tuner.domain.experiment import Objective
 from tuner.errors import StoreError
 from tuner.store import Store
 from tuner.store.sql import migrate
 from tuner.store.sql.connect import connect
 from tuner.store.sql.tables import metadata
+
+
+def downgraded(connection: Connection, to: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrate.scripts()))
+    config.attributes["connection"] = connection
+    command.downgrade(config, to)
 
 
 def test_head_is_the_newest_revision() -> None:
@@ -77,12 +89,8 @@ def test_an_upgrade_is_one_line_of_the_log_and_a_new_database_none(
     engine = connect(f"sqlite:///{tmp_path / 'tuner.db'}")
     migrate.migrate(engine)
     assert not caplog.records
-    config = Config()
-    config.set_main_option("script_location", str(migrate.scripts()))
-    with engine.connect() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "-1")
-        connection.commit()
+    with engine.begin() as connection:
+        downgraded(connection, "-1")
     older = migrate.revision(engine)
     migrate.migrate(engine)
     engine.dispose()
@@ -152,3 +160,48 @@ def test_a_database_with_a_broken_reference_is_not_migrated(tmp_path: Path) -> N
         pytest.raises(StoreError, match="a row of metric_key refers to a missing row of experiment"),
     ):
         store.migrate()
+
+
+@pytest.mark.parametrize("objectives", [[("loss", "min")], [("loss", "min"), ("accuracy", "max")]])
+def test_best_values_that_violate_the_constraints_are_corrected(
+    store: Store, objectives: list[tuple[str, str]]
+) -> None:
+    """Earlier versions counted every report."""
+    reports: list[tuple[int, dict[str, float]]] = [
+        (0, {"loss": 0.5}),
+        (0, {"size": 0.1, "accuracy": 0.4}),
+        (1, {"loss": 0.1, "size": 1.0, "accuracy": 0.9}),
+        (0, {"loss": 0.4}),
+        (1, {"loss": 0.45, "size": 0.2, "accuracy": 0.7}),
+        (0, {"loss": math.nan}),
+        (1, {"loss": 0.3}),
+    ]
+    search = {"type": "tpe", "constraints": {"size": {"max": 0.25}}}
+    bench = Bench(num_samples=2, search=search, objectives=tuple(Objective(*one) for one in objectives))
+    bench.started(0)
+    bench.started(1)
+    counts = [0, 0]
+    for trial, metrics in reports:
+        counts[trial] += 1
+        bench.feed(
+            Reported(
+                time=bench.tick(),
+                trial=trial,
+                segment=1,
+                report_no=counts[trial],
+                iteration=counts[trial],
+                metrics=metrics,
+            )
+        )
+    made = stored(bench, store)
+    rows = text("SELECT key_id, event_seq, time, value FROM best_point ORDER BY key_id, event_seq")
+    engine = store._database.engine
+    with engine.begin() as connection:
+        right = connection.execute(rows).all()
+        assert [row.value for row in right][:3] == [0.5, 0.4, 0.3]
+        connection.execute(text("UPDATE best_point SET value = 0.1"))
+        downgraded(connection, "0026")
+    migrate.migrate(engine)
+    with engine.connect() as connection:
+        assert connection.execute(rows).all() == right
+    assert store.metrics.best_so_far(made.id, "loss", "min")[1] == [0.5, 0.4, 0.3]

@@ -60,6 +60,13 @@ def replay(
         parts["searcher"] = _searcher(search_alg)
     mistakes.check()
     notes: list[str] = []
+    own: Mapping[str, Any] = spec.resolved.get("scheduler") or spec.scheduler
+    if (
+        spec.max_t is None
+        and isinstance(max_t := own.get("max_t"), int)
+        and getattr(parts["scheduler"], "max_t", None) is None
+    ):
+        spec = replace(spec, max_t=max_t)  # the trials had this length, though only as an option of their scheduler
     if spec.stop and (names_code(spec.stop) or spec.stop.get("type") == "python"):
         spec = replace(spec, stop={})
         notes.append("the experiment's own stop functions are not called in a replay")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, or_
@@ -14,6 +16,22 @@ from tuner.errors import SpecError
 from tuner.store.records import Page
 
 T = TypeVar("T")
+
+SORT_IN_TOKEN = 40  # a token has the hash of a longer sort order
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a row in a sorted list."""
+
+    value: str | float | None
+    """The row's value of the column by which the list is sorted. None if it has none."""
+
+    number: int
+    """The number of the row, which orders rows with equal values."""
+
+    outside: bool = False
+    """True if the row violates the constraints and therefore comes after those that do not."""
 
 
 def page(
@@ -35,15 +53,16 @@ def number(token: str) -> int:
     return found
 
 
-def encoded(sort: str, value: Any, number: int) -> str:
-    """Return the token of the page behind the row with this value of the column `sort` and this number."""
+def encoded(sort: str, place: Place) -> str:
+    """Return the token of the page behind this place."""
+    parts = [_made_for(sort), place.value, place.number, *([True] if place.outside else [])]
     # Text that is not ASCII is not escaped. The escaped form of a long name would be too long for an address.
-    text = json.dumps([sort, value, number], ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
-def decoded(token: str, sort: str, kind: type | None = None) -> tuple[str | float | None, int]:
-    """Return the value and the number in a token of `encoded`.
+def decoded(token: str, sort: str, kind: type | None = None) -> Place:
+    """Return the place in a token of `encoded`.
 
     Args:
         token: the token, which a client may have changed.
@@ -54,14 +73,18 @@ def decoded(token: str, sort: str, kind: type | None = None) -> tuple[str | floa
         SpecError: the token was not made for this sort order.
     """
     try:
-        made_for, value, number = json.loads(base64.urlsafe_b64decode(token))
+        made_for, value, number, *outside = json.loads(base64.urlsafe_b64decode(token))
         fits = value is None or _fits(value, kind or type(value))
     except (ValueError, TypeError, OverflowError, RecursionError):
         made_for = value = number = None
-        fits = False
-    if made_for != sort or not fits or not _is_number(number):
+        fits, outside = False, []
+    if made_for != _made_for(sort) or not fits or not _is_number(number) or outside not in ([], [True]):
         raise SpecError("not a page token for this sort order; use next_page_token", "/page_token")
-    return float(value) if kind is float and value is not None else value, number
+    return Place(float(value) if kind is float and value is not None else value, number, bool(outside))
+
+
+def _made_for(sort: str) -> str:
+    return sort if len(sort) <= SORT_IN_TOKEN else hashlib.sha256(sort.encode()).hexdigest()[:SORT_IN_TOKEN]
 
 
 def _is_number(value: Any) -> bool:
@@ -79,16 +102,13 @@ def _fits(value: Any, kind: type) -> bool:
     return kind is float and isinstance(value, int | float) and math.isfinite(value)
 
 
-def behind(
-    column: ColumnElement[Any], descending: bool, tie: ColumnElement[int], last: tuple[Any, int]
-) -> ColumnElement[bool]:
-    """Return a condition for the rows after `last`, a value of `column` and of `tie`.
+def behind(column: ColumnElement[Any], descending: bool, tie: ColumnElement[int], last: Place) -> ColumnElement[bool]:
+    """Return a condition for the rows after the place `last`, which has a value of `column` and of `tie`.
 
     Rows without a value come last in either direction. Rows with equal values are ordered by `tie`, the largest first.
     """
-    value, number = last
     nothing = column.is_(None)
-    if value is None:
-        return and_(nothing, tie < number)
-    further = column < value if descending else column > value
-    return or_(nothing, further, and_(column == value, tie < number))
+    if last.value is None:
+        return and_(nothing, tie < last.number)
+    further = column < last.value if descending else column > last.value
+    return or_(nothing, further, and_(column == last.value, tie < last.number))

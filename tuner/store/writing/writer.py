@@ -177,8 +177,6 @@ class Writer:
         self._pyramid = Pyramid(experiment)
         self._objectives = {o["metric"]: o["mode"] == "max" for o in json.loads(row[0][1])["objectives"]}
         self._best: dict[int, float] = {}  # key -> best value of an objective so far
-        # The objectives with points of an earlier writer.
-        self._best_keys = {name: self._keys[name] for name in self._objectives.keys() & self._keys.keys()}
         for name in self._objectives.keys() & self._keys.keys():
             last = "SELECT value FROM best_point WHERE key_id = ? ORDER BY event_seq DESC LIMIT 1"
             if (best := cursor.value(last, (self._keys[name],))) is not None:
@@ -332,7 +330,6 @@ class Writer:
                     self._add_best(best, seq, entry)
                 else:
                     for name, value in batch.best.get(seq, {}).items():
-                        self._drop_better(cursor, name, value)
                         best.append((self._keys[name], seq, time, value))
                 reporting.add(segment)
                 payload: dict[str, Any] = {} if entry.step is None else {"step": entry.step}
@@ -397,15 +394,6 @@ class Writer:
             if before is None or (value > before if highest else value < before):
                 self._best[key] = value
                 best.append((key, seq, report.time, value))
-
-    def _drop_better(self, cursor: Cursor, name: str, value: float) -> None:
-        """Before the first new point of an objective, delete stored points that are better than the new best value.
-
-        They violate the constraints. Earlier versions wrote such points.
-        """
-        if (key := self._best_keys.pop(name, None)) is not None:
-            better = ">" if self._objectives[name] else "<"
-            cursor.execute(f"DELETE FROM best_point WHERE key_id = ? AND value {better} ?", (key, value))
 
     def _add_points(self, cursor: Cursor, points: list[tuple[Any, ...]], segment: int, report: e.Reported) -> None:
         keys, number, step, time = self._keys, report.report_no, report.iteration, report.time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from dataclasses import replace
 
@@ -13,14 +14,16 @@ from tuner.trials.runtime import rendezvous
 from tuner.trials.runtime.sending.logs import OWN
 from tuner.trials.training.script import ScriptFailed
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # a code with which terminals change colours; Ray's messages have some
+
 
 def describe(error: BaseException, log_tail: str) -> RankError:
     if isinstance(error, ScriptFailed):
         return _of_script(error, log_tail)
     return RankError(
         type=type(error).__name__,
-        message="; ".join((str(error) or type(error).__name__, *getattr(error, "__notes__", ()))),
-        traceback=_readable(error),
+        message=_COLOUR.sub("", "; ".join((str(error) or type(error).__name__, *getattr(error, "__notes__", ())))),
+        traceback=_COLOUR.sub("", _readable(error)),
         log_tail=log_tail,
         cause=_cause(error),
         communication=any(

@@ -6636,7 +6636,7 @@ export interface operations {
                 archived?: "no" | "yes" | "all";
                 /** @description only experiments of this project */
                 project?: string | null;
-                /** @description name, state, trials (those that have ended), best (the best value of the first objective), started, or duration (of experiments that have ended); with - before it for descending order. Experiments without a value come last */
+                /** @description name, state, trials (those that have ended), best (the best value of the first objective), method, started, or duration (of experiments that have ended); with - before it for descending order. Experiments without a value come last */
                 sort?: string | null;
                 /** @description items on a page */
                 page_size?: number;
@@ -7638,7 +7638,7 @@ export interface operations {
             query?: {
                 /** @description only trials in this state */
                 state?: components["schemas"]["TrialState"] | null;
-                /** @description the column to sort by: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before the column sorts in descending order; trials without a value come last, and trials with equal values are sorted by number */
+                /** @description the column to sort by: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before the column sorts in descending order; trials without a value come last, and trials with equal values are sorted by number; by best_value, trials that violate the constraints come after those that do not */
                 sort?: string;
                 /** @description a condition that the trials must meet: a column, an operator and a value; the operators are = != < <= > >= ~ (the column contains this text) ?= (the column is in this JSON list; null in the list means no value); if the parameter is repeated, all conditions must hold */
                 where?: string[] | null;

@@ -236,7 +236,7 @@ export class CurvesPlot {
       {
         width: Math.max(200, this.root.clientWidth),
         height: Math.max(160, this.root.clientHeight),
-        padding: [10, 18, 0, 0],
+        padding: [10, 30, 0, 0],
         legend: { show: false },
         scales: { x: { time: false, range: asAsked, ...(logX && LOG) }, y: { range: asAsked, ...(log && LOG) } },
         series: [{}, { show: true, stroke: "transparent", points: { show: false } }],

@@ -8,6 +8,7 @@ import { CLUSTER } from "../charts/copies";
 import { keys } from "../live/keys";
 import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
+import { Sentence } from "../parts/common/Sentence";
 import { CopyMenu } from "../parts/common/CopyMenu";
 import { useNow } from "../parts/common/useNow";
 import { useTitle } from "../parts/common/useTitle";
@@ -54,7 +55,7 @@ export default function ClusterPage() {
       {silent && !found && (
         <Panel>
           <p className={classes.words}>
-            The cluster is shown while a driver runs. The service says: <Plain text={query.error?.message ?? ""} />.
+            The cluster is shown while a driver runs. The service says: <Sentence text={query.error?.message ?? ""} />.
           </p>
           <p className={classes.words}>
             <code>tuner doctor</code> finds what may keep a driver from starting.
@@ -88,7 +89,7 @@ export default function ClusterPage() {
           <Panel flush title={`Starting or waiting · ${found.waiting.length}`}>
             <Table
               label="Waiting"
-              heads={["", "Experiment", "Trial", "Waits for", "Asks for", "Waited", "Priority"]}
+              heads={["", "Experiment", "Trial", "Why it waits", "Asks for", "Waited", "Priority"]}
               empty="No trial starts or waits."
               long={3}
               rows={found.waiting.map((one) => [
@@ -150,14 +151,6 @@ export default function ClusterPage() {
       )}
     </div>
   );
-}
-
-/** A sentence of the service, with what is between backticks as code, and without its full stop. */
-function Plain({ text }: { text: string }) {
-  return text
-    .replace(/[.]$/, "")
-    .split("`")
-    .map((part, i) => (i % 2 === 1 ? <code key={i}>{part}</code> : part));
 }
 
 /** "3 of 4 GPUs and 6 of 8 CPUs are in use on 2 nodes. 2 trials run, 1 starts, none waits." */

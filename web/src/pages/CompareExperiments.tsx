@@ -14,7 +14,7 @@ import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
 import { SaveMenu } from "../parts/common/SaveMenu";
 import { LinearOrLog, MetricSelect } from "../parts/curves/controls";
-import { domainWords } from "../parts/setup/Setup";
+import { domainsOf } from "../parts/setup/Setup";
 import { useKeys } from "../parts/common/useKeys";
 import { rowsOf, type ComparedRow } from "./compare";
 import { ComparedTable } from "./ComparedTable";
@@ -214,9 +214,7 @@ function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
     ),
     ...rowsOf(
       "Space",
-      experiments.map((one) =>
-        Object.fromEntries(Object.entries(one.space).map(([name, domain]) => [name, domainWords(domain)])),
-      ),
+      experiments.map((one) => Object.fromEntries(domainsOf(one.space))),
     ),
     ...rowsOf(
       "Set-up",

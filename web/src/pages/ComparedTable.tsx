@@ -80,7 +80,13 @@ export function ComparedTable({ columns, rows, best, words, address }: ComparedT
                     <th scope="row">{row.name}</th>
                     {row.values.map((value, i) => (
                       <td key={columns[i]!.id}>
-                        {i === best.get(row) ? <b title="the best of them">{words(row, value)}</b> : words(row, value)}
+                        <div>
+                          {i === best.get(row) ? (
+                            <b title="the best of them">{words(row, value)}</b>
+                          ) : (
+                            words(row, value)
+                          )}
+                        </div>
                       </td>
                     ))}
                   </tr>

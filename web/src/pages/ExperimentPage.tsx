@@ -34,6 +34,7 @@ import { MissingPage, ProblemBox } from "../parts/common/Problem";
 import { Progress } from "../parts/experiments/Progress";
 import { savedOfMany, savedShare, savedTraining } from "../parts/common/saved";
 import { CopyMenu } from "../parts/common/CopyMenu";
+import { Sentence } from "../parts/common/Sentence";
 import { Setup } from "../parts/setup/Setup";
 import { StateBadge } from "../parts/common/StateBadge";
 import { columnsOf, serverColumn, sortTrials } from "../parts/table/trialColumns";
@@ -517,8 +518,8 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         </p>
       )}
       {experiment.how_to_go_on && (
-        <p className={classes.notice} role="status">
-          {experiment.how_to_go_on}
+        <p className={classes.warning} role="status">
+          <Sentence text={experiment.how_to_go_on} />.
         </p>
       )}
       <FailureNotice

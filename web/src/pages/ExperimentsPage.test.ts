@@ -14,7 +14,7 @@ test("a column is sorted in its usual order, then in the opposite one, then not 
 
 test("the menu contains the present order, whichever it is", () => {
   const usual = sortChoices("");
-  expect(usual).toHaveLength(6);
+  expect(usual).toHaveLength(7);
   expect(usual).toContainEqual({ value: "-best", label: "by best value, largest first" });
   expect(sortChoices("-best")).toEqual(usual);
   expect(sortChoices("best")).toContainEqual({ value: "best", label: "by best value, smallest first" });

@@ -33,6 +33,7 @@ const SORTED_BY = {
   name: { title: "Name", descending: false, orders: ["A to Z", "Z to A"] },
   trials: { title: "Trials ended", descending: true, orders: ["fewest first", "most first"] },
   best: { title: "Best value", descending: true, orders: ["smallest first", "largest first"] },
+  method: { title: "Method", descending: false, orders: ["A to Z", "Z to A"] },
   started: { title: "Started", descending: true, orders: ["oldest first", "newest first"] },
   duration: { title: "Duration", descending: true, orders: ["shortest first", "longest first"] },
 } as const;
@@ -248,10 +249,8 @@ export default function ExperimentsPage() {
                   <th scope="col" className={classes.wide}>
                     Best configuration
                   </th>
-                  <th scope="col" className={classes.wide}>
-                    Method
-                  </th>
-                  <Head columns={["started", "duration"]} {...order} right />
+                  <Head columns={["method"]} {...order} className={classes.wide} />
+                  <Head columns={["started", "duration"]} {...order} className={classes.right} />
                 </tr>
               </thead>
               <tbody>
@@ -290,18 +289,18 @@ interface HeadProps {
   columns: readonly SortedBy[];
   sort: string;
   onSort: (column: SortedBy) => void;
-  right?: boolean;
+  className?: string | undefined;
   minWidth?: number;
 }
 
 /** The head of a column, with a button for each value that the list can be sorted by. */
-function Head({ columns, sort, onSort, right, minWidth }: HeadProps) {
+function Head({ columns, sort, onSort, className, minWidth }: HeadProps) {
   const down = sort.startsWith("-");
   const active = columns.find((column) => column === sort.replace(/^-/, ""));
   return (
     <th
       scope="col"
-      className={right ? classes.right : undefined}
+      className={className}
       style={{ minWidth }}
       aria-sort={active ? (down ? "descending" : "ascending") : "none"}
     >

@@ -16,7 +16,7 @@ import { LineageOf } from "./trial/Lineage";
 import { ProblemBox } from "./common/Problem";
 import { heldWords, Progress } from "./experiments/Progress";
 import { savedOfMany, savedShare, savedTraining } from "./common/saved";
-import { domainWords, learnedWords, Setup } from "./setup/Setup";
+import { domainsOf, domainWords, learnedWords, Setup } from "./setup/Setup";
 import { places } from "./trial/TrialDetails";
 import { columnsOf, sortTrials } from "./table/trialColumns";
 import { TrialTable, toggled, type ColumnChoice } from "./table/TrialTable";
@@ -376,6 +376,12 @@ describe("small parts", () => {
     expect(domainWords({ type: "loguniform", lower: 1e-4, upper: 0.1 })).toBe("loguniform(1e-4, 0.1)");
     expect(domainWords({ type: "choice", categories: [16, 32] })).toBe("choice([16,32])");
     expect(domainWords(3)).toBe("3");
+    const inner = { lr: { type: "uniform", lower: 0, upper: 1 }, nested: { layers: 3 } };
+    expect(domainsOf({ depth: 2, loop: inner })).toEqual([
+      ["depth", "2"],
+      ["loop/lr", "uniform(0, 1)"],
+      ["loop/nested/layers", "3"],
+    ]);
     expect(learnedWords({ learned_from: ["digits", "digits-2"] })).toBe("digits, digits-2");
     expect(learnedWords({ learned_from: [] })).toBe("nothing; the notes among the decisions say why");
   });

@@ -117,7 +117,7 @@ export function story(trials: number, seed = 1): Changes[] {
         feasible: null,
         running_s: 0,
         failures: 0,
-        reason: "one more concurrent trial is allowed",
+        reason: "the limit on concurrent trials allows one more",
         waiting: null,
         error: null,
         checkpoint: null,

@@ -183,7 +183,7 @@ def test_a_script_of_its_own_keeps_ray_and_warm_workers_until_it_ends(tmp_path: 
     environment = {**os.environ, "TUNER_HOME": str(tmp_path / "home")}
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, env=environment, timeout=240
+        [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, env=environment, timeout=380
     )
     assert done.returncode == 0, done.stderr
     new, *pids = done.stdout.splitlines()[-1].split()
@@ -220,5 +220,5 @@ def test_a_script_that_connects_anew_to_the_same_ray(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(RECONNECTS)
     environment = {**os.environ, "TUNER_HOME": str(tmp_path / "home")}
     command = [sys.executable, str(tmp_path / "script.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=170)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=380)
     assert done.returncode == 0, done.stderr

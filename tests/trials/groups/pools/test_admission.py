@@ -82,8 +82,8 @@ def test_those_that_wait_are_listed_with_what_they_wait_for(tmp_path: Path, loop
     assert [one.priority for one in waiting] == [0, 10, 0]
     assert [one.reason for one in waiting] == [
         "waits for Ray to place a worker with 1 CPU",
-        "waits for a worker with 1 CPU, which 2 other experiments share",
-        "waits for a worker with 1 CPU, which 2 other experiments share",
+        "waits for a worker with 1 CPU; 2 other experiments share the cluster",
+        "waits for a worker with 1 CPU; 2 other experiments share the cluster",
     ]
     admitted.placed.set()
     assert found.waiting()[0].reason == "its processes are being started"

@@ -45,7 +45,7 @@ def list_trials(
             description=(
                 "the column to sort by: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before the "
                 "column sorts in descending order; trials without a value come last, and trials with equal values are sorted by "
-                "number"
+                "number; by best_value, trials that violate the constraints come after those that do not"
             ),
         ),
     ] = "number",

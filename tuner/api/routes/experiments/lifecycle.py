@@ -147,8 +147,9 @@ def list_experiments(
         Query(
             max_length=20,
             description=(
-                "name, state, trials (those that have ended), best (the best value of the first objective), started, or duration "
-                "(of experiments that have ended); with - before it for descending order. Experiments without a value come last"
+                "name, state, trials (those that have ended), best (the best value of the first objective), method, started, or "
+                "duration (of experiments that have ended); with - before it for descending order. Experiments without a value "
+                "come last"
             ),
             examples=["-best"],
         ),

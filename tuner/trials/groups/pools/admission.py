@@ -229,7 +229,7 @@ class Admission:
         what = f"waits for {demand(waiter.launch)}"
         if not others:
             return what
-        return f"{what}, which {others} other experiment{'s share' if others > 1 else ' shares'}"
+        return f"{what}; {others} other experiment{'s share' if others > 1 else ' shares'} the cluster"
 
     def _heads(self, now: float) -> list[Waiter]:
         """Return the first segment in the queue of each experiment, without those that would exceed their project's quota.

@@ -50,12 +50,10 @@ _HANDED_ON_S = 0.25
 
 After the removal of a placement group, Ray takes most of a second to place another one.
 """
-
-_SETTLE_S = 5.0
-"""The longest time for which Ray may go on placing a group that is about to be removed, in seconds."""
-_SETTLE_LOOK_S = 0.02
-_SETTLED = ("FINISHED", "NO_RESOURCES", "INFEASIBLE", "REMOVED")
-"""What Ray says of the scheduling of placement groups that can be removed."""
+_BEING_PLACED = ("QUEUED", "SCHEDULING_STARTED")
+"""The states of a placement group to which Ray may be giving resources at this moment."""
+_PLACED_WITHIN_S = 10.0
+"""Seconds for which the removal of such a placement group waits, at most."""
 
 
 class GroupBuilder:
@@ -375,24 +373,24 @@ class GroupBuilder:
                     ray.kill(actor, no_restart=True)
             if not (hand_on and await self._handed_on(group)):
                 with contextlib.suppress(Exception):
-                    await self._until_settled(group)
-                with contextlib.suppress(Exception):
-                    await self.blocking(remove_placement_group, group.placement)
+                    await self._remove(group)
             await self._reap(group)
         finally:
             self.ending -= 1
 
-    async def _until_settled(self, group: Group) -> None:
-        """Wait a moment while Ray is placing a group that was never placed.
+    async def _remove(self, group: Group) -> None:
+        """Remove a group's placement group, but not while Ray places it.
 
-        Ray (2.60) loses the resources of a bundle until the node ends if its placement group is removed after the node has
-        prepared the bundle and before it has committed it. Nothing is lost of a group for which there is no room.
+        Ray (seen with 2.60) reserves the resources on the nodes first, and then commits them. If the placement group is removed
+        in between, they stay reserved until the raylet ends.
         """
-        until = time.monotonic() + _SETTLE_S
-        while not group.held_since and time.monotonic() < until:
-            if await self.blocking(_scheduling, group.placement) in _SETTLED:
+        deadline = time.monotonic() + _PLACED_WITHIN_S
+        while not group.held_since and time.monotonic() < deadline:
+            found = await self.blocking(placement_group_table, group.placement)
+            if found["stats"]["scheduling_state"] not in _BEING_PLACED:
                 break
-            await asyncio.sleep(_SETTLE_LOOK_S)
+            await asyncio.sleep(0.02)
+        await self.blocking(remove_placement_group, group.placement)
 
     async def _handed_on(self, group: Group) -> bool:
         """Offer the group's placement group to new groups for a moment. Return whether one has taken it."""
@@ -449,12 +447,6 @@ def _addresses(placement: PlacementGroup, but: str) -> dict[str, tuple[str, int]
         for node in ray.nodes()
         if node["NodeID"] in ids
     }
-
-
-def _scheduling(placement: PlacementGroup) -> str:
-    """Return what Ray says of the scheduling of a placement group. This blocks."""
-    state: str = placement_group_table(placement)["stats"]["scheduling_state"]
-    return state
 
 
 def _last_line(error: BaseException) -> str:

@@ -52,13 +52,13 @@ describe("the actions of an experiment", () => {
     expect(menu()).toEqual(["Try a configuration", "Edit", "Fork", "Clone", "Archive", "Delete"]);
   });
 
-  it("tell cancelling from killing", () => {
+  it("tell cancelling from killing", async () => {
     const running = { ...EXPERIMENT, state: "running", actions: ["pause", "cancel", "kill", "edit"] } as Experiment;
     show(<Actions experiment={running} />);
     expect(menu()).toEqual(["Add trials", "Try a configuration", "Edit", "Fork", "Clone", "Kill"]);
     expect(screen.getByText("End its processes now, without a last report or checkpoint")).toBeTruthy();
     fireEvent.click(screen.getByRole("button", { name: "Cancel" }));
-    expect(screen.getByText(/end at their next report/)).toBeTruthy();
+    expect(await screen.findByText(/end at their next report/)).toBeTruthy();
   });
 
   it("offer nothing new while it is being cancelled", () => {

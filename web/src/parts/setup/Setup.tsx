@@ -60,9 +60,7 @@ export function Setup({ experiment }: { experiment: Experiment }) {
       </section>
       <section>
         <h3>Space</h3>
-        <Facts
-          items={Object.entries(experiment.space).map(([name, domain]) => [name, <code>{domainWords(domain)}</code>])}
-        />
+        <Facts items={domainsOf(experiment.space).map(([name, words]) => [name, <code>{words}</code>])} />
       </section>
       {experiment.notes && (
         <section>
@@ -89,6 +87,15 @@ export function Setup({ experiment }: { experiment: Experiment }) {
 /** "digits, digits-2": the earlier experiments that the search began with. */
 export function learnedWords({ learned_from }: Pick<Experiment, "learned_from">): string {
   return learned_from.join(", ") || "nothing; the notes among the decisions say why";
+}
+
+/** The path of each parameter of a space, such as "optimizer/lr", with its domain in words. */
+export function domainsOf(space: Readonly<Record<string, unknown>>, before = ""): [string, string][] {
+  return Object.entries(space).flatMap(([name, domain]) =>
+    domain !== null && typeof domain === "object" && !Array.isArray(domain) && !("type" in domain)
+      ? domainsOf(domain as Record<string, unknown>, `${before}${name}/`)
+      : [[`${before}${name}`, domainWords(domain)] as [string, string]],
+  );
 }
 
 /** {"type": "loguniform", "lower": 0.001, "upper": 0.1} as loguniform(0.001, 0.1). */

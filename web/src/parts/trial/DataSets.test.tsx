@@ -63,6 +63,7 @@ describe("the throughput of a data set", () => {
 
   it("is in rows if Ray Data estimates them", () => {
     expect(throughput(set)).toBe("execution 3, running for 12 s: 1235 rows/s");
+    expect(throughput({ ...set, state: "finished" })).toBe("execution 3, finished after 12 s: 1235 rows/s");
   });
 
   it("is in blocks otherwise", () => {

@@ -23,17 +23,17 @@ export function DataSets({ trial }: { trial: TrialWithSegments }) {
 
 function One({ set }: { set: DataSet }) {
   return (
-    <section aria-label={`Data set ${set.name}`}>
+    <section className={classes.dataSet} aria-label={`Data set ${set.name}`}>
       <h3>Data set {set.name}</h3>
       <p>{throughput(set)}</p>
       {set.operators.length > 0 && (
-        <table className={classes.usage}>
+        <table className={classes.operators}>
           <thead>
             <tr>
               <th>Operator</th>
               <th>State</th>
               <th>Blocks</th>
-              <th>Queued</th>
+              <th title="blocks that wait for this operator">Queued</th>
             </tr>
           </thead>
           <tbody>
@@ -72,5 +72,6 @@ export function throughput(set: Pick<DataSet, "state" | "executions" | "seconds"
         ? `${set.blocks_per_s.toPrecision(2)} blocks/s`
         : "no blocks yet";
   const epoch = set.executions > 1 ? `execution ${set.executions}, ` : "";
-  return `${epoch}${set.state} for ${duration(set.seconds)}: ${rate}`;
+  const when = set.state === "running" ? "running for" : `${set.state} after`;
+  return `${epoch}${when} ${duration(set.seconds)}: ${rate}`;
 }

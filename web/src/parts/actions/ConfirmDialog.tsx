@@ -1,0 +1,52 @@
+import { Button, Group, Modal, Text } from "@mantine/core";
+
+export interface Question {
+  question: string;
+  subject: string;
+  effect: string;
+  verb: string;
+  keep: string;
+  final: boolean;
+}
+
+export interface ConfirmProps {
+  asked: Question | null;
+  pending: boolean;
+  error: Error | null;
+  onConfirm: () => void;
+  onClose: () => void;
+}
+
+/** The dialog of `Confirm`. */
+export default function ConfirmDialog({ asked, pending, error, onConfirm, onClose }: ConfirmProps) {
+  return (
+    <Modal opened={asked !== null} onClose={onClose} title={<b>{asked?.question}</b>} centered>
+      {asked && (
+        <>
+          <Text size="sm" mb="md">
+            <b>{asked.subject}</b>: {asked.effect}
+          </Text>
+          {error && (
+            <Text size="sm" c="red" mb="sm" role="alert">
+              {error.message}
+            </Text>
+          )}
+          <Group justify="flex-end" gap="xs">
+            <Button size="sm" variant="default" onClick={onClose}>
+              {asked.keep}
+            </Button>
+            <Button
+              size="sm"
+              {...(asked.final ? { color: "red" } : {})}
+              loading={pending}
+              onClick={onConfirm}
+              data-autofocus
+            >
+              {asked.verb}
+            </Button>
+          </Group>
+        </>
+      )}
+    </Modal>
+  );
+}
