@@ -125,7 +125,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def visit(browser: Any, service: Service) -> Iterator[Open]:
-    """Return visit(path, width=1280, height=800, dark=False, root=None), which opens a page. The test fails if a page logs an error."""
+    """Return a function that opens a page; see `Open`. The test fails if a page logs an error."""
     contexts: list[Any] = []
     errors: list[str] = []
 

@@ -40,7 +40,10 @@ Curve = Callable[[int, int, Mapping[str, Any], int], Mapping[str, float] | None]
 
 
 def learning(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float] | None:
-    """Return an accuracy that rises towards what the configuration allows. Too high a rate diverges. Trial 2 fails once, 4 always."""
+    """Return an accuracy that rises towards what the configuration allows. A rate that is too high diverges.
+
+    Trial 2 fails once, trial 4 always.
+    """
     if (number == 2 and ordinal == 1 and iteration == 5) or (number == 4 and iteration == 4):
         return None
     rate, width = float(params["lr"]), int(params["width"])

@@ -1,4 +1,4 @@
-"""Walk through every page: each chart can be saved as PNG and CSV and read as a table, and each view can be copied and works elsewhere."""
+"""Walk through every page: each chart can be saved as PNG and CSV and read as a table, and each view can be copied."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from tests.web.test_page import expect
 pytestmark = pytest.mark.browser
 
 # What looks like a chart and belongs to no box with a menu to save it. Sparklines repeat a chart of the experiment's page.
-UNSAVED = """() => [...document.querySelectorAll('main canvas, main svg, main [role=img], [role=dialog] canvas, [role=dialog] svg')]
+UNSAVED = """() => [...document.querySelectorAll('main :is(canvas, svg, [role=img]), [role=dialog] :is(canvas, svg)')]
   .filter(one => { const { width, height } = one.getBoundingClientRect(); return width > 120 && height > 40; })
-  .filter(one => !one.closest('section, figure')?.querySelector('[aria-label="Save this chart"], [aria-label="Save this table"]'))
-  .map(one => `${one.tagName} ${one.getAttribute('aria-label') ?? one.closest('[aria-label]')?.getAttribute('aria-label') ?? ''}`)"""
+  .filter(one => !one.closest('section, figure')
+    ?.querySelector('[aria-label="Save this chart"], [aria-label="Save this table"]'))
+  .map(one => `${one.tagName} ${one.closest('[aria-label]')?.getAttribute('aria-label') ?? ''}`)"""
 
 
 @pytest.fixture
@@ -227,8 +228,12 @@ def test_an_empty_picture_is_noticed() -> None:
     assert colours_of(png([b"abc", b"abd"])) == {b"abc", b"abd"}
 
 
-HOSTILE = '<img src=x onerror="window.__ran=1"><script>window.__ran=1</script>\'; DROP TABLE trial; -- [a](javascript:window.__ran=1)'
-RAN = "() => window.__ran === undefined && document.querySelector('main img, main iframe, main script, [role=dialog] img') === null"
+HOSTILE = (
+    '<img src=x onerror="window.__ran=1"><script>window.__ran=1</script>'
+    "'; DROP TABLE trial; -- [a](javascript:window.__ran=1)"
+)
+RAN = """() => window.__ran === undefined
+  && document.querySelector('main img, main iframe, main script, [role=dialog] img') === null"""
 
 
 def test_script_and_sql_in_names_and_logs_are_shown_as_text(visit: Open, service: Service) -> None:

@@ -30,13 +30,16 @@ UNREADABLE = """() => {
   const light = ([r, g, b]) => { const f = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
     return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
   const behind = el => { const stack = [];
-    for (let at = el; at; at = at.parentElement) { const c = parse(getComputedStyle(at).backgroundColor); stack.push(c); if (c[3] === 1) break; }
-    return stack.reverse().reduce((below, [r, g, b, a]) => [r, g, b].map((v, i) => v * a + below[i] * (1 - a)), [255, 255, 255]); };
+    for (let at = el; at; at = at.parentElement) {
+      const c = parse(getComputedStyle(at).backgroundColor); stack.push(c); if (c[3] === 1) break; }
+    const over = (below, [r, g, b, a]) => [r, g, b].map((v, i) => v * a + below[i] * (1 - a));
+    return stack.reverse().reduce(over, [255, 255, 255]); };
   const found = [];
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
     const el = walk.currentNode.parentElement; const text = walk.currentNode.textContent.trim();
-    if (!text || !el.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true }) || el.closest('svg, noscript, script, style, [disabled]')) continue;
+    if (!text || !el.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true })) continue;
+    if (el.closest('svg, noscript, script, style, [disabled]')) continue;
     const box = el.getBoundingClientRect(); if (box.width < 2 || box.height < 2 || box.left < 0) continue;
     const [a, b] = [light(parse(getComputedStyle(el).color)), light(behind(el))];
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);

@@ -50,7 +50,11 @@ class Proxy(BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    do_GET = do_POST = _forward
+    def do_GET(self) -> None:
+        self._forward()
+
+    def do_POST(self) -> None:
+        self._forward()
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -105,7 +105,11 @@ def test_curves_over_the_trials_own_time_and_over_a_metric(visit: Open, finished
         wait_until(page, lambda: page.evaluate(INK) > 500, f"drawing the curves over {label}")
         # The chart of the axis before may still be there, so the mouse looks for a curve until it finds one over this axis.
         said = page.get_by_text(re.compile(f"^accuracy [\\d.]+ {words}"))
-        wait_until(page, lambda: points_at_a_curve(page) and said.is_visible(), f"a curve over {label} under the mouse")
+
+        def pointed(said: Any = said) -> bool:
+            return points_at_a_curve(page) and said.is_visible()
+
+        wait_until(page, pointed, f"a curve over {label} under the mouse")
     shot(page, tmp_path, "over-loss")
     page.reload()
     expect(axis).to_have_value("loss")
