@@ -386,7 +386,7 @@ def test_a_switch_leaves_all_but_completed_trials_out_of_every_chart_of_paramete
     assert 0 < len(completed) < 10
     parallel = page.get_by_role("group", name=re.compile(f"^Parallel coordinates of {len(finished.core.trials)} "))
     expect(parallel).to_be_visible()
-    page.get_by_role("switch", name="completed trials only").first.click(force=True)
+    page.get_by_role("switch", name="completed trials only").first.press("Space")
     expect(page).to_have_url(re.compile("finished=only"))
     of = f"of {len(completed)} trials over"
     expect(page.get_by_role("group", name=re.compile(f"^Parallel coordinates {of}"))).to_be_visible()
@@ -396,7 +396,7 @@ def test_a_switch_leaves_all_but_completed_trials_out_of_every_chart_of_paramete
     expect(page.get_by_text(asked)).to_be_visible(timeout=60_000)
     page.reload()
     expect(page.get_by_role("group", name=re.compile(f"^Parallel coordinates {of}"))).to_be_visible()
-    page.get_by_role("switch", name="completed trials only").nth(1).click(force=True)
+    page.get_by_role("switch", name="completed trials only").nth(1).press("Space")
     expect(parallel).to_be_visible()
 
 
