@@ -385,11 +385,12 @@ class GroupBuilder:
         in between, they stay reserved until the raylet ends.
         """
         deadline = time.monotonic() + _PLACED_WITHIN_S
-        while not group.held_since and time.monotonic() < deadline:
-            found = await self.blocking(placement_group_table, group.placement)
-            if found["stats"]["scheduling_state"] not in _BEING_PLACED:
-                break
-            await asyncio.sleep(0.02)
+        with contextlib.suppress(Exception):  # if Ray does not tell its state, it is removed now
+            while not group.held_since and time.monotonic() < deadline:
+                found = await self.blocking(placement_group_table, group.placement)
+                if found["stats"]["scheduling_state"] not in _BEING_PLACED:
+                    break
+                await asyncio.sleep(0.02)
         await self.blocking(remove_placement_group, group.placement)
 
     async def _handed_on(self, group: Group) -> bool:
