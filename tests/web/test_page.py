@@ -138,7 +138,7 @@ def test_an_experiment_shows_its_curves_and_why_each_trial_ended(visit: Open, fi
         expect(page.locator(f'html[data-mantine-color-scheme="{colours}"]')).to_be_attached()
         expect(curves(page)).to_be_visible()
         wait_until(page, lambda: page.evaluate(INK) > 2000, f"drawing the curves in {colours} colours")
-        assert page.evaluate(COLOURS) >= 5, f"curves are coloured by rank in {colours} colours"
+        wait_until(page, lambda: page.evaluate(COLOURS) >= 5, f"colours by rank in {colours} colours")
         shot(page, tmp_path, f"experiment-{colours}")
     expect(page.get_by_role("heading", name="Trials · 27")).to_be_visible()
     best = best_of(finished)

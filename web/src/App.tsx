@@ -45,11 +45,11 @@ export function App() {
       </Top>
       <KeyHelp />
       <main id="main" className={classes.main}>
-        <SignedIn>
-          <Unbroken>
+        <Unbroken>
+          <SignedIn>
             <Outlet />
-          </Unbroken>
-        </SignedIn>
+          </SignedIn>
+        </Unbroken>
       </main>
     </>
   );

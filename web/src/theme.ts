@@ -36,6 +36,7 @@ export const variables: CSSVariablesResolver = () => ({
     "--mantine-color-placeholder": "#667080",
     "--mantine-color-anchor": "#3444aa",
     "--mantine-color-error": "#c92a2a",
+    "--mantine-color-red-text": "#c92a2a",
     "--combobox-chevron-color": "#4a515c",
     "--tuner-link": "#3444aa",
   },

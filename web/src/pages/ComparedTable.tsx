@@ -80,7 +80,7 @@ export function ComparedTable({ columns, rows, best, words, address }: ComparedT
                     <th scope="row">{row.name}</th>
                     {row.values.map((value, i) => (
                       <td key={columns[i]!.id}>
-                        <div>
+                        <div tabIndex={0}>
                           {i === best.get(row) ? (
                             <b title="the best of them">{words(row, value)}</b>
                           ) : (

@@ -382,6 +382,12 @@ describe("small parts", () => {
       ["loop/lr", "uniform(0, 1)"],
       ["loop/nested/layers", "3"],
     ]);
+    const odd = {
+      grid: { grid_search: [1, 2] },
+      none: {},
+      group: { type: { type: "choice", categories: [1] }, lr: 1 },
+    };
+    expect(domainsOf(odd).map(([path]) => path)).toEqual(["grid", "none", "group/type", "group/lr"]);
     expect(learnedWords({ learned_from: ["digits", "digits-2"] })).toBe("digits, digits-2");
     expect(learnedWords({ learned_from: [] })).toBe("nothing; the notes among the decisions say why");
   });

@@ -1,11 +1,52 @@
-import { lazy, Suspense, useState } from "react";
-import type { ConfirmProps } from "./ConfirmDialog";
+import { Button, Group, Modal, Text } from "@mantine/core";
 
-const ConfirmDialog = lazy(() => import("./ConfirmDialog"));
+export interface Question {
+  question: string;
+  subject: string;
+  effect: string;
+  verb: string;
+  keep: string;
+  final: boolean;
+}
 
-/** A question before something is done, with what it will do. The dialog is loaded when the first question is asked. */
-export function Confirm(props: ConfirmProps) {
-  const [needed, setNeeded] = useState(false);
-  if (props.asked !== null && !needed) setNeeded(true);
-  return <Suspense>{needed && <ConfirmDialog {...props} />}</Suspense>;
+interface ConfirmProps {
+  asked: Question | null;
+  pending: boolean;
+  error: Error | null;
+  onConfirm: () => void;
+  onClose: () => void;
+}
+
+/** A question before something is done, with what it will do. */
+export function Confirm({ asked, pending, error, onConfirm, onClose }: ConfirmProps) {
+  return (
+    <Modal opened={asked !== null} onClose={onClose} title={<b>{asked?.question}</b>} centered>
+      {asked && (
+        <>
+          <Text size="sm" mb="md">
+            <b>{asked.subject}</b>: {asked.effect}
+          </Text>
+          {error && (
+            <Text size="sm" c="red" mb="sm" role="alert">
+              {error.message}
+            </Text>
+          )}
+          <Group justify="flex-end" gap="xs">
+            <Button size="sm" variant="default" onClick={onClose}>
+              {asked.keep}
+            </Button>
+            <Button
+              size="sm"
+              {...(asked.final ? { color: "red" } : {})}
+              loading={pending}
+              onClick={onConfirm}
+              data-autofocus
+            >
+              {asked.verb}
+            </Button>
+          </Group>
+        </>
+      )}
+    </Modal>
+  );
 }

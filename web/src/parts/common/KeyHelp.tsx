@@ -1,14 +1,38 @@
-import { lazy, Suspense, useState } from "react";
+import { Modal } from "@mantine/core";
+import { useState } from "react";
+import classes from "./KeyHelp.module.css";
 import { useKeys } from "./useKeys";
 
-const KeyList = lazy(() => import("./KeyList"));
+const HELP: readonly (readonly [string, string])[] = [
+  ["/", "go to the search field of this page"],
+  ["j", "open the next trial of the table"],
+  ["k", "open the previous trial of the table"],
+  ["x", "pick the open trial, or unpick it"],
+  ["c", "compare the picked trials"],
+  ["l", "switch the vertical axis of the curves between linear and log"],
+  ["Esc", "close the open trial, or this list"],
+  ["?", "show this list"],
+];
 
 /** The keys that work on every page: `/` goes to its search field, `?` lists all keys. */
 export function KeyHelp() {
-  const [open, setOpen] = useState<boolean | null>(null); // null: not opened yet, so not loaded either
+  const [open, setOpen] = useState(false);
   useKeys({
     "?": () => setOpen((old) => !old),
     "/": () => document.querySelector<HTMLInputElement>("input[data-search]")?.focus(),
   });
-  return <Suspense>{open !== null && <KeyList opened={open} onClose={() => setOpen(false)} />}</Suspense>;
+  return (
+    <Modal opened={open} onClose={() => setOpen(false)} title={<b>Keys</b>} centered>
+      <dl className={classes.keys}>
+        {HELP.map(([key, what]) => (
+          <div key={key}>
+            <dt>
+              <kbd>{key}</kbd>
+            </dt>
+            <dd>{what}</dd>
+          </div>
+        ))}
+      </dl>
+    </Modal>
+  );
 }

@@ -92,10 +92,18 @@ export function learnedWords({ learned_from }: Pick<Experiment, "learned_from">)
 /** The path of each parameter of a space, such as "optimizer/lr", with its domain in words. */
 export function domainsOf(space: Readonly<Record<string, unknown>>, before = ""): [string, string][] {
   return Object.entries(space).flatMap(([name, domain]) =>
-    domain !== null && typeof domain === "object" && !Array.isArray(domain) && !("type" in domain)
-      ? domainsOf(domain as Record<string, unknown>, `${before}${name}/`)
+    isNested(domain)
+      ? domainsOf(domain, `${before}${name}/`)
       : [[`${before}${name}`, domainWords(domain)] as [string, string]],
   );
+}
+
+/** True for an object of parameters; false for a domain, also one in Ray's form {"grid_search": [...]}. */
+function isNested(domain: unknown): domain is Readonly<Record<string, unknown>> {
+  if (domain === null || typeof domain !== "object" || Array.isArray(domain)) return false;
+  const { type, grid_search: grid } = domain as Record<string, unknown>;
+  const size = Object.keys(domain).length;
+  return size > 0 && typeof type !== "string" && !(size === 1 && Array.isArray(grid));
 }
 
 /** {"type": "loguniform", "lower": 0.001, "upper": 0.1} as loguniform(0.001, 0.1). */

@@ -145,7 +145,7 @@ function FailureBox({ failure, over }: { failure: Failure; over: boolean }) {
           {failure.kind === "user" ? " in the training code" : ` · ${failure.kind}`}
         </span>
       </p>
-      <p>{failure.message}</p>
+      <p tabIndex={0}>{failure.message}</p>
       {failure.traceback && <Fold title="Traceback" text={failure.traceback} open />}
       {failure.log_tail && <Fold title="Last log lines" text={failure.log_tail} />}
       {stacks.map(([rank, stack]) => (
