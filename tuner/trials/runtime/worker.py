@@ -385,8 +385,11 @@ class Rank:
         own_directory = directories.enter(launch, assignment.rank)
         self._seed(launch, assignment)
         self._modules.note()
+        imported = len(sys.modules)
         function = load(launch.code, self._codes.get(launch.code.hash))
         config = resolve(launch)
+        if len(sys.modules) != imported:  # the imports may have drawn numbers, and a warm process does not repeat them
+            self._seed(launch, assignment)
         self._modules.note()
         checkpoint = self.checkpoint_from(launch.checkpoint) if launch.checkpoint is not None else None
         if checkpoint is not None and assignment.local_rank == 0:
@@ -469,7 +472,7 @@ class Rank:
     def _seed(self, launch: Launch, assignment: RankAssignment) -> None:
         seed = keyed_seed(launch.seed, "rank", launch.trial_number, assignment.rank, launch.start_iteration)
         random.seed(seed)
-        self._undo = [
+        self._undo += [
             on_import("numpy", lambda: sys.modules["numpy"].random.seed(seed % 2**32)),
             on_import("torch", lambda: sys.modules["torch"].manual_seed(seed)),
         ]

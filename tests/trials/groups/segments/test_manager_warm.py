@@ -17,6 +17,8 @@ from tests.trials.conftest import Bench, remains
 
 pytestmark = pytest.mark.ray
 
+random.random()  # the import of a training function's module may draw numbers, which only a cold process does
+
 
 def draws(config: dict[str, Any]) -> None:
     import numpy as np
