@@ -202,7 +202,7 @@ class Client:
             tags: only experiments with this tag, written as ``key`` or ``key=value``. A list: only those with all of these tags.
             project: only experiments of this project.
             archived: "no": only experiments that are not archived; "yes": only archived ones; "all": both.
-            sort: "name", "state", "trials", "best", "started" or "duration", with "-" before it for descending order.
+            sort: "name", "state", "trials", "best", "method", "started" or "duration", with "-" before it for descending order.
             limit: yield at most this many.
         """
         tag = [tags] if isinstance(tags, str) else tags
