@@ -255,9 +255,9 @@ def _serves(settings: Settings) -> bool:
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     shown = f"[{host}]" if ":" in host else host
     try:
-        with urllib.request.urlopen(f"http://{shown}:{settings.port}/openapi.json", timeout=10) as answer:
-            return bool(json.load(answer)["info"]["title"] == "tuner")
-    except (OSError, ValueError, KeyError):
+        with urllib.request.urlopen(f"http://{shown}:{settings.port}/api/v1/session", timeout=10) as answer:
+            return "role" in json.load(answer)
+    except (OSError, ValueError, TypeError):
         return False
 
 
