@@ -22,9 +22,11 @@ depends_on = None
 _EXPERIMENTS = "SELECT id, spec FROM experiment WHERE thinned_at IS NULL AND spec LIKE '%\"constraints\"%'"
 _REPORTS = """
 SELECT e.event_seq, e.time, e.trial_number, k.name, p.value FROM event e
-JOIN metric_point p ON p.segment_id = e.segment_id AND p.report_no = e.report_no
-JOIN metric_key k ON k.id = p.key_id
-WHERE e.experiment_id = :experiment AND e.kind = 'reported' ORDER BY e.event_seq"""
+CROSS JOIN metric_key k
+CROSS JOIN metric_point p
+WHERE e.experiment_id = :experiment AND e.kind = 'reported' AND k.experiment_id = :experiment
+AND p.segment_id = e.segment_id AND p.key_id = k.id AND p.report_no = e.report_no ORDER BY e.event_seq"""
+# (segment_id, key_id, report_no) is the key of metric_point. SQLite keeps the order of CROSS JOINs, so it looks each point up.
 _FORGET = "DELETE FROM best_point WHERE key_id IN (SELECT id FROM metric_key WHERE experiment_id = :experiment)"
 _ADD = """
 INSERT INTO best_point (key_id, event_seq, time, value)

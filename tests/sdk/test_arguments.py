@@ -432,3 +432,9 @@ def test_an_objective_draws_its_own_parameters() -> None:
 )
 def test_one_name_of_an_earlier_experiment_is_enough(warm_start: Any, in_the_spec: Any) -> None:
     assert _earlier(warm_start) == in_the_spec
+
+
+@pytest.mark.parametrize("space", [[1], "x", 3])
+def test_a_space_that_is_no_dict_is_named(space: Any) -> None:
+    with pytest.raises(SpecError, match="space: expected a search space, which is a dict of parameters"):
+        tuner.run(train, space, metric="acc", mode="max")

@@ -244,7 +244,7 @@ class ExperimentLoop:
     async def _handle(self, items: list[_Item]) -> None:
         out = await self._decide(self._fold, items)
         commands = [item.command for item in items if item.command is not None]
-        deletes = [action.info.id for action in out.actions if isinstance(action, DeleteCheckpoint)]
+        deletes = [a.info.id for a in out.actions if isinstance(a, DeleteCheckpoint) and not a.lost]
         pinned: Collection[str] = ()
         if out.log or commands or deletes:
             pinned = await self._commit(self._batch(out, commands, deletes))

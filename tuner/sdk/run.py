@@ -403,8 +403,10 @@ LARGE_SPACE_BYTES = 1_000_000
 """The size in bytes above which a pickled search space gets a warning. A list of so many bytes costs seconds."""
 
 
-def _warn_of_large_space(space: Mapping[str, Any]) -> None:
+def _warn_of_large_space(space: Any) -> None:
     """Warn of constants and choices that are large, such as arrays and models: each start of a trial sends the space."""
+    if not isinstance(space, Mapping):
+        return  # a mistake, which is reported with the others
     sizes = {name: _pickled_bytes(value) for name, value in space.items()}
     size = sum(sizes.values())
     if size <= LARGE_SPACE_BYTES:

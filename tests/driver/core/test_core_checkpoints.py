@@ -49,8 +49,9 @@ def test_one_checkpoint_that_is_gone_from_its_node_leaves_the_others() -> None:
     unreachable = Failure(kind="system", cause="checkpoint_unreachable", message="not now")
     bench.ended(0, "failed", unreachable)
     assert bench.core.trials[0].segments[-1].start_iteration == 3, "what is only out of reach is tried again"
-    bench.ended(0, "failed", replace(LOST, cause="checkpoint_lost"))
+    found = bench.ended(0, "failed", replace(LOST, cause="checkpoint_lost"))
     assert bench.core.trials[0].segments[-1].start_iteration == 2
+    assert [(a.info.step, a.lost) for a in found.actions if isinstance(a, DeleteCheckpoint)] == [(3, True)]
 
 
 def test_old_checkpoints_go_but_never_the_best_the_newest_or_one_that_is_started_from() -> None:

@@ -43,10 +43,14 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCheckpoint:
-    """Delete a checkpoint that nothing refers to; answer with `CheckpointDeleted`."""
+    """Delete a checkpoint that nothing refers to; answer with `CheckpointDeleted`.
+
+    lost: True if it cannot be used any more, so that it is deleted even if a user has pinned it.
+    """
 
     trial: int
     info: CheckpointInfo
+    lost: bool = False
 
 
 Question = Ask | Fit

@@ -64,7 +64,7 @@ INSERT INTO decision (experiment_id, event_seq, time, kind, trial_number, reason
 VALUES (?, ?, ?, ?, ?, ?, 'pending', ?) ON CONFLICT DO NOTHING"""
 # Without the inner query, SQLite would read all earlier decisions of the experiment instead of those of the trial.
 _DELETED = "UPDATE checkpoint SET state = 'deleted' WHERE public_id = ? AND NOT pinned"
-_IS_PINNED = "SELECT 1 FROM checkpoint WHERE public_id = ? AND pinned"
+_PINNED = "SELECT public_id FROM checkpoint WHERE pinned AND public_id IN ({})"
 _SUPERSEDED = """
 UPDATE decision SET state = 'superseded' WHERE experiment_id = ? AND state = 'pending' AND event_seq IN (
   SELECT d.event_seq FROM decision d WHERE d.experiment_id = ? AND d.trial_number = ? AND d.event_seq < ?)"""
@@ -199,7 +199,11 @@ class Writer:
             self._refuse(cursor, batch)
         if not batch.deletes:
             return ()
-        return {name for name in batch.deletes if cursor.rows(_IS_PINNED, (name,))}
+        pinned: set[str] = set()
+        for at in range(0, len(batch.deletes), 500):  # a statement takes a limited number of parameters
+            some = tuple(batch.deletes[at : at + 500])
+            pinned.update(name for (name,) in cursor.rows(_PINNED.format(", ".join("?" * len(some))), some))
+        return pinned
 
     def _refuse(self, cursor: Cursor, batch: Batch) -> NoReturn:
         found = cursor.rows("SELECT driver_epoch, last_event_seq FROM experiment WHERE id = ?", (self.experiment,))

@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from tuner.errors import CheckpointLost, CheckpointUnreachable
+from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.storage import place
 from tuner.trials.messages.tasks import on_node
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _DELETE_S = 60.0
 _PART = 32 << 20  # bytes of a file that are sent as one object
 _WINDOW = 2  # parts that are sent at the same time; each is read by a separate process, while that node also trains
+_FIND_S = 120.0  # seconds that a node may take to say whether it has a checkpoint
 _RETRIES = 3  # retries of a read whose process is killed, for example for lack of memory
 
 
@@ -107,11 +108,13 @@ def _find(uri: str, node: str, living: Mapping[str, bool]) -> tuple[str, bytes, 
     silent: Exception | None = None
     for other, reference in asked.items():
         try:
-            content, marker = ray.get(reference)
-        except ray.exceptions.RayTaskError:
-            continue  # the path begins with a variable that is not set on that node
+            content, marker = ray.get(reference, timeout=_FIND_S)
         except ray.exceptions.RayError as error:
-            silent = error
+            cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
+            if not isinstance(
+                cause, CheckpointError
+            ):  # else the path begins with a variable that is not set on that node
+                silent = error
             continue
         if content is not None and marker is not None:
             return other, content, marker

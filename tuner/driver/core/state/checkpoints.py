@@ -48,6 +48,7 @@ class CheckpointLedger:
         self._kept: dict[str, int] = {}  # checkpoint -> number of enqueued trials that start from it
         self._by_users: dict[str, None] = {}  # checkpoints that users have pinned
         self.deleting: dict[str, Deletion] = {}  # deletions that are decided but not yet confirmed
+        self.lost: set[str] = set()  # those of them that cannot be used any more, even if a user has pinned them
         self._decided: list[Deletion] = []  # deletions decided since the last call of `take_decided`
 
     def take_decided(self) -> list[Deletion]:
@@ -170,6 +171,7 @@ class CheckpointLedger:
         if (found := self.late.pop(checkpoint, None)) is not None:
             number, _, info = found
             self._trials[number].checkpoints.pop(checkpoint, None)
+            self.lost.add(checkpoint)
             self.deleting[checkpoint] = number, info
             self._decided.append((number, info))
 
@@ -195,6 +197,7 @@ class CheckpointLedger:
             self.upload_failed(info.id)
         for name, (number, kept) in self._unfinished.items() if died else ():
             if name not in self.deleting:
+                self.lost.add(name)
                 self.deleting[name] = number, kept.info
                 self._decided.append((number, kept.info))
         if died:
@@ -230,6 +233,7 @@ class CheckpointLedger:
         for name in names:
             if (owner := self._owner.get(name)) is not None:
                 trial = self._trials[owner]
+                self.lost.add(name)
                 self._delete(trial, [trial.checkpoints[name]])
                 self._choose_start(trial)
 
@@ -240,6 +244,7 @@ class CheckpointLedger:
     def deleted(self, trial: Trial, checkpoint: str) -> None:
         """Record that the files of a checkpoint were deleted."""
         self.deleting.pop(checkpoint, None)
+        self.lost.discard(checkpoint)
         if trial.holds_resources:
             self._gone.setdefault(trial.number, {})[checkpoint] = None
         if checkpoint in trial.checkpoints:  # an earlier version of tuner, with other rules, decided the deletion

@@ -184,7 +184,7 @@ class State:
             ending.settle(self)
         for number, info in self.checkpoints.take_decided():
             self.touch(number)
-            self.act(DeleteCheckpoint(number, info))
+            self.act(DeleteCheckpoint(number, info, lost=info.id in self.checkpoints.lost))
         return facts
 
     def _record(self, facts: Sequence[Fact]) -> None:

@@ -30,13 +30,13 @@ def sweep_checkpoints(store: Store, driven: Driven) -> None:
 def sweep_after(store: Store, driven: Driven) -> None:
     """Delete what segments of an experiment that has ended have left of checkpoints that were not saved.
 
-    In remote storage, which is slow to list, this is done only if a segment has failed.
+    This is done only if a segment has failed or was lost, because large storages are slow to list.
     """
     where = _place(driven)
     if where is None or driven.record.spec.executor == "agents":  # an agent may be writing a checkpoint now
         return
     failed = (SegmentState.FAILED, SegmentState.LOST)
-    if where.local or any(one.state in failed for trial in driven.core.trials for one in trial.segments):
+    if any(one.state in failed for trial in driven.core.trials for one in trial.segments):
         sweep_checkpoints(store, driven)
 
 

@@ -132,7 +132,7 @@ class GroupBuilder:
             several = launch.scaling.num_workers > 1
             hellos = asyncio.gather(*(_get(actor.hello.remote(several)) for actor in group.actors))
             if not await self._until_placed(launch, group, hellos, waiting, avoided):
-                hellos.add_done_callback(_ignore)
+                hellos.add_done_callback(ignore)
                 self.end_soon(group)
                 return None
             placed.set()
@@ -140,7 +140,7 @@ class GroupBuilder:
             if (cut := await self._cut_while_starting(group, hellos)) is not None:
                 placed.clear()  # the next attempt waits for its resources again
                 self.cut.add(cut)
-                hellos.add_done_callback(_ignore)
+                hellos.add_done_callback(ignore)
                 self.end_soon(group)
                 return None
             try:
@@ -156,7 +156,7 @@ class GroupBuilder:
             return group
         except BaseException:
             if hellos is not None:  # the actors are about to be ended: ignore their errors
-                hellos.add_done_callback(_ignore)
+                hellos.add_done_callback(ignore)
             self.end_soon(group)
             raise
 
@@ -455,7 +455,7 @@ def _last_line(error: BaseException) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _ignore(done: asyncio.Future[Any]) -> None:
+def ignore(done: asyncio.Future[Any]) -> None:
     """Ignore the error of a future whose result is not needed any more."""
     if not done.cancelled():
         done.exception()

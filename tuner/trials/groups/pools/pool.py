@@ -28,7 +28,7 @@ from tuner.trials.groups.pools.admission import (
     ordinary,
     used_elsewhere,
 )
-from tuner.trials.groups.pools.builder import PATIENCE_S, GroupBuilder
+from tuner.trials.groups.pools.builder import PATIENCE_S, GroupBuilder, ignore
 from tuner.trials.groups.pools.group import Group, Key, group_key
 from tuner.trials.groups.pools.warm import WarmGroups
 from tuner.trials.messages.launch import Launch
@@ -237,8 +237,9 @@ class Pool:
         """End all groups, and wait until they have ended."""
         self._closed = True
         self._idle_all()
-        if self._looking is not None:
-            self._looking.cancel()
+        for task in (self._looking, self._reading):
+            if task is not None:
+                task.cancel()
         while self._warm.idle:
             self._builder.end_soon(self._warm.take(self._warm.idle[-1]))
         await self._builder.close()
@@ -410,7 +411,7 @@ class Pool:
         if time.monotonic() - self._nodes_read_at >= _LOOK_S and (self._reading is None or self._reading.done()):
             self._nodes_read_at = time.monotonic()
             self._reading = asyncio.ensure_future(self._set_nodes())
-            self._builder.track(self._reading)
+            self._reading.add_done_callback(ignore)
         if self._reading is not None and (not self._admission.knows_nodes or self._looking is asyncio.current_task()):
             await asyncio.shield(self._reading)
 

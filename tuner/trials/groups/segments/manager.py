@@ -279,6 +279,7 @@ class GroupManager:
         self._uploads.abandon(None, "the driver is shutting down")
         while self._running:
             await asyncio.sleep(0.01)
+        await self._pool.rest(keep=False)
         await self.settle()
         await self._pool.close()
 
@@ -418,12 +419,15 @@ class GroupManager:
         """Delete what a segment has left of checkpoints that were not saved. gone: done once its processes have ended."""
         await asyncio.wait({gone})
         launch = running.launch
-        for node in {file.node for file in running.log_files}:
+
+        async def clear_on(node: str) -> None:
             work = self._pool.on_node(node, clear, launch.storage, launch.trial_number, launch.segment_id)
             try:
                 await asyncio.wait_for(work, _CLEAR_S)
             except Exception as error:  # it is deleted when the trial or its experiment goes on
                 log.info("node %s may have parts of checkpoints of %s: %s", node[:8], launch.segment_id, error)
+
+        await asyncio.gather(*map(clear_on, {file.node for file in running.log_files}))
 
     def _start(self, group: Group, launch: Launch) -> tuple[list[Any], list[Any]]:
         """Ask all ranks to prepare and then to train. Return the pending answers to both requests, as two lists by rank."""
