@@ -54,8 +54,8 @@ def test_torch_and_lightning_can_be_imported_as_modules() -> None:
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_an_older_python_is_told_what_is_needed(tmp_path: Path) -> None:
-    """From a checkout, nothing but tuner itself can say so: pip is not asked."""
+def test_an_older_python_is_told_what_is_needed() -> None:
+    """Import tuner as from a checkout, where pip has not checked the version of Python."""
     code = "import sys; sys.hexversion = 0x030A0DF0; import tuner"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1].startswith(
