@@ -345,3 +345,8 @@ def test_a_search_without_a_service_is_continued_and_its_trial_retried(
     wrong = CliRunner().invoke(app, ["stop", "failing"])
     assert "also give the number" in str(wrong.exception)
     assert CliRunner().invoke(app, ["resume", "failing"]).exception is not None  # nobody has asked for more
+
+
+def test_options_after_a_function_are_refused_with_the_order() -> None:
+    with pytest.raises(SpecError, match=r"Options of tuner, such as --param, come before task\.py:train"):
+        run_target("task.py:train", ["--param", "lr=1"], [], None, {})
