@@ -6,7 +6,7 @@ import { api } from "../../api/client";
 import type { Experiment, Failure, Segment, Trial, TrialWithSegments } from "../../api/types";
 import { trialCall } from "../../charts/copies";
 import { chosenAcross, type Across } from "../../curves/across";
-import { bytes, config, duration, elapsed, metric, moment, param, readable } from "../../format";
+import { bytes, config, counted, duration, elapsed, metric, moment, param, readable, title } from "../../format";
 import { hasEnded } from "../../live/states";
 import { keys } from "../../live/useExperiment";
 import type { Address } from "../../pages/useAddress";
@@ -192,14 +192,16 @@ function Overview({ trial, experiment, across, rank, of, address }: OverviewProp
       <Facts
         items={[
           [
-            `Best ${experiment.metric}`,
+            title(counted(experiment)),
             <>
               <b>{metric(trial.best_value)}</b>
               {trial.best_iteration !== null && ` at iteration ${trial.best_iteration}`}
               {rank !== undefined && `, rank ${rank} of ${of}`}
             </>,
           ],
-          ...Object.entries(trial.last).map(([name, value]): [string, string] => [`Last ${name}`, metric(value)]),
+          ...Object.entries(trial.last)
+            .filter(([name]) => experiment.scope === "all" || name !== experiment.metric)
+            .map(([name, value]): [string, string] => [`Last ${name}`, metric(value)]),
           ...(trial.feasible === null
             ? []
             : [["Within the constraints", trial.feasible ? "yes" : "no"] as [string, string]]),
