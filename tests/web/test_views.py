@@ -408,7 +408,7 @@ def test_with_scope_last_the_last_value_of_a_trial_counts_wherever_it_is_shown(
     near = httpx.get(f"{service.url}/api/v1/trials/{trials[0]['id']}/neighbours").json()["items"]
     assert {one["best_value"] for one in near} <= {trial["best_value"] for trial in trials}
     said = subprocess.run(
-        [sys.executable, "-m", "tuner", "experiments", "best", search.public_id, "--url", service.url, "--json"],
+        [sys.executable, "-m", "tuner", "--address", service.url, "best", search.public_id],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert json.loads(said.stdout)["value"] == best.last_value

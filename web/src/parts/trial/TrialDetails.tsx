@@ -85,7 +85,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
         <Tabs.Panel value="logs">{tab === "logs" && <Logs trial={trial} address={address} />}</Tabs.Panel>
         <Tabs.Panel value="usage">
           {tab === "usage" && <Usage trial={trial} />}
-          {tab === "usage" && <DataSets trial={trial} />}
+          {tab === "usage" && <DataSets trial={trial} source={experiment.source} />}
         </Tabs.Panel>
         <Tabs.Panel value="profile">
           {tab === "profile" && (
