@@ -99,7 +99,7 @@ class Deletions:
         self._sending: dict[str, asyncio.Task[None]] = {}
 
     async def delete(self, uri: str, node: str) -> None:
-        """Delete a checkpoint from the disk of a node. If Ray does not have the node now, delete it from every disk; see `fetch`."""
+        """Delete a checkpoint from the disk of a node, or from every disk if Ray does not have the node now; see `fetch`."""
         done = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(node, []).append((uri, done))
         if node not in self._sending:

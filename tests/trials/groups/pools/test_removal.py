@@ -10,9 +10,7 @@ from tuner.trials.groups.pools import removal
 pytestmark = pytest.mark.ray
 
 
-def test_a_placement_group_is_not_removed_while_ray_places_it(
-    local_ray: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_placement_group_is_not_removed_while_ray_places_it(local_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray may lose the CPU of such a group."""
     states: list[str] = []
 
