@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Mode = Literal["min", "max"]
-Scope = Literal["all", "last"]
-"""Which value of a trial counts wherever trials are ranked and shown: that of its best report, or of its last one."""
+Scope = Literal[
+    "all", "last"
+]  # which value of a trial counts wherever trials are ranked and shown: its best, or its last
 SPEC_VERSION = 1
 DEFAULT_PROJECT = "default"
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters, because terminals would obey them
