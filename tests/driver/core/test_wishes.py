@@ -144,7 +144,24 @@ def test_a_deletion_that_a_pin_has_prevented_is_decided_again_when_the_checkpoin
     first = next(iter(bench.core.trials[0].checkpoints))
     assert deletions(bench.reported(0, loss=0.05, checkpoint=True)) == [first]
     assert not deletions(bench.feed(e.Pinned(time=bench.tick(), checkpoint=first, pinned=True)))
+    assert first in bench.core.trials[0].checkpoints
+    assert first in bench.successor().core.trials[0].checkpoints
     assert deletions(bench.feed(e.Pinned(time=bench.tick(), checkpoint=first, pinned=False))) == [first]
+
+
+def test_a_checkpoint_that_a_pin_has_saved_from_its_deletion_can_be_forked() -> None:
+    policy = {"interval_s": None, "keep_last": 1, "keep_best": 0}
+    bench = Bench(num_samples=1, limits={"max_concurrent_trials": 1}, checkpoint=policy)
+    bench.started(0)
+    bench.reported(0, loss=0.1, checkpoint=True)
+    first = next(iter(bench.core.trials[0].checkpoints))
+    assert deletions(bench.reported(0, loss=0.05, checkpoint=True)) == [first]
+    bench.feed(e.Pinned(time=bench.tick(), checkpoint=first, pinned=True))
+    enqueued(bench, {"params": {"x": 0.25}, "checkpoint": first, "parent": 0})
+    to_the_end(bench, 2)
+    forked = bench.core.trials[1].segments[0]
+    assert (forked.cause, forked.start_iteration) == ("fork", 1)
+    assert bench.successor().states == bench.states
 
 
 def test_a_proposal_that_arrives_after_users_have_asked_for_trials_is_made_again_later() -> None:

@@ -53,7 +53,7 @@ class Service:
 
     def delete(self, record: ExperimentRecord) -> None:
         delete_experiment(
-            self.store, record.public_id, storage=self.settings.storage, logs=self.settings.home / "logs", force=True
+            self.store, record.public_id, storage=self.settings.storage, home=self.settings.home, force=True
         )
 
     def age(self) -> None:

@@ -227,14 +227,14 @@ def test_deleting_leaves_nothing_behind(store: Store, tmp_path: Path, monkeypatc
     monkeypatch.setattr(tables_of, "AT_ONCE", 1)
     kept, gone = ended(store), ended(store)
     for name in (kept.public_id, gone.public_id):
-        for folder in ("checkpoints", "logs"):
+        for folder in ("checkpoints", "logs", "callbacks"):
             (tmp_path / folder / name / "seg").mkdir(parents=True)
             (tmp_path / folder / name / "seg" / "file").write_text("x")
     before = counted(store)
-    delete_experiment(store, gone.public_id, storage=str(tmp_path / "checkpoints"), logs=tmp_path / "logs")
+    delete_experiment(store, gone.public_id, storage=str(tmp_path / "checkpoints"), home=tmp_path)
     with pytest.raises(NotFound):
         store.experiments.get(gone.public_id)
-    assert [path.parent.name for path in tmp_path.glob("*/exp_*/seg")] == [kept.public_id] * 2
+    assert [path.parent.name for path in tmp_path.glob("*/exp_*/seg")] == [kept.public_id] * 3
     assert counted(store) == {table: count / 2 for table, count in before.items()}
     assert len(store.trials.page(kept.id).items) == 2
 
@@ -243,7 +243,7 @@ def test_a_deletion_that_was_interrupted_can_be_repeated_at_once(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = ended(sqlite_store)
-    places: dict[str, Any] = {"storage": str(tmp_path), "logs": tmp_path, "wait_s": 0.0}
+    places: dict[str, Any] = {"storage": str(tmp_path), "home": tmp_path, "wait_s": 0.0}
     with monkeypatch.context() as patch:
 
         def remove(self: Place) -> None:
@@ -276,7 +276,7 @@ def test_every_table_with_rows_of_an_experiment_is_known_to_the_deletion() -> No
 
 def test_a_running_experiment_is_deleted_only_by_force(sqlite_store: Store, tmp_path: Path) -> None:
     made, epoch, _ = begin(sqlite_store)
-    places: dict[str, Any] = {"storage": str(tmp_path), "logs": tmp_path}
+    places: dict[str, Any] = {"storage": str(tmp_path), "home": tmp_path}
     with pytest.raises(Conflict, match="is running; end it before you delete it, or force the deletion"):
         delete_experiment(sqlite_store, made.public_id, **places)
     sqlite_store.drivers.renew(made.id, epoch, 60.0, time.time())

@@ -12,6 +12,7 @@ CRASH = "The actor is dead because its worker process has died. Worker unexpecte
 
 
 SIGTERM_STACK = 'epoch 2\nStack (most recent call first):\n  File "worker.py", line 7 in main_loop'
+FRAMES = '\n  File "model.py", line 7 in forward' * 100
 
 
 class Preempted(Exception):
@@ -23,18 +24,26 @@ class Preempted(Exception):
     [
         (Exception(CRASH), Findings(), "user", "signal", "left no trace, most likely SIGKILL"),
         (Exception(CRASH), Findings(oom_kills=6), "user", "oom", "killed by the kernel because memory ran out"),
-        (Exception(CRASH), Findings(log_tail=SIGTERM_STACK), "user", "signal", "the process was killed by SIGTERM"),
-        (Exception(CRASH), Findings(log_tail=f"{SIGTERM_STACK}\nepoch 3"), "user", "signal", "most likely SIGKILL"),
+        (Exception(CRASH), Findings(log_end=SIGTERM_STACK), "user", "signal", "the process was killed by SIGTERM"),
+        (Exception(CRASH), Findings(log_end=f"{SIGTERM_STACK}\nepoch 3"), "user", "signal", "most likely SIGKILL"),
+        (Exception(CRASH), Findings(log_end=SIGTERM_STACK + FRAMES), "user", "signal", "killed by SIGTERM"),
         (
             Exception(CRASH),
-            Findings(log_tail="x\nFatal Python error: Segmentation fault\n\nThread"),
+            Findings(log_end=f"Fatal Python error: Aborted\n\nThread{FRAMES}\n\nThread{FRAMES}"),
+            "user",
+            "signal",
+            "SIGABRT",
+        ),
+        (
+            Exception(CRASH),
+            Findings(log_end="x\nFatal Python error: Segmentation fault\n\nThread"),
             "user",
             "signal",
             "SIGSEGV",
         ),
         (
             Exception(CRASH),
-            Findings(log_tail="tuner: os._exit(-1) was called"),
+            Findings(log_end="tuner: os._exit(-1) was called"),
             "user",
             "exit",
             "the process called os._exit(-1)",
@@ -84,7 +93,7 @@ def test_why_a_process_died(error: Exception, found: Findings, kind: str, cause:
 def test_a_process_that_leaves_no_traceback_leaves_its_last_lines_instead() -> None:
     """`result.trials[i].traceback` shows which rank failed, with which exit code, and what it printed last."""
     printed = [*(f"step {n}" for n in range(40)), "  in train", "tuner: os._exit(3) was called"]
-    failure = from_death(Exception(CRASH), PLACE, 5, Findings(log_tail="\n".join(printed)))
+    failure = from_death(Exception(CRASH), PLACE, 5, Findings(log_end="\n".join(printed)))
     head, *lines = failure.traceback.splitlines()
     assert head == (
         "no traceback: rank 3 (process 4242 on gpu-7) raised nothing, the process called os._exit(3); "

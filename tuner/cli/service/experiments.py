@@ -76,7 +76,7 @@ def delete(settings: Settings, experiment: str, force: bool) -> str:
         with Store.open(settings.database_url) as store:
             store.migrate()
             found = id_of(store, experiment)
-            delete_experiment(store, found, storage=settings.storage, logs=settings.home / "logs", force=force)
+            delete_experiment(store, found, storage=settings.storage, home=settings.home, force=force)
     else:
         with connected(settings, settings.address) as client:
             handle = client.experiment(experiment)

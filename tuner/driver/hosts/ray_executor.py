@@ -40,6 +40,7 @@ class RayExecutor:
             -math.inf if not node_types else math.inf
         )  # when Ray is asked for the types, as a monotonic time
         self._pool: Pool | None = None
+        self._deletions = transfer.Deletions()
 
     @property
     def node(self) -> str:
@@ -113,4 +114,4 @@ class RayExecutor:
         if info.node in (None, self.node) or await asyncio.to_thread(checkpoints.is_here, info.uri):
             await asyncio.to_thread(checkpoints.delete, info.uri)
         else:
-            await transfer.delete(info.uri, info.node)
+            await self._deletions.delete(info.uri, info.node)

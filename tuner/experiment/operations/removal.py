@@ -29,7 +29,7 @@ def delete_experiment(
     experiment: str,
     *,
     storage: str,
-    logs: Path,
+    home: Path,
     force: bool = False,
     revision: int | None = None,
     poke: Callable[[], None] = lambda: None,
@@ -43,7 +43,7 @@ def delete_experiment(
         store: the database.
         experiment: the public id of the experiment.
         storage: where checkpoints are stored, unless the spec says otherwise.
-        logs: the folder with the logs of all experiments.
+        home: the folder with the logs of all experiments, and with what callbacks of scripts have read.
         force: True to kill the experiment first if it has not ended.
         revision: if given, the experiment is deleted only if it is at this revision.
         poke: a function that wakes the driver after a command.
@@ -69,7 +69,8 @@ def delete_experiment(
         time.sleep(LOOK_S)
     store.experiments.seize(record.id)
     _remove_checkpoints(join(record.spec.checkpoint.storage or storage, experiment), experiment)
-    shutil.rmtree(logs / experiment, ignore_errors=True)
+    for kind in ("logs", "callbacks"):
+        shutil.rmtree(home / kind / experiment, ignore_errors=True)
     with contextlib.suppress(NotFound):  # another call was faster
         store.experiments.remove(record.id)
     try:

@@ -10,8 +10,9 @@ import asyncio
 import logging
 import os
 import shutil
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from tuner.trials.messages.tasks import on_node
 
 log = logging.getLogger(__name__)
 
-_DELETE_S = 60.0
+_DELETE_S = 60.0  # seconds for which a node may be silent; each checkpoint may take one second more
 _PART = 32 << 20  # bytes of a file that are sent as one object
 _WINDOW = 2  # parts that are sent at the same time; each is read by a separate process, while that node also trains
-_FIND_S = 120.0  # seconds that a node may take to say whether it has a checkpoint
+_FIND_S = 120.0  # seconds that all nodes together may take to say whether they have a checkpoint
 _RETRIES = 3  # retries of a read whose process is killed, for example for lack of memory
 
 
@@ -41,6 +42,15 @@ def read_part(path: str, offset: int, length: int) -> Any:
 def read_small(uris: Iterable[str]) -> list[bytes | None]:
     """Return the content of these small files. Call this on the node that has them."""
     return [place(uri).read() for uri in uris]
+
+
+def delete_all(uris: Iterable[str]) -> None:
+    """Delete these checkpoints. Call this on the node that has them."""
+    for uri in uris:
+        try:
+            checkpoints.delete(uri)
+        except (CheckpointError, OSError) as error:
+            log.info("the checkpoint at %s could not be deleted: %s", uri, error)
 
 
 def local_path(uri: str) -> str:
@@ -78,18 +88,52 @@ def bring(path: str, node: str, files: Mapping[str, tuple[int, str]], target: st
     _ask(path, node, shutil.rmtree, path, True)
 
 
-async def delete(uri: str, node: str) -> None:
-    """Delete a checkpoint from the disk of a node. If Ray does not have the node now, delete it from every disk; see `fetch`."""
+class Deletions:
+    """Deletes checkpoints from the disks of other nodes.
+
+    What is requested while a node is deleting is sent to it together, as one task: the loss of a disk deletes thousands.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[tuple[str, asyncio.Future[None]]]] = {}  # node -> URIs that are not sent yet
+        self._sending: dict[str, asyncio.Task[None]] = {}
+
+    async def delete(self, uri: str, node: str) -> None:
+        """Delete a checkpoint from the disk of a node, or from every disk if Ray does not have the node now; see `fetch`."""
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(node, []).append((uri, done))
+        if node not in self._sending:
+            self._sending[node] = asyncio.create_task(self._send(node))
+        await done
+
+    async def _send(self, node: str) -> None:
+        try:
+            while batch := self._waiting.pop(node, []):
+                error: Exception | None = None
+                try:
+                    await _delete_everywhere([uri for uri, _ in batch], node)
+                except Exception as raised:
+                    error = raised
+                for _, done in batch:
+                    if not done.done() and error is None:
+                        done.set_result(None)
+                    elif not done.done() and error is not None:
+                        done.set_exception(error)
+        finally:
+            del self._sending[node]
+
+
+async def _delete_everywhere(uris: Sequence[str], node: str) -> None:
     living = await asyncio.to_thread(known_nodes)
     nodes = [node] if living.get(node, False) else [other for other, lives in living.items() if lives]
-    await asyncio.gather(*(_delete(uri, each) for each in nodes))
+    await asyncio.gather(*(_delete(uris, each) for each in nodes))
 
 
-async def _delete(uri: str, node: str) -> None:
+async def _delete(uris: Sequence[str], node: str) -> None:
     try:
-        await asyncio.wait_for(_answer(on_node(node, checkpoints.delete, uri)), _DELETE_S)
+        await asyncio.wait_for(_answer(on_node(node, delete_all, uris)), _DELETE_S + len(uris))
     except (ray.exceptions.RayError, TimeoutError) as error:
-        log.info("the checkpoint at %s could not be deleted on node %s: %s", uri, node[:8], error)
+        log.info("%d checkpoints could not be deleted on node %s (%s, ...): %s", len(uris), node[:8], uris[0], error)
 
 
 async def _answer(reference: Any) -> None:
@@ -104,20 +148,23 @@ def known_nodes() -> dict[str, bool]:
 def _find(uri: str, node: str, living: Mapping[str, bool]) -> tuple[str, bytes, bytes]:
     """Return the living node that has a checkpoint, and the content of the manifest and the marker."""
     paths = checkpoints.manifest_and_marker(uri)
-    asked = {other: on_node(other, read_small, paths, retries=_RETRIES) for other, lives in living.items() if lives}
-    silent: Exception | None = None
-    for other, reference in asked.items():
+    asked = {on_node(other, read_small, paths, retries=_RETRIES): other for other, lives in living.items() if lives}
+    silent: str | None = None
+    waiting, until = list(asked), time.monotonic() + _FIND_S
+    while waiting:
+        answered, waiting = ray.wait(waiting, timeout=max(0.0, until - time.monotonic()))
+        if not answered:
+            silent = f"no answer from {len(waiting)} of {len(asked)} nodes within {_FIND_S:g} s"
+            break
         try:
-            content, marker = ray.get(reference, timeout=_FIND_S)
+            content, marker = ray.get(answered[0])
         except ray.exceptions.RayError as error:
             cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
-            if not isinstance(
-                cause, CheckpointError
-            ):  # else the path begins with a variable that is not set on that node
-                silent = error
+            # a CheckpointError: the path begins with a variable that is not set on that node
+            silent = silent if isinstance(cause, CheckpointError) else str(error)
             continue
         if content is not None and marker is not None:
-            return other, content, marker
+            return asked[answered[0]], content, marker
     if silent is not None:
         raise CheckpointUnreachable(f"a node that may have the checkpoint at {uri} cannot be reached: {silent}")
     if node in living:

@@ -11,6 +11,7 @@ from tuner.domain.segments import Failure, FailureKind
 from tuner.trials.messages.launch import Placed
 from tuner.trials.messages.lost import RankLost
 from tuner.trials.messages.protocol import RankError, RankResult
+from tuner.trials.runtime.segment import TAIL
 from tuner.trials.runtime.sending.logs import EXIT_NOTE, SIGTERM_NOTE
 from tuner.trials.training import oom
 
@@ -31,9 +32,14 @@ _NOT_THE_USERS = ("checkpoint_lost", "disk_lost", "checkpoint_unreachable", "dri
 class Findings:
     """Evidence about a dead rank, collected on its node: the end of its log and the node's count of OOM kills."""
 
-    log_tail: str = ""
+    log_end: str = ""  # long enough for the stacks of several threads, of at most 100 frames each
     oom_kills: int = 0  # the number of OOM kills on the node so far
     node_alive: bool = True
+
+    @property
+    def log_tail(self) -> str:
+        """The last lines of the log, to show to users."""
+        return "\n".join(self.log_end.split("\n")[-TAIL:])
 
 
 def from_error(error: RankError, place: Placed) -> Failure:
@@ -113,7 +119,7 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
         return "user", "oom", "killed by Ray because its node was running out of memory"
     if exited := re.search(rf"{re.escape(EXIT_NOTE)}\((-?\d+)\) was called", found.log_tail):
         return "user", "exit", f"the process called os._exit({exited[1]})"
-    if fatal := re.search(r"^Fatal Python error: (.+)$", found.log_tail, re.MULTILINE):
+    if fatal := re.search(r"^Fatal Python error: (.+)$", found.log_end, re.MULTILINE):
         number = _FATAL.get(fatal[1].strip())
         name = f"{number.name} ({fatal[1].strip()})" if number else fatal[1].strip()
         return "user", "signal", f"the process was killed by {name}"
@@ -127,7 +133,7 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
         if error.status >= 0:
             return "user", "exit", f"the process ended with exit code {error.status}"
         return "user", "signal", f"the process was killed by {_signal_name(-error.status)}"
-    if SIGTERM_NOTE.search(found.log_tail):
+    if SIGTERM_NOTE.search(found.log_end):
         return "user", "signal", "the process was killed by SIGTERM"
     if "unexpectedly exits" in lower or "worker process has died" in lower:
         return "user", "signal", "the process was killed by a signal that left no trace, most likely SIGKILL"

@@ -19,11 +19,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 import ray
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tuner.domain.experiment import Scaling
 from tuner.errors import PlacementError, TrialError
+from tuner.trials.groups.pools import removal
 from tuner.trials.groups.pools.placement import assign_ranks, lacking
 from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
 from tuner.trials.runtime import rendezvous
@@ -169,7 +170,7 @@ class Workers:
             ]
             workers = ray.get([actor.hello.remote() for actor in actors])
         except BaseException:
-            remove_placement_group(self._placement)
+            removal.remove(self._placement)
             raise
         order, self.assignments = assign_ranks(workers, scaling)
         self.workers = [workers[index] for index in order]
@@ -230,7 +231,7 @@ class Workers:
         with contextlib.suppress(Exception):  # the Ray cluster may be gone
             for actor in self._actors:
                 ray.kill(actor)
-            remove_placement_group(self._placement)
+            removal.remove(self._placement)
 
     def _located(self, rank: int, error: BaseException) -> BaseException:
         worker = self.workers[rank]

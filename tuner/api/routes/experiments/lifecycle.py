@@ -212,7 +212,7 @@ async def delete(
             here.store,
             plain_text(experiment_id),
             storage=here.settings.storage,
-            logs=here.settings.home / "logs",
+            home=here.settings.home,
             force=force,
             revision=revision_of(if_match),
             poke=here.poke,

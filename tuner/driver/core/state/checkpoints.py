@@ -48,6 +48,7 @@ class CheckpointLedger:
         self._kept: dict[str, int] = {}  # checkpoint -> number of enqueued trials that start from it
         self._by_users: dict[str, None] = {}  # checkpoints that users have pinned
         self.deleting: dict[str, Deletion] = {}  # deletions that are decided but not yet confirmed
+        self._spare: dict[str, KeptCheckpoint] = {}  # those of them that can be used until their files are deleted
         self.lost: set[str] = set()  # those of them that cannot be used any more, even if a user has pinned them
         self._decided: list[Deletion] = []  # deletions decided since the last call of `take_decided`
 
@@ -70,13 +71,21 @@ class CheckpointLedger:
         return None if owner is None else self._trials[owner].checkpoints.get(checkpoint)
 
     def pin(self, checkpoint: str, pinned: bool) -> None:
-        """Record that a user has pinned or unpinned this checkpoint."""
+        """Record that a user has pinned or unpinned this checkpoint.
+
+        A pin is accepted only before the deletion is committed. If the deletion is decided already, the pin undoes it.
+        """
         if pinned and checkpoint not in self._by_users:
             self._by_users[checkpoint] = None
             self.want(checkpoint, 1)
+            if (kept := self._spare.pop(checkpoint, None)) is not None:
+                owner, _ = self.deleting.pop(checkpoint)
+                self._trials[owner].checkpoints[checkpoint] = kept
+                self._owner[checkpoint] = owner
+                self._choose_start(self._trials[owner])
         elif not pinned and checkpoint in self._by_users:
             del self._by_users[checkpoint]
-            if checkpoint in self.deleting:  # its deletion had been decided before the pin was known, and was left out
+            if checkpoint in self.deleting:  # the pin could not undo its deletion, and kept only the files
                 self._decided.append(self.deleting[checkpoint])
             self.want(checkpoint, -1)
 
@@ -244,6 +253,7 @@ class CheckpointLedger:
     def deleted(self, trial: Trial, checkpoint: str) -> None:
         """Record that the files of a checkpoint were deleted."""
         self.deleting.pop(checkpoint, None)
+        self._spare.pop(checkpoint, None)
         self.lost.discard(checkpoint)
         if trial.holds_resources:
             self._gone.setdefault(trial.number, {})[checkpoint] = None
@@ -280,7 +290,9 @@ class CheckpointLedger:
         found = superfluous(self._usable(trial), self._policy, self._objective, needed)
         if found:
             pinned = set(self._pinned())
-            self._delete(trial, [kept for kept in found if kept.info.id not in pinned])
+            found = [kept for kept in found if kept.info.id not in pinned]
+            self._delete(trial, found)
+            self._spare.update((kept.info.id, kept) for kept in found)
 
     def _delete(self, trial: Trial, kept: Iterable[KeptCheckpoint]) -> None:
         for info in [k.info for k in kept]:

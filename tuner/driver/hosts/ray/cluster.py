@@ -14,7 +14,7 @@ from typing import Any
 import ray
 import ray.util
 from ray import PlacementGroupID
-from ray.util.placement_group import PlacementGroup, remove_placement_group
+from ray.util.placement_group import PlacementGroup
 
 from tuner.domain.experiment import Scaling
 from tuner.driver.hosts.ray import tokens
@@ -26,6 +26,7 @@ from tuner.settings import Settings
 from tuner.trials.compat.ray_compat import this_machine
 from tuner.trials.groups.cluster.growth import NodeType, may_join
 from tuner.trials.groups.cluster.ray_nodes import live_nodes
+from tuner.trials.groups.pools import removal
 from tuner.trials.groups.pools.placement import unmet
 
 log = logging.getLogger(__name__)
@@ -137,7 +138,7 @@ def remove_orphans() -> int:
     for key, group in ray.util.placement_group_table().items():
         owner = group["name"].rpartition("/")[0]
         if owner.startswith(HOST_PREFIX) and owner not in living and group["state"] != "REMOVED":
-            remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(key))))
+            removal.remove(PlacementGroup(PlacementGroupID(bytes.fromhex(key))))
             removed += 1
     return removed
 

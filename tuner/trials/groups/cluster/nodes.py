@@ -21,7 +21,7 @@ _POLL_S = 0.02
 
 
 def inspect(log_path: str) -> Findings:
-    return Findings(log_tail=logs.tail(log_path, 50), oom_kills=oom_kills())
+    return Findings(log_end=logs.tail(log_path, 1000), oom_kills=oom_kills())
 
 
 def reap(pids: Sequence[int]) -> list[int]:

@@ -31,6 +31,7 @@ from tuner.trials.groups.cluster.node_names import node_names
 from tuner.trials.groups.cluster.ray_nodes import leaving_nodes, live_nodes
 from tuner.trials.groups.pools.group import Group, Key, demand, room_key
 from tuner.trials.groups.pools.placement import assign_ranks, lacking
+from tuner.trials.groups.pools.removal import LOOK_S, PLACED_WITHIN_S, is_being_placed
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.lost import LostAtStart, NoRoom
 from tuner.trials.messages.protocol import WorkerMetadata
@@ -50,10 +51,6 @@ _HANDED_ON_S = 0.25
 
 After the removal of a placement group, Ray takes most of a second to place another one.
 """
-_BEING_PLACED = ("QUEUED", "SCHEDULING_STARTED")
-"""The states of a placement group to which Ray may be giving resources at this moment."""
-_PLACED_WITHIN_S = 10.0
-"""Seconds for which the removal of such a placement group waits, at most."""
 
 
 class GroupBuilder:
@@ -379,18 +376,13 @@ class GroupBuilder:
             self.ending -= 1
 
     async def _remove(self, group: Group) -> None:
-        """Remove a group's placement group, but not while Ray places it.
-
-        Ray (seen with 2.60) reserves the resources on the nodes first, and then commits them. If the placement group is removed
-        in between, they stay reserved until the raylet ends.
-        """
-        deadline = time.monotonic() + _PLACED_WITHIN_S
+        """Remove a group's placement group as `removal.remove` does, without a thread that waits."""
+        deadline = time.monotonic() + PLACED_WITHIN_S
         with contextlib.suppress(Exception):  # if Ray does not tell its state, it is removed now
             while not group.held_since and time.monotonic() < deadline:
-                found = await self.blocking(placement_group_table, group.placement)
-                if found["stats"]["scheduling_state"] not in _BEING_PLACED:
+                if not await self.blocking(is_being_placed, group.placement):
                     break
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(LOOK_S)
         await self.blocking(remove_placement_group, group.placement)
 
     async def _handed_on(self, group: Group) -> bool:

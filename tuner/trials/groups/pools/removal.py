@@ -1,0 +1,32 @@
+"""Remove placement groups, but not while Ray places them.
+
+Ray (seen with 2.60) reserves the resources on the nodes first, and then commits them. If the placement group is removed in
+between, they stay reserved until the raylet ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+
+PLACED_WITHIN_S = 10.0
+"""Seconds for which the removal of a placement group that Ray places waits, at most."""
+LOOK_S = 0.02
+"""Seconds between two questions to Ray whether it still places the group."""
+_BEING_PLACED = ("QUEUED", "SCHEDULING_STARTED")
+
+
+def is_being_placed(placement: PlacementGroup) -> bool:
+    """Return whether Ray may be giving resources to the placement group at this moment."""
+    return placement_group_table(placement)["stats"]["scheduling_state"] in _BEING_PLACED
+
+
+def remove(placement: PlacementGroup) -> None:
+    """Remove a placement group as soon as Ray does not place it, or after `PLACED_WITHIN_S`. This blocks."""
+    deadline = time.monotonic() + PLACED_WITHIN_S
+    with contextlib.suppress(Exception):  # if Ray does not tell its state, it is removed now
+        while is_being_placed(placement) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+    remove_placement_group(placement)
