@@ -22,7 +22,8 @@ SCRIPTS = {
     for page in PAGES
     for name, script in re.findall(r"<!-- runs: ([^\n]*) -->\n```python\n(.*?)```", page, re.DOTALL)
 }
-SHORT = ("accelerate", "budgets", "callbacks", "constraints", "front", "pbt")  # the others are compiled below, and run by `make test-long`
+SHORT = ("accelerate", "budgets", "callbacks", "constraints", "front", "pbt")
+"""The others are compiled below, and run by `make test-long`."""
 
 
 @pytest.mark.ray
