@@ -127,7 +127,8 @@ describe("an interval of time", () => {
     [130, 320, "2 to 5 min"],
     [40, 200, "40 s to 3 min"],
     [5, 5.2, "about 5 s"],
-    [100, 4000, "1 min 40 s to 1 h 7 min"],
+    [6, 95, "6 s to 2 min"],
+    [100, 4000, "2 min to 1 h 7 min"],
     [7300, 7800, "2 h 2 min to 2 h 10 min"],
   ])("from %s to %s s is written %s", (low, high, words) => expect(rangeWords({ low, high })).toBe(words));
 });

@@ -106,9 +106,9 @@ export function rangeWords({ low, high }: { low: number; high: number }): string
     : `${from} to ${to}`;
 }
 
-/** A duration that is only expected: in whole seconds, or in whole minutes if it is longer than two of them. */
+/** A duration that is only expected, as the service writes it: in whole seconds, or from a minute on in whole minutes. */
 function roughly(seconds: number): string {
-  const step = seconds < 120 ? 1 : 60;
+  const step = seconds < 60 ? 1 : 60;
   return duration(step * Math.round(seconds / step)).replace(/[.]0 s$/, " s");
 }
 

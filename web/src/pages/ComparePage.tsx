@@ -1,4 +1,4 @@
-import { Select, Skeleton } from "@mantine/core";
+import { Anchor, Select, Skeleton } from "@mantine/core";
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { Link } from "react-router";
@@ -84,9 +84,12 @@ function CompareTrials({ address }: { address: Address }) {
       {ids.length < 2 && (
         <Panel>
           <p className={classes.words}>
-            Nothing to compare yet. Open an <Link to="/experiments">experiment</Link>, tick two to ten trials in its
-            table (or open one and press <kbd>x</kbd>), and press <b>Compare</b>. The URL of this page contains their
-            ids. You can add trials of other experiments to it, separated by commas.
+            Nothing to compare yet. Open an{" "}
+            <Anchor component={Link} to="/experiments" inherit underline="always">
+              experiment
+            </Anchor>
+            , tick two to ten trials in its table (or open one and press <kbd>x</kbd>), and press <b>Compare</b>. The
+            URL of this page contains their ids. You can add trials of other experiments to it, separated by commas.
           </p>
         </Panel>
       )}
