@@ -112,6 +112,17 @@ function roughly(seconds: number): string {
   return duration(step * Math.round(seconds / step)).replace(/[.]0 s$/, " s");
 }
 
+/** An amount of training: "27 iterations", "9 × epoch". */
+export function trained(amount: string, time_attr: string): string {
+  if (time_attr !== "training_iteration") return `${amount} × ${time_attr}`;
+  return `${amount} ${amount === "1" ? "iteration" : "iterations"}`;
+}
+
+/** The longest training of a trial, which the spec may give in the scheduler only; null if there is no limit. */
+export function longestOf({ max_t, scheduler, resolved }: Pick<Experiment, "max_t" | "scheduler" | "resolved">): unknown {
+  return max_t ?? (resolved?.scheduler ?? scheduler)["max_t"] ?? null;
+}
+
 /** Seconds from start to end, or to now if it has not ended. */
 export function elapsed(start: string | null, end: string | null, now: number): number | null {
   if (start === null) return null;

@@ -7,7 +7,7 @@ import type { Experiment, Series, TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
 import { choices, formatAcross, missingWords, parseAcross, STEP } from "../curves/across";
 import { OverlayChart } from "../curves/OverlayChart";
-import { duration, metric as written, param, readable } from "../format";
+import { duration, longestOf, metric as written, param, readable } from "../format";
 import { keys } from "../live/keys";
 import { hasEnded } from "../live/states";
 import { trialCurvesCall } from "../charts/copies";
@@ -260,7 +260,7 @@ function comparedRows(
           ? {
               name: experiment.name,
               method: experiment.method,
-              "longest trial": experiment.max_t,
+              "longest trial": longestOf(experiment),
               seed: experiment.seed,
               workers: experiment.scaling.num_workers,
               entrypoint: experiment.entrypoint,
