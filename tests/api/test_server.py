@@ -1,7 +1,8 @@
-"""Test the end of a service in a process of its own."""
+"""Test the server: its end in a process of its own, and the collection of garbage."""
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
+
+from tests.api.conftest import serving
 
 SERVICE = """
 import socket, sys
@@ -56,3 +60,10 @@ def test_ctrl_c_ends_a_service_without_an_error_in_its_log(sqlite_url: str, tmp_
         service.kill()
     assert "interrupted" in out
     assert "Traceback" not in err
+
+
+def test_garbage_collections_leave_out_what_was_loaded_at_the_start(app: FastAPI) -> None:
+    gc.unfreeze()
+    for server in serving(app):
+        assert httpx.get(f"{server}/healthz").status_code == 200
+        assert gc.get_freeze_count() > 50_000

@@ -244,6 +244,12 @@ def _of_best(core: Core, log: list[Any]) -> Iterator[str]:
             newest[entry.trial] = value
         if entry.trial in newest and all(one.excess(metrics) <= 0 for one in constraints):
             scores.append((objective.score(newest[entry.trial]), entry.trial))
+    if core.experiment.spec.scope == "last":
+        scores = [
+            (objective.score(value), number)
+            for number, value in newest.items()
+            if all(one.excess(last[number]) <= 0 for one in constraints)
+        ]
     expected = max((score for score, _ in scores), default=None)
     found = core.experiment.standing.best
     if (found[0] if found is not None else None) != expected or (found is not None and found not in scores):

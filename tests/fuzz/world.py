@@ -194,6 +194,7 @@ class World:
         self.meddled: set[int] = set()  # trials that a user has resumed
         self.wishes: list[Mapping[str, Any]] = []  # trials that users want and that have not been started, oldest first
         self.pinned: set[str] = set()  # checkpoints that users want kept
+        self.unheard: list[str] = []  # those of them whose pin is in the database, and of which the core has not heard
         self.before = (0, 0)  # how many segments were open, and trials of the searcher started, at the last check
 
     # ------------------------------------------------------------------------------------------------ towards the core
@@ -217,6 +218,11 @@ class World:
         while self.users is not None and self.ends < 4 and self.users.random() < 0.4:
             self.go_on(self.users)
             self.drive()
+        self.calm_at = 0
+        while self.unheard:
+            self.hear()
+        for name in list(self.pinned):
+            self.feed(e.Pinned(time=self.tick(), checkpoint=name, pinned=False))
         while deletions := [action for action in self.pending if isinstance(action, DeleteCheckpoint)]:
             self.pending.remove(deletions[0])
             self.serve(deletions[0])
@@ -297,6 +303,7 @@ class World:
                     self.wishes.append(retried)
                 case e.Pinned():
                     (self.pinned.add if entry.pinned else self.pinned.discard)(entry.checkpoint)
+                    self.unheard = [name for name in self.unheard if name != entry.checkpoint]
                 case d.Start():
                     self.lies_inside(entry)
                     self.starts(entry, None if isinstance(event, e.Commanded) else finishing)
@@ -314,14 +321,31 @@ class World:
                 self.lost(entry, entry.failure.cause)
         for problem in invariants.of_fold(core, self.shadow):
             self.found(problem)
-        for action in out.actions:
+        actions = [action for action in out.actions if not self.is_pinned_first(action)]
+        for action in actions:
             if isinstance(action, DeleteCheckpoint):
                 self.may_delete(action)
         if dice < 0.008 and not isinstance(event, e.DriverStarted):  # killed after the commit, before the actions
             self.restart()
             return
-        for action in out.actions:
+        for action in actions:
             self.act(action)
+
+    def is_pinned_first(self, action: Action) -> bool:
+        """Return whether the action is a deletion that the database leaves out, because a user has been faster with a pin."""
+        if not isinstance(action, DeleteCheckpoint) or action.lost or self.saved[action.info.id].deleted:
+            return False
+        if self.users is not None and self.chaotic and self.users.random() < 0.2 and action.info.id not in self.unheard:
+            self.unheard.append(action.info.id)
+        return action.info.id in self.unheard
+
+    def hear(self) -> None:
+        """Let the core hear of a pin that is in the database. From then on, trials can start from the checkpoint again."""
+        saved = self.saved[self.unheard[0]]
+        self.feed(e.Pinned(time=self.tick(), checkpoint=saved.info.id, pinned=True))
+        is_usable = saved.told and saved.reported and not saved.known_torn and not saved.deleted
+        if saved.info.id in self.pinned and is_usable and not self.core.experiment.checkpoints.exists(saved.info.id):
+            self.found(f"{saved} is pinned, and no trial can start from it")
 
     def retried(self, event: Event) -> Mapping[str, Any] | None:
         """Return the trial that a user wants with this event, if it retries one that has failed."""
@@ -561,6 +585,8 @@ class World:
     def move(self) -> bool:
         """Let one event happen. Return False if none is possible."""
         rng = self.rng
+        if self.unheard and self.users is not None and self.users.random() < 0.3:
+            self.hear()
         if self.users is not None and self.chaotic and self.users.random() < 0.06:
             self.meddle(self.users)
             return True
@@ -640,9 +666,9 @@ class World:
                 if failed:
                     self.feed(e.Commanded(time=self.tick(), command="retry", trial=rng.choice(failed)))
             case "pin":
-                if self.saved:
-                    name = rng.choice(list(self.saved))
-                    self.feed(e.Pinned(time=self.tick(), checkpoint=name, pinned=rng.random() < 0.6))
+                there = [name for name, saved in self.saved.items() if not saved.deleted and name not in self.unheard]
+                if there:  # a pin that comes after the deletion is refused
+                    self.feed(e.Pinned(time=self.tick(), checkpoint=rng.choice(there), pinned=rng.random() < 0.6))
             case "kill" if len(self.core.trials) and rng.random() < 0.5:
                 self.feed(e.Commanded(time=self.tick(), command="kill", trial=rng.randrange(len(self.core.trials))))
             case "kill":

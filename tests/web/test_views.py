@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
+import httpx
 import pytest
 
 from tests.web.conftest import Open, Service
@@ -378,6 +382,53 @@ def test_the_best_is_the_best_within_the_constraints_wherever_it_is_shown(
     shot(page, tmp_path, "constrained")
 
 
+def test_with_scope_last_the_last_value_of_a_trial_counts_wherever_it_is_shown(
+    visit: Open, service: Service, tmp_path: Path
+) -> None:
+    """The head and the strip showed the best last value; the table, the ranks and the best so far the best one ever."""
+
+    def forgetting(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:
+        return {"accuracy": 0.9 - 0.01 * number if iteration == 2 else 0.1 + 0.01 * number + 0.001 * iteration}
+
+    spec = digits("forgetting", 12, scheduler={"type": "fifo"}, max_t=5, scope="last", search={"type": "tpe"})
+    search = Search(service.store, spec, start=time.time() - 3600, curve=forgetting)
+    search.advance(at_once=12)
+    best = search.core.best_trial()
+    assert best is not None
+    assert (best.number, best.last_value, best.best_value) == (11, pytest.approx(0.215), pytest.approx(0.79))
+
+    api = f"{service.url}/api/v1/experiments/{search.public_id}"
+    shown = httpx.get(api).json()
+    assert (shown["scope"], shown["best"]["value"], shown["best"]["trial_number"]) == ("last", best.last_value, 11)
+    trials = httpx.get(f"{api}/trials", params={"sort": "-best_value"}).json()["items"]
+    assert [trial["number"] for trial in trials] == list(range(11, -1, -1))
+    assert all(trial["best_value"] == trial["last_value"] and trial["best_iteration"] == 5 for trial in trials)
+    assert httpx.get(f"{api}/best-so-far", params={"metric": "accuracy"}).json()["y"][-1] == best.last_value
+    curves = httpx.get(f"{api}/curves", params={"metric": "accuracy"}).json()
+    assert {one["number"]: one["best_value"] for one in curves["series"]}[11] == best.last_value
+    near = httpx.get(f"{service.url}/api/v1/trials/{trials[0]['id']}/neighbours").json()["items"]
+    assert {one["best_value"] for one in near} <= {trial["best_value"] for trial in trials}
+    said = subprocess.run(
+        [sys.executable, "-m", "tuner", "--address", service.url, "best", search.public_id],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(said.stdout)["value"] == best.last_value
+
+    page = visit(f"/experiments/{search.public_id}")
+    expect(page.locator("main header").get_by_text("Best last accuracy").locator("..")).to_contain_text("0.215")
+    expect(page.get_by_role("heading", name="Best last accuracy so far")).to_be_visible()
+    expect(page.get_by_role("img", name="Best accuracy so far over time, now 0.215")).to_be_visible()
+    table = page.get_by_role("region", name="Trials")
+    expect(table.get_by_role("columnheader", name="Last accuracy")).to_be_visible()
+    first = table.get_by_role("row").nth(1)
+    expect(first).to_contain_text("0.215")
+    first.get_by_role("link").click()
+    expect(page.get_by_role("dialog")).to_contain_text("0.215 at iteration 5, rank 1 of 12")
+    shot(page, tmp_path, "scope-last")
+    page.goto(f"{service.url}/compare?trials={trials[0]['id']},{trials[1]['id']}")
+    expect(page.get_by_role("row", name=re.compile("^last accuracy 0.215 0.205"))).to_be_visible()
+
+
 def test_a_switch_leaves_all_but_completed_trials_out_of_every_chart_of_parameters(
     visit: Open, finished: Search
 ) -> None:
@@ -522,3 +573,33 @@ def test_the_curves_are_reached_with_the_keyboard(visit: Open, finished: Search)
     curves(page).focus()
     page.keyboard.press("j")
     expect(page).to_have_url(re.compile(rf"trial={best_of(finished)['trial_number']}$"))
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_names_of_crowded_axes_do_not_overlap(visit: Open, service: Service, width: int) -> None:
+    space = {f"layer_{n}_dropout_probability": {"type": "uniform", "lower": 0.0, "upper": 0.5} for n in range(9)}
+    search = Search(service.store, digits("wide", 6, space={**digits().space, **space}), start=1.7e9)
+    search.advance(at_once=20)
+    page = visit(f"/experiments/{search.public_id}?tab=parameters", width=width)
+    titles = page.get_by_role("button", name=re.compile("Move the axis .* arrow keys$"))
+    expect(titles).to_have_count(12)
+    boxes = titles.evaluate_all("all => all.map(one => { const b = one.getBBox(); const x = one.getScreenCTM().e;"
+                                " return [x + b.x, x + b.x + b.width, b.y]; })")  # fmt: skip
+    for line in {y for _, _, y in boxes}:
+        ends = sorted((left, right) for left, right, y in boxes if y == line)
+        assert all(right <= left for (_, right), (left, _) in itertools.pairwise(ends)), ends
+    expect(page.get_by_text("by accuracy").first).to_be_visible()
+
+
+def test_a_search_without_values_says_so_once(visit: Open, service: Service) -> None:
+    limits = {"search": {"type": "tpe", "constraints": {"loss": {"max": 1e-9}}}}
+    outside = Search(service.store, digits("outside", 4, **limits), start=1.7e9, curve=steady)
+    outside.advance(at_once=20)
+    page = visit(f"/experiments/{outside.public_id}")
+    best = page.locator("section", has=page.get_by_role("heading", name="Best accuracy so far"))
+    expect(best.get_by_text("no trial satisfies the constraints")).to_be_visible()
+    expect(best.get_by_text("No trial reported a value.")).to_have_count(0)
+    begun = Search(service.store, digits("begun", 4), start=1.7e9)
+    begun.advance(2)
+    page.goto(f"{service.url}/experiments/{begun.public_id}?tab=parameters")
+    expect(page.get_by_text("Shown once trials have reported.")).to_be_visible()

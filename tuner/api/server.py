@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import time
+from importlib.util import find_spec
 from typing import Any
 
 import uvicorn
@@ -43,6 +45,7 @@ class Server(uvicorn.Server):
             log_level=log_level,
             log_config=None,
             access_log=False,
+            http="tuner.api.parsing:Http" if find_spec("httptools") else "h11",  # httptools has to be compiled
             proxy_headers=False,
             timeout_graceful_shutdown=grace_s,
         )
@@ -52,6 +55,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(None if sockets is None else [_as_tcp(listening) for listening in sockets])
+        gc.freeze()  # or each full collection would hold up all requests for 0.1 s, to look through the loaded modules
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._context.end)

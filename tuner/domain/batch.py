@@ -34,7 +34,7 @@ class Batch:
         default_factory=dict
     )  # trial -> event_seq of the decision that replaces the trial's earlier decisions that were not carried out
     best: Mapping[int, Mapping[str, float]] | None = (
-        None  # the best values so far, by event_seq and objective; None: without constraints, they follow from the reports
+        None  # the best values so far, by event_seq and objective; None: they follow from the reports alone
     )
     commands: Sequence[int] = ()  # ids of the command rows that this batch carries out
     deletes: Sequence[str] = ()  # ids of the checkpoints whose files are deleted next, unless a user has pinned them

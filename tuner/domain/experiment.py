@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Mode = Literal["min", "max"]
+Scope = Literal[
+    "all", "last"
+]  # which value of a trial counts wherever trials are ranked and shown: its best, or its last
 SPEC_VERSION = 1
 DEFAULT_PROJECT = "default"
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters, because terminals would obey them
@@ -224,7 +227,7 @@ class Spec:
     scaling: Scaling = field(default_factory=Scaling)
     limits: Limits = field(default_factory=Limits)
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
-    scope: Literal["all", "last"] = option("all", "which value of a trial counts: its best report, or its last")
+    scope: Scope = option("all", "which value of a trial counts: its best report, or its last")  # noqa: RUF009
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     executor: Literal["auto", "ray", "local", "agents"] = option(
         "auto",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tuner.domain.experiment import Objective
+from tuner.domain.experiment import Objective, Scope
 from tuner.domain.segments import CheckpointInfo, Failure, Leave, SegmentRef
 from tuner.domain.states import OPEN_SEGMENTS, SegmentState, TrialState, change_segment, change_trial
 
@@ -141,9 +141,14 @@ class Trial:
         """Return the trial's number and the ordinal of its newest segment, as a SegmentRef."""
         return SegmentRef(self.number, len(self.segments))
 
-    @property
-    def best_mark(self) -> ScoredReport | None:
-        """Return the best report that satisfies the constraints, or the best of all reports if none does."""
+    def mark(self, scope: Scope) -> ScoredReport | None:
+        """Return the report whose value counts, or None if the trial has no finite value.
+
+        With scope "last", it is the last report. Otherwise it is the best one that satisfies the constraints, or the best of
+        all reports if none does.
+        """
+        if scope == "last":
+            return self.last_mark
         if self.feasible_best is not None or self.best_value is None:
             return self.feasible_best
         return ScoredReport(self.best_value, self.best_iteration or 0, self.best_segment or len(self.segments))

@@ -321,8 +321,8 @@ def resume(
 ) -> Result:
     """Continue an experiment that is paused or whose driver is gone, and wait until it has ended.
 
-    Every trial continues from its last committed checkpoint. If a running service drives the experiment, this call only
-    follows it.
+    It also continues an experiment that has ended if a user has requested more trials, such as a retry. Every trial
+    continues from its last committed checkpoint. If a running service drives the experiment, this call only follows it.
 
     Args:
         experiment_id: ``exp_...``, or the experiment's name if no other experiment has it.
@@ -331,21 +331,24 @@ def resume(
         verbose: as for `run`.
 
     Raises:
-        Conflict: the experiment has ended, or several experiments have this name. The message lists them.
+        Conflict: the experiment has ended and no trials were requested, or several experiments have this name; the message
+            lists them.
         NotFound: the database of this home has no such experiment.
     """
     settings, observers = Settings.from_env(), checked(callbacks)
     with _store(settings) as store:
         record = store.experiments.get(id_of(store, experiment_id))
-        if record.state.ended:
+        reopens = record.state.ended
+        if reopens and not any(asked.command == "continue" for asked in store.commands.pending([record.id])):
             raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
         if record.source == "study":
             raise Conflict(
                 f"{record.public_id} is a study, whose trials are run by a script: continue it with tuner.create_study"
             )
         _refuse_ray_client(record.spec.executor, ray_address or settings.ray_address)
-        store.commands.add(record.id, "resume", reason="by a user")
-        return _drive(store, settings, record.public_id, ray_address, verbose, False, observers)
+        if not reopens:
+            store.commands.add(record.id, "resume", reason="by a user")
+        return _drive(store, settings, record.public_id, ray_address, verbose, False, observers, reopens)
 
 
 def read_result(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import signal
 import threading
@@ -86,3 +87,4 @@ def _load_ahead(supervisor: Supervisor) -> None:
         time.sleep(0.1)
     for name in SLOW_MODULES:
         importlib.import_module(name)
+    gc.freeze()  # as `Server` does after the start, for what was loaded since

@@ -236,7 +236,12 @@ class TrialRecord:
     iteration: Annotated[int, About("training_iteration of the trial's newest report")]
     last: Annotated[Mapping[str, float], About("the newest value of each metric")]
     last_value: Annotated[float | None, About("the newest finite value of the first objective")]
-    best_value: Annotated[float | None, About("the best value of the first objective, subject to the constraints")]
+    best_value: Annotated[
+        float | None,
+        About(
+            'the value that counts of the first objective: the best feasible one or, with scope "last", the last one'
+        ),
+    ]
     best_iteration: Annotated[int | None, About("training_iteration of the report that had best_value")]
     space_revision: Annotated[
         int,

@@ -173,23 +173,20 @@ class Trials:
         with self._database.read() as connection:
             return sorted(connection.execute(query).scalars())
 
-    def results(
-        self, experiment_id: int, trials: Sequence[int], *, best: bool
-    ) -> list[tuple[Mapping[str, Any], int | None, float]]:
-        """Return (flat params, revision of the params' search space, best or last value) of each trial that has a value.
+    def results(self, experiment_id: int, trials: Sequence[int]) -> list[tuple[Mapping[str, Any], int | None, float]]:
+        """Return (flat params, revision of the params' search space, the value that counts) of each trial that has one.
 
-        The revision is known only for a trial's current params. It is None if the best value was reached with earlier params.
+        The revision is known only for a trial's current params. It is None if the value was reached with earlier params.
         """
-        value = trial.c.best_value if best else trial.c.last_value
-        query = select(trial.c.params, trial.c.best_params, trial.c.space_revision, value)
-        query = query.where(trial.c.experiment_id == experiment_id, value.is_not(None))
+        query = select(trial.c.params, trial.c.best_params, trial.c.space_revision, trial.c.best_value)
+        query = query.where(trial.c.experiment_id == experiment_id, trial.c.best_value.is_not(None))
         found: list[tuple[Mapping[str, Any], int | None, float]] = []
         with self._database.read() as connection:
             for at in range(0, len(trials), 1000):  # a statement takes a limited number of parameters
                 part = query.where(trial.c.number.in_(trials[at : at + 1000])).order_by(trial.c.number)
                 for newest, reached, revision, result in connection.execute(part):
-                    before = best and reached is not None
-                    found.append((reached if before else newest, None if before else revision, float(result)))
+                    params, of = (newest, revision) if reached is None else (reached, None)
+                    found.append((params, of, float(result)))
         return found
 
     def last_values(

@@ -28,6 +28,20 @@ export function metric(value: number | null | undefined): string {
   return String(Number(value.toPrecision(6)));
 }
 
+/** What the value of a trial that counts is called: its best one or, if the search's scope is "last", its last one. */
+export function counted({ metric, scope }: Pick<Experiment, "metric" | "scope">): string {
+  return scope === "last" ? `last ${metric}` : `best ${metric}`;
+}
+
+/** What the value of the best trial is called, as a title. */
+export function leading({ metric, scope }: Pick<Experiment, "metric" | "scope">): string {
+  return scope === "last" ? `Best last ${metric}` : `Best ${metric}`;
+}
+
+export function title(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
 /** As wide as a digit. */
 const BLANK = "\u2007";
 
@@ -119,7 +133,11 @@ export function trained(amount: string, time_attr: string): string {
 }
 
 /** The longest training of a trial, which the spec may give in the scheduler only; null if there is no limit. */
-export function longestOf({ max_t, scheduler, resolved }: Pick<Experiment, "max_t" | "scheduler" | "resolved">): unknown {
+export function longestOf({
+  max_t,
+  scheduler,
+  resolved,
+}: Pick<Experiment, "max_t" | "scheduler" | "resolved">): unknown {
   return max_t ?? (resolved?.scheduler ?? scheduler)["max_t"] ?? null;
 }
 

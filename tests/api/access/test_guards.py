@@ -123,6 +123,20 @@ def test_a_connection_that_sends_no_request_is_closed(server: str, monkeypatch: 
         assert [answer[:12] for answer in closed] == [b"", b"", b"HTTP/1.1 200"]
 
 
+def test_a_head_that_does_not_end_is_refused(server: str) -> None:
+    host, port = server.removeprefix("http://").split(":")
+    begin = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+    with socket.create_connection((host, int(port)), timeout=20) as endless:
+        endless.sendall(begin + b"\r\n")
+        assert endless.recv(1000).startswith(b"HTTP/1.1 200")
+        with pytest.raises(ConnectionError):  # the server has closed it
+            for part in (begin + b"X-Long: ", *[b"x" * 64 * 1024] * 1000):
+                endless.sendall(part)
+    with socket.create_connection((host, int(port)), timeout=20) as another:
+        another.sendall(begin + b"X-Long: " + b"x" * 8 * 1024 + b"\r\n\r\n")
+        assert another.recv(1000).startswith(b"HTTP/1.1 200")
+
+
 async def test_a_body_must_be_utf_8(client: httpx.AsyncClient) -> None:
     headers = {"Content-Type": "application/json"}
     for body in ('{"name": "é"}'.encode("latin-1"), '{"name": "x"}'.encode("utf-16")):

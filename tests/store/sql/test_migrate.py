@@ -20,7 +20,7 @@ from tests.driver.stored import stored
 from tests.store.examples import T0, a_report, begin
 from tuner.domain.batch import Batch
 from tuner.domain.events import Reported
-from tuner.domain.experiment import Objective
+from tuner.domain.experiment import Objective, Scope
 from tuner.errors import StoreError
 from tuner.store import Store
 from tuner.store.sql import migrate
@@ -162,11 +162,21 @@ def test_a_database_with_a_broken_reference_is_not_migrated(tmp_path: Path) -> N
         store.migrate()
 
 
+@pytest.mark.parametrize(
+    ("scope", "bound", "best"),
+    [
+        ("all", 0.25, [0.5, 0.4, 0.3]),
+        ("all", 9.0, [0.5, 0.1]),
+        ("last", 0.25, [0.5, 0.4, 0.3, 0.4]),
+        ("last", 9.0, [0.5, 0.1, 0.4, 0.3, 0.4]),
+        ("last", None, [0.5, 0.1, 0.4, 0.3, 0.4]),
+    ],
+)
 @pytest.mark.parametrize("objectives", [[("loss", "min")], [("loss", "min"), ("accuracy", "max")]])
-def test_best_values_that_violate_the_constraints_are_corrected(
-    store: Store, objectives: list[tuple[str, str]]
+def test_best_values_that_do_not_count_are_corrected(
+    store: Store, objectives: list[tuple[str, str]], scope: Scope, bound: float | None, best: list[float]
 ) -> None:
-    """Earlier versions counted every report."""
+    """Earlier versions counted every report, whatever the constraints and the scope."""
     reports: list[tuple[int, dict[str, float]]] = [
         (0, {"loss": 0.5}),
         (0, {"size": 0.1, "accuracy": 0.4}),
@@ -175,9 +185,12 @@ def test_best_values_that_violate_the_constraints_are_corrected(
         (1, {"loss": 0.45, "size": 0.2, "accuracy": 0.7}),
         (0, {"loss": math.nan}),
         (1, {"loss": 0.3}),
+        (1, {"loss": 0.6, "accuracy": 0.2}),
+        (1, {"other": 1.0}),
     ]
-    search = {"type": "tpe", "constraints": {"size": {"max": 0.25}}}
-    bench = Bench(num_samples=2, search=search, objectives=tuple(Objective(*one) for one in objectives))
+    search = {"type": "tpe", **({"constraints": {"size": {"max": bound}}} if bound else {})}
+    spec = {"search": search, "objectives": tuple(Objective(*one) for one in objectives)}
+    bench = Bench(num_samples=2, scope=scope, **spec)
     bench.started(0)
     bench.started(1)
     counts = [0, 0]
@@ -194,14 +207,25 @@ def test_best_values_that_violate_the_constraints_are_corrected(
             )
         )
     made = stored(bench, store)
-    rows = text("SELECT key_id, event_seq, time, value FROM best_point ORDER BY key_id, event_seq")
+    points = text("SELECT key_id, event_seq, time, value FROM best_point ORDER BY key_id, event_seq")
+    trials = text("SELECT number, best_value, best_iteration FROM trial ORDER BY number")
     engine = store._database.engine
     with engine.begin() as connection:
-        right = connection.execute(rows).all()
-        assert [row.value for row in right][:3] == [0.5, 0.4, 0.3]
+        right = connection.execute(points).all(), connection.execute(trials).all()
         connection.execute(text("UPDATE best_point SET value = 0.1"))
+        if scope == "last":
+            connection.execute(text("UPDATE trial SET best_value = 0.1, best_iteration = 1"))
         downgraded(connection, "0026")
     migrate.migrate(engine)
     with engine.connect() as connection:
-        assert connection.execute(rows).all() == right
-    assert store.metrics.best_so_far(made.id, "loss", "min")[1] == [0.5, 0.4, 0.3]
+        assert (connection.execute(points).all(), connection.execute(trials).all()) == right
+    assert (
+        store.metrics.best_so_far(made.id, "loss", "min")[1]
+        == {
+            ("all", 0.25): [0.5, 0.4, 0.3],
+            ("all", 9.0): [0.5, 0.1],
+            ("last", 0.25): [0.5, 0.4, 0.3, 0.4],
+            ("last", 9.0): [0.5, 0.1, 0.4, 0.3, 0.4],
+            ("last", None): [0.5, 0.1, 0.4, 0.3, 0.4],
+        }[scope, bound]
+    )

@@ -282,16 +282,27 @@ def test_a_temp_directory_on_another_filesystem(tmp_path: Path, monkeypatch: pyt
         source.mkdir()
         (source / "weights").write_text("w")
         (tmp_path / "staging").mkdir()
-        aside = take_over(str(source), str(tmp_path / "staging"))
+        locks: list[int] = []
+        aside = take_over(str(source), str(tmp_path / "staging"), locks)
         assert aside is not None, "left on its filesystem for the saver's thread to copy"
         assert Path(aside, "weights").read_text() == "w"
         assert os.listdir(source) == []
+        sweep_spool()
+        assert os.path.isdir(aside), "it is being copied"
+        os.close(*locks)  # as if this process were killed
         (source / "weights").write_text("later")
         committed: list[CheckpointInfo] = []
         saver = alone(tmp_path / "storage", committed)
         saver.take(source, 1, 1)
         saver.drain()
         assert Path(committed[0].uri, "weights").read_text() == "later"
+        assert os.listdir(spool()) == os.listdir(source) == []
+        (source / "weights").write_text("never saved")
+        monkeypatch.setattr(checkpoints, "digest", lambda folder: 1 / 0)
+        saver.take(source, 2, 2)
+        with pytest.raises(CheckpointError, match="division by zero"):
+            saver.drain()
+        assert os.listdir(spool()) == []
 
 
 def test_shards_of_all_ranks_become_one_checkpoint(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 
 from tuner.api.schemas.forms import Body, Json, Model, Number, PageOf, shown, values
-from tuner.domain.experiment import Limits, Scaling, Spec
+from tuner.domain.experiment import Limits, Scaling, Scope, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
 from tuner.experiment.analysis.preview import Importance, Preview
@@ -133,6 +133,12 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     tags: Annotated[dict[str, str], Field(description="tags that users have set")]
     metric: Annotated[str, Field(description="the first objective, by which schedulers compare trials")]
     mode: Literal["min", "max"]
+    scope: Annotated[
+        Scope,
+        Field(
+            description='which value of a trial counts, in best_value and all rankings: "all", its best; "last", its last'
+        ),
+    ]
     objectives: Annotated[list[Objective], Field(description="all objectives; schedulers use only the first one")]
     num_samples: int | None
     max_t: int | None
@@ -237,6 +243,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             tags=dict(spec.tags),
             metric=spec.objective.metric,
             mode=spec.objective.mode,
+            scope=spec.scope,
             objectives=[Objective(metric=o.metric, mode=o.mode) for o in spec.objectives],
             num_samples=spec.num_samples,
             max_t=spec.max_t,

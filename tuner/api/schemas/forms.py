@@ -42,7 +42,7 @@ Timestamp = Annotated[str, BeforeValidator(_as_text), Field(json_schema_extra={"
 
 WORDS = {
     "action": "a verb",
-    "best_value": "the best value of the first objective among the reports that satisfy the constraints",
+    "best_value": 'the value that counts of the first objective: the best feasible one or, with scope "last", the last one',
     "cause": "the cause for which the segment was started",
     "checkpoint_id": "the checkpoint that belongs to this result; null if there is none",
     "created_at": "the time of creation",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -264,7 +265,10 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The improvements of the best value so far: for each, the training done until then, and the score (higher is better)."""
+    """The improvements of the best value so far: for each, the training done until then, and the score (higher is better).
+
+    With scope "last", the best value may become worse. What was lost again does not count as an improvement.
+    """
 
     spec: Spec
     work: Sequence[float]
@@ -278,7 +282,8 @@ class _Found:
         seconds, values = store.metrics.best_so_far(record.id, objective.metric, objective.mode)
         begin = record.started_at
         work = pace.trained_by([begin + at for at in seconds])
-        return cls(record.spec, work, [objective.score(value) for value in values]) if values else None
+        score = [objective.score(value) for value in values]
+        return cls(record.spec, work, list(accumulate(reversed(score), min))[::-1]) if values else None
 
     def gain(self, training: float, pace: _Pace) -> Gain | None:
         """Return the gain from this much additional training, or None if it is unknown or too far ahead."""

@@ -151,7 +151,7 @@ def importance(
     chosen = _spread(ended, MAX_RESULTS)
     revisions, found = Revisions.of(spec), []
     if objective == spec.objective:
-        results = store.trials.results(record.id, chosen, best=spec.scope == "all")
+        results = store.trials.results(record.id, chosen)
     else:
         results = store.trials.last_values(record.id, chosen, objective.metric)
     for params, revision, value in results:

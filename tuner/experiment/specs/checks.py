@@ -21,19 +21,24 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-def check_sections(plain: Mapping[str, Any], errors: Errors) -> None:
-    """Check each well-formed section for mistakes that types cannot express, even if other sections are malformed."""
-    if (scaling := _section(plain, "scaling")) is not None:
+def check_sections(plain: Mapping[str, Any], model: Written | None, errors: Errors) -> None:
+    """Check each well-formed section for mistakes that types cannot express, even if other sections are malformed.
+
+    model: the whole spec, or None if a part of it is malformed.
+    """
+    if (scaling := _section(plain, model, "scaling")) is not None:
         _check_resources(scaling, errors)
-    if (checkpoint := _section(plain, "checkpoint")) is not None:
+    if (checkpoint := _section(plain, model, "checkpoint")) is not None:
         _check_storage(checkpoint.storage, errors)
         _check_interval(checkpoint.interval_s, errors)
     if isinstance(environment := plain.get("runtime_env", {}), dict):
         _check_environment(environment, errors)
 
 
-def _section(plain: Mapping[str, Any], name: str) -> Any:
+def _section(plain: Mapping[str, Any], model: Written | None, name: str) -> Any:
     """Return a section as its dataclass, or None if it is malformed."""
+    if model is not None:
+        return getattr(model, name)
     try:
         return cast("Any", SECTION[name].model_validate({"only": plain.get(name, {})})).only
     except ValidationError:
@@ -159,6 +164,9 @@ def _check_environment(runtime_env: Mapping[str, Any], errors: Errors) -> None:
 
 def check_strings(plain: Mapping[str, Any], errors: Errors) -> None:
     """Check that no string contains NUL or unpaired surrogates, which cannot be stored."""
+    text = json.dumps(plain)
+    if "\\u0000" not in text and "\\ud" not in text:  # nearly always, and much quicker than a walk
+        return
     stack: list[tuple[str, Any]] = [("", plain)]
     while stack:
         pointer, value = stack.pop()

@@ -54,11 +54,11 @@ def parse_spec(
         check_strings(plain, errors)
         if spec is not None:
             check_elastic(spec, errors)
-    check_sections(plain, errors)
-    _check_parts(plain, space_blob, parts, errors)
+    check_sections(plain, model, errors)
+    space = _checked_parts(plain, space_blob, parts, errors)
     resolved: Mapping[str, Any] = {}
-    if spec is not None:
-        resolved = _resolved(spec, space_blob, parts, errors)
+    if spec is not None and space is not None:
+        resolved = _resolved(spec, space, parts, errors)
     if errors or spec is None:
         raise SpecError(_in_order(errors, plain))
     return replace(spec, resolved=resolved)
@@ -153,12 +153,14 @@ def _objectives(model: Written, errors: Errors) -> tuple[Objective, ...]:
     return tuple(Objective(metric, mode) for metric, mode in zip(metrics, modes, strict=False))
 
 
-def _check_parts(plain: Mapping[str, Any], space_blob: bytes | None, parts: Parts | None, errors: Errors) -> None:
-    """Check the space, the scheduler, the searcher and the stopper, each separately."""
-    space = plain.get("space")
-    if isinstance(space, dict):
+def _checked_parts(
+    plain: Mapping[str, Any], space_blob: bytes | None, parts: Parts | None, errors: Errors
+) -> Space | None:
+    """Check the space, the scheduler, the searcher and the stopper, each separately. Return the space if it is valid."""
+    space = None
+    if isinstance(plain.get("space"), dict):
         try:
-            Space.from_json(space, space_blob)
+            space = Space.from_json(plain["space"], space_blob)
         except SpecError as error:
             errors.extend(error.errors)
     for name, build in (("scheduler", schedulers.from_json), ("search", search.from_json)):
@@ -181,6 +183,7 @@ def _check_parts(plain: Mapping[str, Any], space_blob: bytes | None, parts: Part
             stoppers.from_json(stop, "/stop")
         except SpecError as error:
             errors.extend(error.errors)
+    return space
 
 
 _NEUTRAL: Mapping[str, Mapping[str, Any]] = {
@@ -191,7 +194,7 @@ _NEUTRAL: Mapping[str, Mapping[str, Any]] = {
 """Replacements for parts that have mistakes, so that the other parts can be checked."""
 
 
-def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors: Errors) -> Mapping[str, Any]:
+def _resolved(spec: Spec, space: Space, parts: Parts | None, errors: Errors) -> Mapping[str, Any]:
     """Return the JSON forms of the scheduler and the searcher, with "auto" and inherited options resolved.
 
     Assemble the parts as a driver does. If they do not fit the space or each other, add to `errors`.
@@ -201,7 +204,7 @@ def _resolved(spec: Spec, space_blob: bytes | None, parts: Parts | None, errors:
         return {}
     neutral: dict[str, Any] = {name: part for name, part in _NEUTRAL.items() if name in wrong}
     try:
-        core = assemble(replace(spec, **neutral), Space.from_json(spec.space, space_blob), parts)
+        core = assemble(replace(spec, **neutral) if neutral else spec, space, parts)
     except SpecError as error:
         errors += [one for one in error.errors if field_of(one[0]) not in neutral]
         return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import ColumnElement, select, true
 
@@ -14,6 +14,8 @@ from tuner.store.sql.tables import project
 
 WarmStart = Literal["auto"]
 
+# Every new experiment asks for this, and SQLAlchemy would take longer than the database.
+_GET = "SELECT warm_start FROM project WHERE name = ?"
 _SET = """
 INSERT INTO project (name, warm_start, changed_at) VALUES (?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET warm_start = excluded.warm_start, changed_at = excluded.changed_at"""
@@ -39,13 +41,16 @@ class Projects:
     def all(self) -> Mapping[str, ProjectSettings]:
         """Return project -> its settings, for each project that has any."""
         with self._database.read() as connection:
-            return {row.name: _settings(row) for row in connection.execute(select(project).where(self._shown()))}
+            rows = connection.execute(select(project).where(self._shown()))
+            return {row.name: ProjectSettings(warm_start=row.warm_start) for row in rows}
 
     def settings(self, name: str) -> ProjectSettings:
         """Return the settings of a project: the defaults if there is no such project, or if this store does not show it."""
-        with self._database.read() as connection:
-            row = connection.execute(select(project).where(self._shown(), project.c.name == name)).one_or_none()
-        return ProjectSettings() if row is None else _settings(row)
+        if self._project not in (None, name):
+            return ProjectSettings()
+        with self._database.cursor() as (cursor, _):
+            found = cursor.value(_GET, (name,))
+        return ProjectSettings(warm_start=found)
 
     def change(self, name: str, *, warm_start: WarmStart | None, now: float | None = None) -> None:
         """Change the settings of a project. Experiments that exist keep what they have.
@@ -67,7 +72,3 @@ class Projects:
 
     def _shown(self) -> ColumnElement[bool]:
         return true() if self._project is None else project.c.name == self._project
-
-
-def _settings(row: Any) -> ProjectSettings:
-    return ProjectSettings(warm_start=row.warm_start)

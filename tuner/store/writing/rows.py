@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Boolean, Column, Integer
 
+from tuner.domain.experiment import Scope
 from tuner.domain.trial import Trial
 from tuner.store.sql.tables import Choice, JsonText, dumps
 from tuner.store.sql.tables import trial as table
@@ -57,15 +58,18 @@ CHANGING = (*_ATTRIBUTES, *_DERIVED)
 """The columns that can change, starting with the state."""
 
 
-def trial_row(trial: Trial, time: float) -> tuple[Any, ...]:
-    """Return the values of the columns `CHANGING`. `time` is stored as the end of an ended trial that has no end time."""
+def trial_row(trial: Trial, scope: Scope, time: float) -> tuple[Any, ...]:
+    """Return the values of the columns `CHANGING`.
+
+    `scope` is the spec's. `time` is stored as the end of an ended trial that has no end time.
+    """
     values = zip(_ENCODERS, _attributes(trial), strict=True)
-    return (*[value if encode is None else encode(value) for encode, value in values], *_derived(trial, time))
+    return (*[value if encode is None else encode(value) for encode, value in values], *_derived(trial, scope, time))
 
 
-def _derived(trial: Trial, time: float) -> tuple[Any, ...]:
+def _derived(trial: Trial, scope: Scope, time: float) -> tuple[Any, ...]:
     """Return the values of the columns that are named in `_DERIVED`, in the same order."""
-    best = trial.best_mark
+    best = trial.mark(scope)
     held = None if best is None else trial.params_at(best)
     return (
         dumps(trial.searcher_state),

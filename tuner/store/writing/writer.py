@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from tuner.domain import events as e
 from tuner.domain.batch import Batch
+from tuner.domain.experiment import Scope
 from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Segment, Trial
@@ -175,7 +176,9 @@ class Writer:
             self._segments[number, ordinal] = row_id
             self._shown[row_id] = (stage[0], stage[1], stage[2]) if stage[1] is None else _ENDED
         self._pyramid = Pyramid(experiment)
-        self._objectives = {o["metric"]: o["mode"] == "max" for o in json.loads(row[0][1])["objectives"]}
+        spec = json.loads(row[0][1])
+        self._scope: Scope = spec.get("scope", "all")
+        self._objectives = {o["metric"]: o["mode"] == "max" for o in spec["objectives"]}
         self._best: dict[int, float] = {}  # key -> best value of an objective so far
         for name in self._objectives.keys() & self._keys.keys():
             last = "SELECT value FROM best_point WHERE key_id = ? ORDER BY event_seq DESC LIMIT 1"
@@ -276,7 +279,7 @@ class Writer:
         """Write trials and their segments. Return the ids of the segments that have ended in this batch."""
         updates, ended = [], set()
         for trial in trials:
-            values = trial_row(trial, time)
+            values = trial_row(trial, self._scope, time)
             row = self._trials.get(trial.number)
             if row is None:
                 public = trial_id(self.public_id, trial.number)

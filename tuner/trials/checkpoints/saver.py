@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import checkpoint_id
@@ -69,22 +69,22 @@ class _Job:
     iteration: int
     uri: str
     staging: str
-    elsewhere: str | None = None  # a directory on another filesystem that still has to be copied to `staging`
+    elsewhere: str | None = None  # a directory in the spool whose content still has to be copied to `staging`
     taken_at: float = 0.0  # by the monotonic clock
     took_s: float = 0.0
     size: int = 0  # bytes of this rank's part
-    lock: int | None = None  # a descriptor of `staging`; see `spool`
+    locks: list[int] = field(default_factory=list)  # descriptors of its directories in the spool; see `spool`
 
     def drop(self) -> None:
-        """Delete the staging directory."""
-        shutil.rmtree(self.staging, ignore_errors=True)
+        """Delete the directories of this checkpoint that is not saved."""
+        for folder in filter(None, (self.staging, self.elsewhere)):
+            shutil.rmtree(folder, ignore_errors=True)
         self.unlock()
 
     def unlock(self) -> None:
-        """Give the staging directory back, if it was locked."""
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
+        """Give the directories in the spool back."""
+        while self.locks:
+            os.close(self.locks.pop())
 
 
 class Saver:
@@ -149,14 +149,14 @@ class Saver:
         staging = os.path.join(home, f"{self._trial}.{self._segment}.{name}.rank{self._rank}.{os.getpid()}")
         job = _Job(checkpoint_id(self._segment, report_no), moment, iteration, uri, staging)
         shutil.rmtree(job.staging, ignore_errors=True)
+        if self._thread is None:
+            sweep_spool()
         if self._thread is None and target.local:
             self._clear(home)
-        elif self._thread is None:
-            sweep_spool()
         if target.local:
             os.makedirs(job.staging)
         else:
-            job.lock = _make_locked(job.staging)
+            job.locks.append(_make_locked(job.staging))
         self._note(moment, None)
         try:
             if isinstance(source, Checkpoint):
@@ -165,7 +165,7 @@ class Saver:
                 source(job.staging)
                 replace_links(job.staging)
             elif isinstance(source, str | os.PathLike):
-                job.elsewhere = take_over(os.fspath(source), job.staging)
+                job.elsewhere = take_over(os.fspath(source), job.staging, job.locks)
             else:
                 raise CheckpointError(
                     f"a checkpoint must be a directory, or a callable that fills one, not {type(source).__name__}: save the "
@@ -459,12 +459,12 @@ def answer_notes(
         return
 
 
-def take_over(source: str, staging: str) -> str | None:
+def take_over(source: str, staging: str, locks: list[int]) -> str | None:
     """Move the content of `source` to `staging` if `source` is in the temp directory, else copy it.
 
     After a move, `source` stays as an empty directory, which the code that created it deletes. If `staging` is on another
-    filesystem, the content is moved to a new temporary directory, from which the saver copies it in the background.
-    Return that temporary directory, or None if there is none.
+    filesystem, the content is moved to a new directory in the spool, from which the saver copies it in the background.
+    Return that directory, or None if there is none. Its lock is added to `locks`.
     """
     if not os.path.isdir(source):
         raise CheckpointError(
@@ -484,19 +484,27 @@ def take_over(source: str, staging: str) -> str | None:
             if error.errno != errno.EXDEV:
                 raise
             if aside is None:
-                target = aside = tempfile.mkdtemp(prefix=".tuner-taken-", dir=os.path.dirname(real))
+                target = aside = os.path.join(spool(), f"{os.path.basename(staging)}.taken")
+                shutil.rmtree(aside, ignore_errors=True)
+                locks.append(_make_locked(aside))
             shutil.move(origin, os.path.join(target, entry))
     return aside
 
 
 def spool() -> str:
-    """Return the folder for content that waits to be uploaded. A process holds a lock on each directory that it has there."""
+    """Return the folder in the temporary directory for content that waits to be uploaded or copied to another filesystem.
+
+    A process holds a lock on each directory that it has there.
+    """
     return private_folder("tuner-spool")
 
 
 def sweep_spool() -> None:
     """Delete what killed processes have left in the spool of this node."""
-    home = spool()
+    try:
+        home = spool()
+    except OSError:  # the temporary directory is full, or cannot be written to
+        return
     for name in os.listdir(home):
         with contextlib.suppress(OSError):  # another process has locked it, or was quicker
             folder = os.open(os.path.join(home, name), os.O_RDONLY | os.O_DIRECTORY)
@@ -509,9 +517,9 @@ def sweep_spool() -> None:
 
 def clear(storage: str, trial_number: int, segment_id: str) -> None:
     """Delete what a segment has left on this node of checkpoints that are not saved. Its processes must have ended."""
+    sweep_spool()
     home = place(join(storage, ".staging"))
     if not home.local:
-        sweep_spool()
         return
     for name in os.listdir(home.path) if os.path.isdir(home.path) else []:
         if name.startswith(f"{_folder(trial_number)}.{segment_id}."):

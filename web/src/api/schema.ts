@@ -2627,6 +2627,12 @@ export interface components {
              */
             mode: "min" | "max";
             /**
+             * Scope
+             * @description which value of a trial counts, in best_value and all rankings: "all", its best; "last", its last
+             * @enum {string}
+             */
+            scope: "all" | "last";
+            /**
              * Objectives
              * @description all objectives; schedulers use only the first one
              */
@@ -3894,7 +3900,7 @@ export interface components {
             best_trial: number | null;
             /**
              * Best Value
-             * @description the best value of the first objective among the reports that satisfy the constraints
+             * @description the value that counts of the first objective: the best feasible one or, with scope "last", the last one
              */
             best_value: number | null;
         };
@@ -4246,7 +4252,7 @@ export interface components {
             state: components["schemas"]["TrialState"];
             /**
              * Best Value
-             * @description the best value of the first objective among the reports that satisfy the constraints
+             * @description the value that counts of the first objective: the best feasible one or, with scope "last", the last one
              */
             best_value: number | null;
             /**
@@ -4658,7 +4664,7 @@ export interface components {
             last_value: number | null;
             /**
              * Best Value
-             * @description the best value of the first objective, subject to the constraints
+             * @description the value that counts of the first objective: the best feasible one or, with scope "last", the last one
              */
             best_value: number | null;
             /**
@@ -4797,7 +4803,7 @@ export interface components {
             last_value: number | null;
             /**
              * Best Value
-             * @description the best value of the first objective, subject to the constraints
+             * @description the value that counts of the first objective: the best feasible one or, with scope "last", the last one
              */
             best_value: number | null;
             /**

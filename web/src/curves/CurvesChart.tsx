@@ -1,7 +1,7 @@
 import { useComputedColorScheme } from "@mantine/core";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
 import type { Curves, Experiment, Trial } from "../api/types";
-import { apart, metric } from "../format";
+import { apart, counted, metric } from "../format";
 import { hasEnded } from "../live/states";
 import { labelOf, placeWords } from "./across";
 import classes from "./curves.module.css";
@@ -18,7 +18,7 @@ export interface CurvesChartProps {
   smoothing: number;
   /** The colours of picked trials. */
   colours: ReadonlyMap<number, string>;
-  objective: Pick<Experiment, "metric" | "mode" | "best" | "labels">;
+  objective: Pick<Experiment, "metric" | "mode" | "scope" | "best" | "labels">;
   rank: ReadonlyMap<number, number>;
   trials: ReadonlyMap<number, Trial>;
   source: (trial: number, ordinal: number) => Source | undefined;
@@ -214,7 +214,7 @@ export function CurvesChart(props: CurvesChartProps) {
 interface TooltipProps {
   hover: Hover;
   curves: Curves;
-  objective: Pick<Experiment, "metric" | "mode" | "best" | "labels">;
+  objective: Pick<Experiment, "metric" | "mode" | "scope" | "best" | "labels">;
   trials: ReadonlyMap<number, Trial>;
   rank: number | undefined;
   colour: string;
@@ -244,7 +244,7 @@ function Tooltip({ hover, curves, objective, trials, rank, colour, source }: Too
         {point.exploited && (donor === undefined ? ", after an exploit" : `, with the weights of trial ${donor}`)}
       </div>
       <div>
-        best {objective.metric} <b>{metric(series.best_value)}</b>
+        {counted(objective)} <b>{metric(series.best_value)}</b>
       </div>
       {trial && <div className={classes.tooltipParams}>{apart(trial, objective)}</div>}
       {trial && hasEnded(trial.state) && trial.reason && <div>{trial.reason}</div>}

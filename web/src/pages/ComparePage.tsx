@@ -7,7 +7,7 @@ import type { Experiment, Series, TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
 import { choices, formatAcross, missingWords, parseAcross, STEP } from "../curves/across";
 import { OverlayChart } from "../curves/OverlayChart";
-import { duration, longestOf, metric as written, param, readable } from "../format";
+import { counted, duration, longestOf, metric as written, param, readable } from "../format";
 import { keys } from "../live/keys";
 import { hasEnded } from "../live/states";
 import { trialCurvesCall } from "../charts/copies";
@@ -242,9 +242,9 @@ function comparedRows(
       "Results",
       trials.map((trial) => ({
         state: trial.state,
-        [`best ${of(trial)?.metric ?? "value"}`]: trial.best_value,
-        "best at iteration": trial.best_iteration,
         ...Object.fromEntries(Object.entries(trial.last).map(([name, value]) => [`last ${name}`, value])),
+        [counted(of(trial) ?? { metric: "value", scope: "all" })]: trial.best_value,
+        "at iteration": trial.best_iteration,
         iteration: trial.iteration,
         "trained for": trial.running_s,
         segments: trial.segments.length,

@@ -11,7 +11,7 @@ import { chosenWords, conditionsOf, dimensionsOf, matches, type Dimension } from
 import { frontOf, pointsOf } from "../charts/pareto";
 import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
-import { duration, elapsed, metric, moment, number, rangeWords, readable } from "../format";
+import { duration, elapsed, leading, metric, moment, number, rangeWords, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import type { Sample } from "../live/changes";
 import {
@@ -179,8 +179,8 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const pages = query.data?.pages;
   const read = useMemo(() => inWords(pages?.flatMap((page) => page.items) ?? NO_TRIALS, labels), [pages, labels]);
   const columns = useMemo(
-    () => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives),
-    [trials, experiment.metric, experiment.time_attr, experiment.objectives],
+    () => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives, experiment.scope),
+    [trials, experiment.metric, experiment.time_attr, experiment.objectives, experiment.scope],
   );
   const sorted = useMemo(
     () => (complete ? sortTrials(shown, columns, sort) : read),
@@ -477,7 +477,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
             title={objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", ")}
           />
         ) : (
-          <Figure label={`Best ${experiment.metric}`} value={metric(experiment.best?.value)} />
+          <Figure label={leading(experiment)} value={metric(experiment.best?.value)} />
         )}
         <Figure
           label="Time"

@@ -153,8 +153,8 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
             />
             {source && spec?.["seed"] === source.seed && (
               <p className={classes.legend}>
-                The seed is that of <b>{source.name}</b>, so a search with the same method and space begins with the same
-                configurations.{" "}
+                The seed is that of <b>{source.name}</b>, so a search with the same method and space begins with the
+                same configurations.{" "}
                 <Button size="compact-xs" variant="default" onClick={() => set(["seed"], newSeed(source.seed))}>
                   Take another seed
                 </Button>

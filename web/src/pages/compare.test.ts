@@ -36,11 +36,12 @@ describe("the best of the compared values", () => {
   const row = { group: "Results", name: "best loss", values: [0.3, undefined, 0.1], same: false };
 
   it("depends on the mode of the objective", () => {
-    expect(bestIn(row, { metric: "loss", mode: "min" })).toBe(2);
-    expect(bestIn(row, { metric: "loss", mode: "max" })).toBe(0);
+    expect(bestIn(row, { metric: "loss", mode: "min", scope: "all" })).toBe(2);
+    expect(bestIn(row, { metric: "loss", mode: "max", scope: "all" })).toBe(0);
   });
 
   it("is marked in the row of the objective only", () => {
-    expect(bestIn({ ...row, name: "last loss" }, { metric: "loss", mode: "min" })).toBeNull();
+    expect(bestIn({ ...row, name: "last loss" }, { metric: "loss", mode: "min", scope: "all" })).toBeNull();
+    expect(bestIn({ ...row, name: "last loss" }, { metric: "loss", mode: "min", scope: "last" })).toBe(2);
   });
 });

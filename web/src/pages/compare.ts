@@ -1,6 +1,7 @@
 /** The differences between trials: rows of a table whose values differ, and where their curves differ the most. */
 
 import type { CurveSegment, Experiment } from "../api/types";
+import { counted } from "../format";
 
 export interface ComparedRow {
   group: string;
@@ -21,8 +22,8 @@ export function rowsOf(group: string, objects: readonly Readonly<Record<string, 
 }
 
 /** The column of the best value in the row of the objective's best values; null for other rows. */
-export function bestIn(row: ComparedRow, of: Pick<Experiment, "metric" | "mode"> | undefined): number | null {
-  if (!of || row.group !== "Results" || row.name !== `best ${of.metric}`) return null;
+export function bestIn(row: ComparedRow, of: Pick<Experiment, "metric" | "mode" | "scope"> | undefined): number | null {
+  if (!of || row.group !== "Results" || row.name !== counted(of)) return null;
   const sign = of.mode === "max" ? 1 : -1;
   let best: number | null = null;
   row.values.forEach((value, i) => {

@@ -45,12 +45,7 @@ describe("what a search costs", () => {
   it.each([
     [{}, null, undefined, "432 iterations"],
     [{}, 10, undefined, "432 iterations; at 10 s each, 1 h 12 min of training"],
-    [
-      {},
-      10,
-      two,
-      "432 iterations; at 10 s each, 1 h 12 min of training, in about 18 min with 4 trials at once",
-    ],
+    [{}, 10, two, "432 iterations; at 10 s each, 1 h 12 min of training, in about 18 min with 4 trials at once"],
     [
       { gpu_hours_at_most: 2.4, limits: { max_concurrent_trials: 2 } },
       10,

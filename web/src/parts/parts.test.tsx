@@ -25,7 +25,13 @@ const hasFailed = (trial: Trial) => trial.state === "failed";
 const show = (node: ReactNode) => render(<MantineProvider>{node}</MantineProvider>);
 const VIEWS = after(nothing(), story(300));
 const NONE = { pending: 0, running: 0, paused: 0, completed: 0, stopped: 0, failed: 0, cancelled: 0 };
-const EXPERIMENT = { metric: "accuracy", mode: "max" as const, time_attr: "training_iteration", objectives: [] };
+const EXPERIMENT = {
+  metric: "accuracy",
+  mode: "max" as const,
+  scope: "all" as const,
+  time_attr: "training_iteration",
+  objectives: [],
+};
 
 function Table({ trials, selected }: { trials: readonly Trial[]; selected: number[] }) {
   const [state, setState] = useState<TrialState | null>(null);

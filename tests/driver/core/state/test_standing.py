@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -117,6 +118,29 @@ def test_objectives_may_be_reported_apart(scope: str) -> None:
     values = {each["metric"]: each["value"] for each in best["objectives"]}
     assert values["speed"] == 100.0
     assert scope == "last" or values["loss"] == 0.4
+
+
+@pytest.mark.parametrize("bound", [None, 0.5])
+def test_with_scope_last_the_best_is_that_of_all_last_values_after_each_report(bound: float | None) -> None:
+    """Also when the leader becomes worse, or the first value that counts does."""
+    search = {"type": "tpe", "constraints": {"size": {"max": bound}}} if bound else {"type": "random"}
+    bench = Bench(scope="last", num_samples=4, limits={"max_concurrent_trials": 4}, search=search)
+    for number in range(4):
+        bench.started(number)
+    random, told = Random(5), None
+    for _ in range(400):
+        number = random.randrange(4)
+        metrics = {"size": random.random()} if random.random() < 0.5 else {}
+        out = bench.reported(number, random.choice([0.1, 0.2, 0.3, 0.4, 0.5, math.nan]), **metrics)
+        counted = [
+            (trial.last_value, trial.number)
+            for trial in bench.core.trials
+            if trial.last_value is not None and (bound is None or trial.last.get("size", 1.0) <= bound)
+        ]
+        best = bench.core.best_trial()
+        assert (None if best is None else (best.last_value, best.number)) == min(counted, default=None)
+        told = next((one["loss"] for one in out.best.values()), None if not counted else told)
+        assert told == (min(counted)[0] if counted else None), "the best value so far is told when it changes"
 
 
 def test_each_objective_counts_only_after_the_constraints_are_known_to_hold() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import ray
 
+from tests.services import DEADLINE_S
 from tests.trials.conftest import Bench
 from tuner.domain.segments import Verdict
 from tuner.trials.checkpoints import checkpoints
@@ -205,29 +206,40 @@ def test_ranks_save_to_s3_and_restore_from_it(bench: Bench, s3: str, tmp_path: P
     assert [message.metrics["step"] for message in bench.reports(again)] == [4.0, 5.0, 6.0]
 
 
-def test_taking_over_does_not_wait_for_the_upload(bench: Bench, tmp_path: Path) -> None:
-    timed = bench.launch(_times_its_reports, params={"megabytes": 50}, first_milestone=None)
-    bench.run(timed)
-    taken = max(message.metrics["previous_report_s"] for message in bench.reports(timed))
-    hashed = bench.reports(timed)[-1].metrics["hashing_s"]
-    assert taken < hashed, "handing 50 MB over takes less time than to read them once"
+def test_a_report_does_not_wait_for_the_upload_of_its_checkpoint(bench: Bench) -> None:
+    held = bench.launch(_reports_while_its_upload_is_held, params={"seconds": DEADLINE_S}, first_milestone=None)
+    bench.run(held)
+    first, second = bench.reports(held)
+    assert second.metrics["uploads_before"] == 0, "the first report returned while its upload was held"
+    assert first.checkpoint is not None
+    assert checkpoints.is_committed(first.checkpoint.uri)
 
 
-def _times_its_reports(config: dict[str, Any]) -> None:
-    import hashlib
+def _reports_while_its_upload_is_held(config: dict[str, Any]) -> None:
+    import threading
 
+    from tuner.trials.checkpoints.saver import Saver
     from tuner.trials.training.session import report
 
-    content = os.urandom(1 << 20) * config["megabytes"]
-    begun = time.perf_counter()
-    hashlib.sha256(content).digest()
-    hashing, took = time.perf_counter() - begun, 0.0
-    for _ in range(3):
+    go_on, uploaded, really = threading.Event(), threading.Event(), Saver._save
+
+    def save(self: Saver, job: Any) -> None:
+        go_on.wait(config["seconds"])
+        really(self, job)
+        uploaded.set()
+
+    Saver._save = save  # type: ignore[method-assign]
+    try:
         with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "weights").write_bytes(content)
-            begun = time.perf_counter()
-            report({"previous_report_s": took, "hashing_s": hashing}, checkpoint=folder)
-            took = time.perf_counter() - begun
+            Path(folder, "weights").write_bytes(b"w")
+            report({"uploads_before": -1}, checkpoint=folder)
+        uploads = int(uploaded.is_set())
+        go_on.set()
+        uploaded.wait(config["seconds"])
+        report({"uploads_before": uploads})
+    finally:
+        go_on.set()
+        Saver._save = really  # type: ignore[method-assign]
 
 
 def test_distributed_checkpoint_of_all_ranks(bench: Bench) -> None:

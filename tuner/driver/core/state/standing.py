@@ -6,6 +6,7 @@ newest value of each metric.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,15 +22,19 @@ class Standing:
 
     def __init__(self, spec: Spec, constraints: Sequence[Constraint]) -> None:
         self.constraints = tuple(constraints)
-        self.best: tuple[float, int] | None = None  # (score, trial) of the best report
+        self.best: tuple[float, int] | None = None  # (score, trial) of the best report that counts
         self.finite = False  # whether a trial has reported a finite objective
         self._objective = spec.objective
+        self._scope = spec.scope
         self._by_last = spec.scope == "last"
+        self._last = [(one, _Leader()) for one in spec.objectives] if self._by_last else []
+        # Whether the best values so far do not follow from the metrics of the reports alone.
+        self.tells_best = bool(constraints) or self._by_last
         self._finished: tuple[float, int] | None = None  # (score, trial) of the best trial that was trained to its end
         self._not_finite: dict[int, int] = {}  # trial -> iteration of its first NaN or infinity
         # (excess, trial, metric, value) of the report nearest to the constraints
         self._nearest: tuple[float, int, str, float] | None = None
-        self.improved: dict[str, float] = {}  # objective -> its best value so far, if the newest report led to it
+        self.improved: dict[str, float] = {}  # objective -> its best value, if the newest report changed it
         self._several = spec.objectives if len(spec.objectives) > 1 else ()
         # objective -> (value, trial) of the best report, if there are several objectives
         self._best_of: dict[str, tuple[float, int]] = {}
@@ -43,7 +48,9 @@ class Standing:
             self._not_finite.setdefault(trial.number, trial.iteration)
         elif (mark := trial.last_mark) is not None and (value is not None or judges):
             self._reported_first(trial, mark)
-        if self._several and self._satisfies_all(trial):
+        if self._by_last:
+            self._follow_last(trial)
+        elif self._several and self._satisfies_all(trial):
             # A report may have only some of the objectives, and a constraint's metric may come after them.
             self._compare_each(trial, trial.last if judges else metrics)
 
@@ -52,12 +59,24 @@ class Standing:
         self.finite = True
         if self.constraints:
             self._judge(trial, mark)
-        if (trial.feasible_best == mark or not self.constraints) and self._is_better(mark):
+        if not self._by_last and (trial.feasible_best == mark or not self.constraints) and self._is_better(mark):
             self.best = (self._objective.score(mark.value), trial.number)
             if not self._several:
                 self.improved[self._objective.metric] = mark.value
         if trial.state is TrialState.COMPLETED:
             self.completed(trial)
+
+    def _follow_last(self, trial: Trial) -> None:
+        """Compare the trial's last values with those of the others. The best of them may become worse with a report."""
+        counts = self._satisfies_all(trial)
+        for objective, leader in self._last:
+            value = trial.last_value if objective == self._objective else trial.last.get(objective.metric)
+            before = leader.best
+            finite = value is not None and math.isfinite(value)
+            leader.put(trial.number, objective.score(value) if counts and value is not None and finite else None)
+            if leader.best is not None and (before is None or before[0] != leader.best[0]):
+                self.improved[objective.metric] = objective.score(leader.best[0])
+        self.best = self._last[0][1].best
 
     def _compare_each(self, trial: Trial, metrics: Mapping[str, float]) -> None:
         for objective in self._several:
@@ -89,16 +108,11 @@ class Standing:
 
     def of(self, trial: Trial) -> ScoredReport | None:
         """Return the trial's best report (with scope="last", its last report); None if it has none within the constraints."""
-        if self._by_last:
-            return trial.last_mark if trial.feasible is not False else None
-        return trial.best_mark if trial.feasible is not False else None
+        return trial.mark(self._scope) if trial.feasible is not False else None
 
     def best_trial(self, trials: Population) -> Trial | None:
         """Return the trial with the best report (with scope="last", the best last report) within the constraints, or None."""
-        if not self._by_last:
-            return trials[self.best[1]] if self.best is not None else None
-        marks = [(mark, trial) for trial in trials if (mark := self.of(trial)) is not None]
-        return max(marks, key=lambda pair: (self._score(pair[0]), -pair[1].number))[1] if marks else None
+        return trials[self.best[1]] if self.best is not None else None
 
     def best_finished(self, trials: Population) -> Trial | None:
         """Return the completed trial with the best last value; None if none has a finite one within the constraints."""
@@ -119,23 +133,18 @@ class Standing:
         checkpoint = trial.checkpoint if self._by_last else trial.best_checkpoint(self._objective)
         found = _shown(trial, mark, checkpoint.id if checkpoint else None)
         if self._several:
-            found["objectives"] = self._each(trials)
+            found["objectives"] = self._each()
         finished = self.best_finished(trials)
         if finished is None or finished.last_mark is None:
             return {**found, "finished": None}
         newest = finished.checkpoint.id if finished.checkpoint else None
         return {**found, "finished": _shown(finished, finished.last_mark, newest)}
 
-    def _each(self, trials: Population) -> list[dict[str, Any]]:
+    def _each(self) -> list[dict[str, Any]]:
         """Return the best value of each objective, with its trial. Different trials may have them."""
-        best = dict(self._best_of)
+        best = self._best_of
         if self._by_last:
-            best = {}
-            for objective in self._several:
-                last = [(trial.last.get(objective.metric, math.nan), trial) for trial in trials]
-                values = [(value, t.number) for value, t in last if math.isfinite(value) and t.feasible is not False]
-                if values:
-                    best[objective.metric] = max(values, key=lambda pair: objective.score(pair[0]))
+            best = {o.metric: (o.score(led.best[0]), led.best[1]) for o, led in self._last if led.best is not None}
         return [
             {"metric": metric, "value": value, "trial_number": number}
             for metric, (value, number) in ((o.metric, best[o.metric]) for o in self._several if o.metric in best)
@@ -171,6 +180,29 @@ class Standing:
 
     def _score(self, mark: ScoredReport) -> float:
         return self._objective.score(mark.value)
+
+
+class _Leader:
+    """Finds the best of the trials' current scores: a heap, from whose top entries that no longer hold are removed."""
+
+    def __init__(self) -> None:
+        self.best: tuple[float, int] | None = None  # (score, trial)
+        self._scores: dict[int, float] = {}
+        self._heap: list[tuple[float, int]] = []  # (negated score, trial)
+
+    def put(self, number: int, score: float | None) -> None:
+        """Set the trial's score. None: it does not count."""
+        if score is None:
+            self._scores.pop(number, None)
+        elif self._scores.get(number) != score:
+            self._scores[number] = score
+            heapq.heappush(self._heap, (-score, number))
+        if len(self._heap) > 2 * len(self._scores) + 100:
+            self._heap = [(-score, number) for number, score in self._scores.items()]
+            heapq.heapify(self._heap)
+        while self._heap and self._scores.get(self._heap[0][1]) != -self._heap[0][0]:
+            heapq.heappop(self._heap)
+        self.best = (-self._heap[0][0], self._heap[0][1]) if self._heap else None
 
 
 def _shown(trial: Trial, mark: ScoredReport, checkpoint: str | None) -> dict[str, Any]:

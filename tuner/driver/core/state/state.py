@@ -288,7 +288,7 @@ class State:
             self.unseen -= event.metrics.keys()
             self.missed += tuple(sorted(self.unseen.difference(self.missed)))
         score = self.progress.report(trial, segment, event)
-        if self.standing.constraints and self.standing.improved:
+        if self.standing.tells_best and self.standing.improved:
             self._effects.best[self.seq] = self.standing.improved
         if event.checkpoint is not None:
             self._keep(trial, segment.ordinal, event.checkpoint)

@@ -2,7 +2,7 @@ import type { Experiment } from "../../api/types";
 import { curvesCall } from "../../charts/copies";
 import type { Across } from "../../curves/across";
 import { BestChart } from "../../curves/BestChart";
-import { elapsed, metric, param, readable } from "../../format";
+import { elapsed, leading, metric, param, readable } from "../../format";
 import { experimentEnded } from "../../live/states";
 import { useCurves, type LiveExperiment } from "../../live/useExperiment";
 import { Facts, Panel } from "../common/Panel";
@@ -32,7 +32,7 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
   if (!later) return null;
   return (
     <Panel
-      title={`Best ${experiment.metric} so far`}
+      title={`${leading(experiment)} so far`}
       aside={
         <div className={classes.controls}>
           {best && (

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../../api/client";
 import type { Experiment, Replay } from "../../api/types";
-import { duration, metric } from "../../format";
+import { duration, leading, metric } from "../../format";
 import { replayCall } from "../../charts/copies";
 import type { Address } from "../../pages/useAddress";
 import { CopyMenu } from "../common/CopyMenu";
@@ -127,7 +127,7 @@ export function Compared({ replay, experiment, onSelect }: ComparedProps) {
     ["Reports", recorded.reports.toLocaleString("en"), replayed.reports.toLocaleString("en")],
     ["Training of all trials", duration(recorded.training_s), duration(replayed.training_s)],
     ["From start to end", duration(recorded.duration_s), duration(replayed.duration_s)],
-    [`Best ${experiment.metric}`, metric(recorded.best_value), metric(replayed.best_value)],
+    [leading(experiment), metric(recorded.best_value), metric(replayed.best_value)],
     ["Best trial", said(recorded.best_trial), said(replayed.best_trial)],
   ];
   const others = replay.trials.filter((one) => isDifferent(one));

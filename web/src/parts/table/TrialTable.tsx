@@ -32,7 +32,7 @@ export interface ColumnChoice {
 }
 
 interface TrialTableProps {
-  experiment: Pick<Experiment, "metric" | "mode" | "time_attr" | "objectives" | "counts" | "trials">;
+  experiment: Pick<Experiment, "metric" | "mode" | "scope" | "time_attr" | "objectives" | "counts" | "trials">;
   /** The trials of the charts. They determine which columns there are. */
   trials: readonly Trial[];
   /** The rows to show, filtered and sorted. If there are very many, these are the first ones, and `onMore` reads more. */
@@ -81,8 +81,8 @@ export function TrialTable(props: TrialTableProps) {
   const height = phone ? TALL_ROW : ROW;
 
   const found = useMemo(
-    () => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives, phone),
-    [trials, experiment.metric, experiment.time_attr, experiment.objectives, phone],
+    () => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives, experiment.scope, phone),
+    [trials, experiment.metric, experiment.time_attr, experiment.objectives, experiment.scope, phone],
   );
   // Keep the same object while the columns are the same, or every row would be drawn again with every report.
   const columns = useSame(

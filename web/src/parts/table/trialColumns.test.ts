@@ -25,6 +25,12 @@ describe("the columns of the trial table", () => {
     expect(judged.map(column.value)).toEqual(["yes", "no", null]);
   });
 
+  it("calls the value of a trial what it is: the best one or, with this scope, the last one", () => {
+    const label = (scope: "all" | "last") =>
+      columnsOf(TRIALS, "accuracy", "training_iteration", [], scope).find(({ id }) => id === "best")!.label;
+    expect([label("all"), label("last")]).toEqual(["Best accuracy", "Last accuracy"]);
+  });
+
   it("says which trials are on the front of several objectives", () => {
     expect(COLUMNS.map((column) => column.id)).not.toContain("front");
     const objectives = [

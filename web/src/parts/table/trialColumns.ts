@@ -2,7 +2,7 @@
 
 import type { Experiment, Trial } from "../../api/types";
 import { frontOf, pointsOf } from "../../charts/pareto";
-import { config } from "../../format";
+import { config, counted, title } from "../../format";
 
 /** The column that says which trials are on the Pareto front. */
 export const FRONT = "front";
@@ -24,6 +24,7 @@ export function columnsOf(
   metric: string,
   timeAttr: string,
   objectives: Experiment["objectives"] = [],
+  scope: Experiment["scope"] = "all",
   narrow = false,
 ): Column[] {
   const front = objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives) : new Set<number>();
@@ -48,7 +49,7 @@ export function columnsOf(
           },
         ]
       : []),
-    { id: "best", label: `Best ${metric}`, numeric: true, value: (trial) => trial.best_value },
+    { id: "best", label: title(counted({ metric, scope })), numeric: true, value: (trial) => trial.best_value },
     ...(trials.some((trial) => trial.feasible !== null)
       ? [
           {

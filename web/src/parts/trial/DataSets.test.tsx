@@ -32,10 +32,10 @@ describe("the panel of data sets", () => {
       .mockResolvedValueOnce(live())
       .mockResolvedValue(live(SET));
     const client = new QueryClient();
-    const panel = (state: TrialWithSegments["state"]) => (
+    const panel = (state: TrialWithSegments["state"], source = "api") => (
       <MantineProvider env="test">
         <QueryClientProvider client={client}>
-          <DataSets trial={{ id: "trl_1", state } as TrialWithSegments} />
+          <DataSets trial={{ id: "trl_1", state } as TrialWithSegments} source={source} />
         </QueryClientProvider>
       </MantineProvider>
     );
@@ -55,6 +55,10 @@ describe("the panel of data sets", () => {
     await pass(60_000);
     expect(asked).toHaveBeenCalledTimes(4);
     expect(screen.queryByRole("region")).toBeNull();
+    rerender(panel("running", "python"));
+    await pass(60_000);
+    expect(asked, "the service has no ranks of a script's own run").toHaveBeenCalledTimes(4);
+    expect(screen.getByText(/This one runs in its script/)).toBeTruthy();
   });
 });
 

@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { api } from "../../api/client";
-import type { DataSet, TrialWithSegments } from "../../api/types";
+import type { DataSet, Experiment, TrialWithSegments } from "../../api/types";
 import { duration } from "../../format";
 import classes from "./TrialDetails.module.css";
 
@@ -8,16 +8,25 @@ const REFRESH_MS = 5000; // Ray Data updates the states as often
 const LOOK_MS = 10_000; // a trial may read its first data set at any time
 
 /** Show what the trial reads through Ray Data, while it runs. It shows nothing for the many trials that do not. */
-export function DataSets({ trial }: { trial: TrialWithSegments }) {
+export function DataSets({ trial, source }: { trial: TrialWithSegments; source: Experiment["source"] }) {
   const running = trial.state === "running";
+  // Only the driver of the service answers, and it has no ranks of what a script runs itself.
+  const apart = source === "python" || source === "study";
   const query = useQuery({
     queryKey: ["trial", trial.id, "live"],
     queryFn: ({ signal }) => api.live(trial.id, signal),
-    enabled: running,
-    retry: false, // a trial of a script has no answer, and any other is asked again below
+    enabled: running && !apart,
+    retry: false, // it is asked again below
     refetchInterval: ({ state }) => (state.data?.data_sets.length ? REFRESH_MS : LOOK_MS),
   });
   const sets = running ? (query.data?.data_sets ?? []) : [];
+  if (running && source === "python")
+    return (
+      <p className={classes.dimmed}>
+        What a trial reads through Ray Data is shown only if the service runs the experiment. This one runs in its
+        script.
+      </p>
+    );
   return sets.map((set) => <One key={set.name} set={set} />);
 }
 

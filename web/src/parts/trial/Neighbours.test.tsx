@@ -12,7 +12,12 @@ afterEach(() => {
 });
 
 const TRIAL = { id: "trl_1", number: 1, state: "completed", best_value: 0.9, iteration: 9 } as TrialWithSegments;
-const EXPERIMENT = { metric: "accuracy", mode: "max", labels: { act: ["relu", "tanh"] } } as unknown as Experiment;
+const EXPERIMENT = {
+  metric: "accuracy",
+  mode: "max",
+  scope: "all",
+  labels: { act: ["relu", "tanh"] },
+} as unknown as Experiment;
 
 function near(trial_number: number, best_value: number | null, distance = 0.1): Found["items"][number] {
   const changes = { lr: { before: 0.1, after: 0.2 }, act: { before: 0, after: 1 }, beta: { before: 0.5, after: null } };
@@ -36,6 +41,7 @@ describe("the neighbours of a trial", () => {
         {
           metric: "accuracy",
           mode: "max",
+          scope: "all",
         },
       );
     expect(said(1, 0.8, 0.95)).toMatch(/better than 1 of them. 1 of them was trained for fewer iterations.$/);
@@ -48,7 +54,7 @@ describe("the neighbours of a trial", () => {
       summary(
         { best_value: own, iteration: 9 },
         values.map((value, i) => near(i, value)),
-        { metric: "accuracy", mode },
+        { metric: "accuracy", mode, scope: "all" },
       );
     expect(said([0.8, 0.95, 0.85], 0.9)).toBe(
       "Its 3 nearest neighbours reached a best accuracy of 0.8 to 0.95; this trial, with 0.9, is better than 2 of them.",

@@ -2,7 +2,7 @@ import { Anchor, Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { api } from "../../api/client";
 import type { Experiment, Neighbours as Found, TrialWithSegments } from "../../api/types";
-import { metric, param, readable } from "../../format";
+import { counted, metric, param, readable, title } from "../../format";
 import { hasEnded } from "../../live/states";
 import { ProblemBox } from "../common/Problem";
 import { StateBadge } from "../common/StateBadge";
@@ -43,7 +43,7 @@ export function Neighbours({ trial, experiment, onSelect }: NeighboursProps) {
               >
                 Distance
               </th>
-              <th scope="col">Best {experiment.metric}</th>
+              <th scope="col">{title(counted(experiment))}</th>
               <th scope="col">Iterations</th>
               <th scope="col">What differs there</th>
             </tr>
@@ -78,15 +78,17 @@ export function Neighbours({ trial, experiment, onSelect }: NeighboursProps) {
 export function summary(
   trial: Pick<TrialWithSegments, "best_value" | "iteration">,
   items: Found["items"],
-  { mode, metric: name }: Pick<Experiment, "mode" | "metric">,
+  experiment: Pick<Experiment, "mode" | "metric" | "scope">,
 ): string {
   const values = items.flatMap(({ best_value }) => (best_value === null ? [] : [best_value]));
   if (values.length === 0) return "None of its nearest neighbours has a result yet.";
   const range = `${metric(Math.min(...values))} to ${metric(Math.max(...values))}`;
   const reached = values.length === 1 ? metric(values[0]) : range;
   const own = trial.best_value;
+  const { mode } = experiment;
+  const name = counted(experiment);
   const who = values.length === 1 ? "Its nearest neighbour with a result" : `Its ${values.length} nearest neighbours`;
-  if (own === null) return `${who} reached a best ${name} of ${reached}; this trial has no result yet.`;
+  if (own === null) return `${who} reached a ${name} of ${reached}; this trial has no result yet.`;
   const beaten = values.filter((value) => (mode === "max" ? own > value : own < value)).length;
   const words = beaten === values.length ? "all" : beaten === 0 ? "none" : String(beaten);
   const shorter = items.filter((one) => one.best_value !== null && one.iteration < trial.iteration).length;
@@ -96,7 +98,7 @@ export function summary(
       : shorter === values.length
         ? " They were trained for fewer iterations."
         : ` ${shorter} of them ${shorter === 1 ? "was" : "were"} trained for fewer iterations.`;
-  return `${who} reached a best ${name} of ${reached}; this trial, with ${metric(own)}, is better than ${words} of them.${caution}`;
+  return `${who} reached a ${name} of ${reached}; this trial, with ${metric(own)}, is better than ${words} of them.${caution}`;
 }
 
 function percent(distance: number): string {

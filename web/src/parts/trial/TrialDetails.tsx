@@ -6,7 +6,7 @@ import { api } from "../../api/client";
 import type { Experiment, Failure, Segment, Trial, TrialWithSegments } from "../../api/types";
 import { trialCall } from "../../charts/copies";
 import { chosenAcross, type Across } from "../../curves/across";
-import { bytes, config, duration, elapsed, metric, moment, param, readable } from "../../format";
+import { bytes, config, counted, duration, elapsed, metric, moment, param, readable, title } from "../../format";
 import { hasEnded } from "../../live/states";
 import { keys } from "../../live/useExperiment";
 import type { Address } from "../../pages/useAddress";
@@ -85,7 +85,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
         <Tabs.Panel value="logs">{tab === "logs" && <Logs trial={trial} address={address} />}</Tabs.Panel>
         <Tabs.Panel value="usage">
           {tab === "usage" && <Usage trial={trial} />}
-          {tab === "usage" && <DataSets trial={trial} />}
+          {tab === "usage" && <DataSets trial={trial} source={experiment.source} />}
         </Tabs.Panel>
         <Tabs.Panel value="profile">
           {tab === "profile" && (
@@ -192,14 +192,16 @@ function Overview({ trial, experiment, across, rank, of, address }: OverviewProp
       <Facts
         items={[
           [
-            `Best ${experiment.metric}`,
+            title(counted(experiment)),
             <>
               <b>{metric(trial.best_value)}</b>
               {trial.best_iteration !== null && ` at iteration ${trial.best_iteration}`}
               {rank !== undefined && `, rank ${rank} of ${of}`}
             </>,
           ],
-          ...Object.entries(trial.last).map(([name, value]): [string, string] => [`Last ${name}`, metric(value)]),
+          ...Object.entries(trial.last)
+            .filter(([name]) => experiment.scope === "all" || name !== experiment.metric)
+            .map(([name, value]): [string, string] => [`Last ${name}`, metric(value)]),
           ...(trial.feasible === null
             ? []
             : [["Within the constraints", trial.feasible ? "yes" : "no"] as [string, string]]),
