@@ -77,7 +77,10 @@ NODES = [{"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0}]
         (Scaling(num_workers=16, resources_per_worker={"CPU": 0.5}), None),
         (Scaling(num_workers=9), "9 × 1 CPU are requested, but the whole cluster has 8 CPU"),
         (Scaling(num_workers=3, use_gpu=True), "3 × 1 GPU are requested, but the whole cluster has 2 GPU"),
-        (Scaling(resources_per_worker={"CPU": 1, "tpu": 1}), "1 × 1 tpu are requested, but the whole cluster has 0 tpu"),
+        (
+            Scaling(resources_per_worker={"CPU": 1, "tpu": 1}),
+            "1 × 1 tpu are requested, but the whole cluster has 0 tpu",
+        ),
         (Scaling(resources_per_worker={"CPU": 5}), "no node of the cluster has 5 CPU"),
         (Scaling(num_workers=2, resources_per_worker={"CPU": 3}), None),
         (
