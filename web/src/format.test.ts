@@ -145,7 +145,7 @@ describe("an amount of training", () => {
 
 it("takes the longest training from the scheduler if only that has it", () => {
   const asha = { type: "asha", max_t: 27 };
-  expect(longestOf({ max_t: null, scheduler: asha, resolved: null } as never)).toBe(27);
-  expect(longestOf({ max_t: 9, scheduler: asha, resolved: null } as never)).toBe(9);
-  expect(longestOf({ max_t: null, scheduler: {}, resolved: null } as never)).toBeNull();
+  expect(longestOf({ max_t: null, scheduler: asha, resolved: null })).toBe(27);
+  expect(longestOf({ max_t: 9, scheduler: asha, resolved: null })).toBe(9);
+  expect(longestOf({ max_t: null, scheduler: {}, resolved: null })).toBeNull();
 });
