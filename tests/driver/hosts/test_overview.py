@@ -137,19 +137,19 @@ def test_groups_without_ray_are_shown_on_the_node_of_the_drivers_machine() -> No
     free = {"CPU": 8.0, "GPU": 4.0}
     standings = {"exp_1": Standing()}
 
-    def shown(machine: dict[str, Any]) -> Cluster:
+    def shown(machine: dict[str, Any]) -> dict[str, Any]:
         nodes, available, groups = with_local(NODES, free, [], machine, [(held, ranks)])
-        return Cluster.model_validate(overview(nodes, available, groups, [], standings, {"exp_1": 0.5}, began=0.0))
+        return overview(nodes, available, groups, [], standings, {"exp_1": 0.5}, began=0.0)
 
     found = shown(machine)
-    assert (found.cpus, found.cpus_in_use) == (8.0, 1.0)
-    assert [(node.id, node.cpus_in_use) for node in found.nodes] == [("a", 0.0), ("b", 1.0)]
-    assert [rank.node for rank in found.groups[0].ranks] == ["b"]
+    assert (found["cpus"], found["cpus_in_use"]) == (8.0, 1.0)
+    assert [(node["id"], node["cpus_in_use"]) for node in found["nodes"]] == [("a", 0.0), ("b", 1.0)]
+    assert [rank["node"] for rank in found["groups"][0]["ranks"]] == ["b"]
     apart = shown({**machine, "NodeID": "driver", "NodeManagerHostname": "driver"})
-    assert (apart.cpus, apart.cpus_in_use) == (10.0, 1.0)
-    assert [(node.name, node.cpus_in_use) for node in apart.nodes] == [
+    assert (apart["cpus"], apart["cpus_in_use"]) == (10.0, 1.0)
+    assert [(node["name"], node["cpus_in_use"]) for node in apart["nodes"]] == [
         ("host-a", 0.0),
         ("host-b", 0.0),
         ("driver", 1.0),
     ]
-    assert [rank.node for rank in apart.groups[0].ranks] == ["driver"]
+    assert [rank["node"] for rank in apart["groups"][0]["ranks"]] == ["driver"]
