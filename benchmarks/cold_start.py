@@ -67,6 +67,7 @@ def ours(ranks: int, trials: int = 5) -> dict[str, Any]:
 
     run = tuner.run
     marks: dict[str, float] = {}
+    from tuner.sdk import driving
     from tuner.sdk import run as module
 
     def mark(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +78,7 @@ def ours(ranks: int, trials: int = 5) -> dict[str, Any]:
 
         return marked
 
-    drive_on_ray = module._drive_on_ray
+    drive_on_ray = driving.drive_on_ray
 
     def driven(*args: Any, **options: Any) -> None:
         from ray._private.node import Node
@@ -89,9 +90,9 @@ def ours(ranks: int, trials: int = 5) -> dict[str, Any]:
         kept.connect = mark("connect, first workers", kept.connect)
         drive_on_ray(*args, **options)
 
-    module._drive_on_ray = driven
+    driving.drive_on_ray = driven
     module.create_from_python = mark("create the experiment", module.create_from_python)
-    module._wait_for_start = mark("driver host", module._wait_for_start)
+    driving._wait_for_start = mark("driver host", driving._wait_for_start)
     begun = time.time()
     result = run(
         trial,

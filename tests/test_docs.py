@@ -6,6 +6,8 @@ import ast
 import dataclasses
 import functools
 import inspect
+import itertools
+import json
 import operator
 import os
 import pickle
@@ -20,9 +22,11 @@ from typing import Any
 
 import pytest
 import typer.main
+from jsonschema import Draft202012Validator
 
 import tuner
 from tuner import errors
+from tuner.api.reference import document
 from tuner.cli.commands import app
 from tuner.domain.segments import CAUSES
 from tuner.settings import Settings
@@ -164,3 +168,45 @@ def test_the_python_of_each_page_uses_names_and_arguments_that_exist(name: str) 
                 if not any(each.kind is each.VAR_KEYWORD for each in parameters):
                     given = {keyword.arg for keyword in node.keywords} - {None}
                     assert given <= {each.name for each in parameters}, ast.unparse(node)
+
+
+def curls(text: str) -> list[list[str]]:
+    """Return the words of each curl command of a page. A quoted body may have several lines."""
+    found = []
+    for match in re.finditer(r"(?m)^ *(?:cd .* && )?(curl )", text):
+        lines = text[match.start(1) :].replace("\\\n", " ").split("\n")
+        for count in range(1, len(lines) + 1):
+            try:
+                words = shlex.split("\n".join(lines[:count]))
+            except ValueError:  # a quote is still open
+                continue
+            found.append(words[: words.index("|")] if "|" in words else words)
+            break
+    return found
+
+
+def request_of(words: list[str]) -> tuple[str, str, str | None]:
+    """Return the method, the path below /api/v1 and the body of a curl command."""
+    options = dict(itertools.pairwise(words))
+    [url] = [word for word in words if "/api/v1/" in word]
+    body = options.get("-d")
+    return options.get("-X", "GET" if body is None else "POST").lower(), url.partition("/api/v1")[2], body
+
+
+def test_the_curl_commands_of_all_pages_are_requests_of_the_api() -> None:
+    api, checked = document(), 0
+    for text in PAGES.values():
+        for words in curls(text):
+            if not any("/api/v1/" in word for word in words):
+                continue
+            method, path, body = request_of(words)
+            [operation] = [
+                operations[method]
+                for route, operations in api["paths"].items()
+                if method in operations and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", route), f"/api/v1{path}")
+            ]
+            if body is not None:
+                schema = operation["requestBody"]["content"]["application/json"]["schema"]
+                Draft202012Validator({**schema, "components": api["components"]}).validate(json.loads(body))
+                checked += 1
+    assert checked > 8

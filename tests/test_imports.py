@@ -59,6 +59,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.experiment.analysis.preview": {"tuner.search": SLOW},
     "tuner.schedulers": {"tuner.schedulers.from_ray": CIRCLE},
     "tuner.schedulers.functions": {"tuner.usercode.pickling": SLOW},
+    "tuner.sdk.driving": {"tuner.driver.hosts.scripts": SLOW, "tuner.driver.hosts.ray.cluster": SLOW},
     "tuner.sdk.executors": {
         "tuner.driver.hosts.scripts": SLOW,
         "tuner.driver.hosts.scripts.ahead": SLOW,
@@ -68,11 +69,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.sdk.arguments": {"tuner.search": SLOW},
     "tuner.sdk.plots": {"tuner.search": SLOW},
     "tuner.sdk.result": {"tuner.trials.checkpoints": SLOW, "tuner.trials.checkpoints.checkpoints": SLOW},
-    "tuner.sdk.run": {
-        "tuner.driver.hosts.scripts": SLOW,
-        "tuner.driver.hosts.ray.cluster": SLOW,
-        "tuner.sdk.remote": SLOW,
-    },
+    "tuner.sdk.run": {"tuner.sdk.remote": SLOW},
     "tuner.search.optuna_samplers.cmaes": {"tuner.search.optuna_samplers.cmaes_sampler": SLOW},
     "tuner.search.optuna_samplers.define_by_run": {"tuner.search": CIRCLE},
     "tuner.search.optuna_samplers.tpe": {"tuner.search.optuna_samplers.tpe_sampler": SLOW},

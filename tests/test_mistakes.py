@@ -8,7 +8,7 @@ import pytest
 
 import tuner
 from tuner.errors import EntrypointError, ErrorCollector, SpecError
-from tuner.sdk import run as runner
+from tuner.sdk import cautions
 
 
 def run(space: Any = None, **options: Any) -> dict[str, str]:
@@ -57,9 +57,9 @@ def test_a_part_that_is_right_is_checked_beside_one_that_is_wrong() -> None:
 
 def test_a_list_where_nothing_is_chosen_is_wondered_at() -> None:
     with pytest.warns(UserWarning, match=r"lr has the fixed value \[0.1, 0.2\] in all trials: tuner.choice") as caught:
-        runner._warn_of_lists({"lr": [0.1, 0.2], "width": 32})
+        cautions.warn_of_lists({"lr": [0.1, 0.2], "width": 32})
     assert len(caught) == 1
-    runner._warn_of_lists({"width": 32})
+    cautions.warn_of_lists({"width": 32})
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,11 @@ def test_a_list_where_nothing_is_chosen_is_wondered_at() -> None:
 )
 def test_the_json_form_of_a_domain_is_wondered_at(value: dict[str, Any], meant: str) -> None:
     with pytest.warns(UserWarning, match=rf"lr has the same value in all trials, .*tuner.{meant}\(\.\.\.\)"):
-        runner._warn_of_json_forms({"lr": value, "width": 32})
+        cautions.warn_of_json_forms({"lr": value, "width": 32})
 
 
 def test_a_group_of_parameters_with_a_type_is_not_wondered_at(recwarn: pytest.WarningsRecorder) -> None:
-    runner._warn_of_json_forms({"optimizer": {"type": "sgd", "momentum": 0.9}, "init": {"type": "normal", "std": 1}})
+    cautions.warn_of_json_forms({"optimizer": {"type": "sgd", "momentum": 0.9}, "init": {"type": "normal", "std": 1}})
     assert not recwarn.list
 
 

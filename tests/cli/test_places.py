@@ -29,6 +29,7 @@ WORDS = {
     "events": "experiment.completed",
     "param": "lr=uniform(0,1)",
     "changes": "notes=x",
+    "trial": "trl_1",
 }
 """A value for each required parameter of such a name. Others get a word."""
 

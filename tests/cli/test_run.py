@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import tuner
 from tests.services import Service
 from tuner.cli.commands import app
 from tuner.cli.run import parameter, run_status, run_target, workers_of
@@ -314,3 +315,38 @@ def test_every_option_of_scaling_and_limits_is_an_option_of_the_command(monkeypa
 def test_the_exit_status_says_how_the_search_ended(state: str, best: object, status: int) -> None:
     result: Any = SimpleNamespace(state=state, best_trial=best)
     assert run_status(result) == status
+
+
+def test_a_search_without_a_service_is_continued_and_its_trial_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let the commands drive the search themselves: nobody else would."""
+    monkeypatch.chdir(tmp_path)
+    Path("task.py").write_text(
+        "import os, tuner\n"
+        "def train(config):\n"
+        f"    if config['x'] < 1.5 and not os.path.exists({str(tmp_path / 'mended')!r}): raise ValueError('not yet')\n"
+        "    tuner.report({'loss': config['x']})\n"
+    )
+
+    def tell(*words: str) -> str:
+        done = CliRunner().invoke(app, list(words))
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    options = ["--param", "x=grid_search(1,2,3)", "--name", "failing", "--executor", "local"]
+    tell("run", *options, "task.py:train")
+    assert [trial.state for trial in tuner.load("failing").trials] == ["failed", "completed", "completed"]
+    Path("mended").touch()
+    assert "4 trials" in tell("retry", "failing", "0")
+    retried = tuner.load("failing")
+    assert (retried.trials[3].config, retried.best_value) == ({"x": 1}, 1.0)
+    assert "7 trials" in tell("continue", "failing", "--num-samples", "1")
+    wrong = CliRunner().invoke(app, ["stop", "failing"])
+    assert "also give the number" in str(wrong.exception)
+    assert CliRunner().invoke(app, ["resume", "failing"]).exception is not None  # nobody has asked for more
+
+
+def test_options_after_a_function_are_refused_with_the_order() -> None:
+    with pytest.raises(SpecError, match=r"Options of tuner, such as --param, come before task\.py:train"):
+        run_target("task.py:train", ["--param", "lr=1"], [], None, {})

@@ -175,7 +175,7 @@ def test_without_a_checkpoint_nobody_exploits_and_a_note_says_so() -> None:
     assert feed.report(0, 1, 0.9) == []
     (note,) = feed.report(1, 1, 0.1)
     assert note == Note(
-        reason="trial 1 is among the worst 1 at iteration 1, but none of the best has a checkpoint to continue from"
+        reason="trial 1 is among the worst 1 at iteration 1, but none of the best has a checkpoint of its own to continue from"
     )
     on_its_way = CheckpointInfo(id="c", uri="", step=1, ready=False)
 
@@ -183,6 +183,22 @@ def test_without_a_checkpoint_nobody_exploits_and_a_note_says_so() -> None:
     (exploit,) = feed.report(1, 2, 0.1)
     assert isinstance(exploit, Exploit)
     assert exploit.donor == 0
+
+
+def test_a_member_that_has_just_copied_another_one_is_no_donor() -> None:
+    """Its score is that of weights which it no longer has. The trial could even get its own earlier weights back."""
+    feed = Feed(PopulationBasedTraining(perturbation_interval=1), setting(num_samples=2))
+    for _ in range(2):
+        feed.trials[feed.start({"lr": 0.01})].checkpoint = CheckpointInfo(id="c", uri="", step=1)
+    feed.report(0, 1, 0.9)
+    (exploit,) = feed.report(1, 1, 0.5)
+    assert isinstance(exploit, Exploit)
+    feed.scheduler.enacted(exploit, feed.trials)
+    assert isinstance(feed.report(0, 2, 0.1)[0], Note)
+    assert feed.report(1, 2, 0.6) == []
+    (back,) = feed.report(0, 3, 0.1)
+    assert isinstance(back, Exploit)
+    assert back.donor == 1
 
 
 def test_says_why_with_numbers() -> None:

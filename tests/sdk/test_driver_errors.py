@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from tuner.errors import SpecError, StoreError, TunerError
-from tuner.sdk import run
+from tuner.sdk import driving
 from tuner.sdk.live.interrupts import Interrupts
 
 pytestmark = pytest.mark.ray
@@ -38,11 +38,11 @@ class Host:
 
 
 def starts(host: Any, interrupts: Interrupts) -> None:
-    run._wait_for_start(host, progress=Silent(), interrupts=interrupts)
+    driving._wait_for_start(host, progress=Silent(), interrupts=interrupts)
 
 
 def drives(host: Any, interrupts: Interrupts) -> None:
-    run._wait(host, "exp", Silent(), interrupts, "")  # type: ignore[arg-type]
+    driving._wait(host, "exp", Silent(), interrupts, "")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("call", [starts, drives])

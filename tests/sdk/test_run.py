@@ -459,7 +459,7 @@ def test_ray_client_is_refused_before_anything_is_stored(
     if how == "connection":
         client = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: True))
         monkeypatch.setitem(sys.modules, "ray.util.client", client)
-    monkeypatch.setattr("tuner.sdk.run._connected", lambda: how == "connection")
+    monkeypatch.setattr("tuner.sdk.driving.connected", lambda: how == "connection")
     with pytest.raises(
         SpecError, match=r"Ray Client \(ray://\).*`ray job submit .*`tuner serve` there and pass address="
     ):

@@ -154,3 +154,49 @@ def test_a_helper_that_was_killed_is_replaced_and_none_is_left_behind(tmp_path: 
     checker.close()
     assert not psutil.pid_exists(first)
     assert not psutil.pid_exists(second)
+
+
+@pytest.fixture
+def alone(request: pytest.FixtureRequest) -> Iterator[EntrypointChecker]:
+    """Yield a checker whose helpers have loaded nothing yet. A parameter is its timeout."""
+    checker = EntrypointChecker(timeout_s=getattr(request, "param", 60))
+    yield checker
+    checker.close()
+
+
+def test_a_library_that_the_file_names_is_loaded_only_once(alone: EntrypointChecker, tmp_path: Path) -> None:
+    folder = module(
+        tmp_path,
+        "needs",
+        "import sys\nassert 'numpy' in sys.modules\ntry:\n    import numpy.linalg\nexcept ImportError:\n    raise\n"
+        "def train(config):\n    import pandas\nassert 'pandas' not in sys.modules\n",
+    )
+    assert alone.check("needs:train", [folder]).name == "needs:train"
+
+
+def test_a_module_of_the_user_with_the_name_of_a_library_is_the_users(alone: EntrypointChecker, tmp_path: Path) -> None:
+    folder = module(tmp_path, "sklearn", "MINE = 1")
+    for text in (
+        "from sklearn import MINE\ndef train(config): ...",
+        "from sklearn import MINE as A\ndef train(c): ...",
+    ):
+        module(tmp_path, "uses", text)
+        assert alone.check("uses:train", [folder]).name == "uses:train"
+
+
+@pytest.mark.parametrize(
+    ("alone", "source", "says"),
+    [
+        (60, "import os; os._exit(3)", "importing the entrypoint ends the process, with exit code 3"),
+        (2, "import time; time.sleep(1000)", "importing the entrypoint takes longer than 2 s"),
+    ],
+    indirect=["alone"],
+)
+def test_a_library_that_cannot_be_loaded_is_a_mistake_of_the_entrypoint(
+    alone: EntrypointChecker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, says: str
+) -> None:
+    (tmp_path / "installed").mkdir()
+    monkeypatch.setenv("PYTHONPATH", module(tmp_path / "installed", "torchvision", source), prepend=os.pathsep)
+    folder = module(tmp_path, "needs", "import torchvision\ndef train(config): ...")
+    with pytest.raises(EntrypointError, match=says):
+        alone.check("needs:train", [folder])

@@ -43,7 +43,9 @@ def run_target(
     if ":" in target:
         if arguments or metric_pattern is not None:
             raise SpecError(
-                "arguments and --metric-pattern are for scripts only; a function gets the configuration", "/trainable"
+                f"arguments and --metric-pattern are for scripts only; a function gets the configuration. Options of tuner, "
+                f"such as --param, come before {target}",
+                "/trainable",
             )
         return search(function(target), found, **options)
     if "num_workers" in options and not isinstance(options["num_workers"], int):

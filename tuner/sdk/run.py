@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
-import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import wait
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tuner.domain.experiment import Mode, Spec
-from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.driver.parts import dump_parts, names_code, plain_json
 from tuner.driver.virtual import parts_of
-from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError, TunerError
+from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError
 from tuner.experiment.operations.usecases import continue_experiment, create_from_python, id_of, never_driven
 from tuner.experiment.specs.model import OPTIONS
 from tuner.experiment.specs.spec import mistakes_beside
-from tuner.names import RAY_CLIENT, keywords_explained, nearest, no_ray_client, printable
-from tuner.sdk.arguments import above_this_package, adapted
+from tuner.names import keywords_explained, printable
+from tuner.sdk import driving
+from tuner.sdk.arguments import adapted
 from tuner.sdk.callbacks.observers import StoredLog, checked, observing
+from tuner.sdk.cautions import warn_of_json_forms, warn_of_large_space, warn_of_lists, warn_of_size
 from tuner.sdk.executors import (
     choose,
     drop_ahead,
@@ -34,19 +31,15 @@ from tuner.sdk.executors import (
 )
 from tuner.sdk.live import notebook
 from tuner.sdk.live.echo import Echo
-from tuner.sdk.live.interrupts import Interrupts
 from tuner.sdk.live.progress import Progress, Stored
 from tuner.sdk.result import Result
 from tuner.service_url import service_url
 from tuner.settings import Settings
 from tuner.space import Space
-from tuner.space.primitives import OPTIONS as KINDS
-from tuner.store import CodeRecord, ExperimentRecord, Store, shown_url
+from tuner.store import ExperimentRecord, Store, shown_url
 from tuner.usercode.trainable import by_value
 
 __all__ = ["Result", "resume", "run"]
-
-POLL_S = 0.25
 
 
 @keywords_explained
@@ -216,13 +209,13 @@ def _search(given: Mapping[str, Any]) -> Result:
             start_ahead(given)
         elif starts_ray(given):
             start_forks(given)
-    _warn_of_large_space(given["space"] or {})
+    warn_of_large_space(given["space"] or {})
     mistakes, space = ErrorCollector(), Space({})
     with mistakes:
         space = Space.from_python(given["space"] or {})
         if not len(space):
-            _warn_of_lists(given["space"] or {})
-        _warn_of_json_forms(given["space"] or {})
+            warn_of_lists(given["space"] or {})
+        warn_of_json_forms(given["space"] or {})
     parts = parts_of(given["scheduler"], given["search_alg"], given["stop"], mistakes)
     data = _spec_data(given, space, parts)
     if mistakes.found:
@@ -234,12 +227,14 @@ def _search(given: Mapping[str, Any]) -> Result:
         from tuner.sdk.remote import run_on  # loads httpx and the models of the API
 
         return run_on(given["address"], data, code, space, parts, given["verbose"], callbacks)
-    _warn_of_size(function, code)
+    warn_of_size(function, code)
     settings = Settings.from_env()
-    _refuse_ray_client(given["executor"], ray_address or settings.ray_address)
+    driving.refuse_ray_client(given["executor"], ray_address or settings.ray_address)
     with _store(settings) as store:
-        alone = not (ray_address or settings.ray_address) and (_on_own_ray() or not _connected())
-        check = functools.partial(_check_executor, code=code, ray_address=ray_address, settings=settings, alone=alone)
+        alone = not (ray_address or settings.ray_address) and (driving.on_own_ray() or not driving.connected())
+        check = functools.partial(
+            driving.check_executor, code=code, ray_address=ray_address, settings=settings, alone=alone
+        )
         with noting_imports():
             record = create_from_python(store, data, code, parts, check)
         if given["name"] and given["verbose"] and (said := _namesakes(store, record)):
@@ -321,8 +316,8 @@ def resume(
 ) -> Result:
     """Continue an experiment that is paused or whose driver is gone, and wait until it has ended.
 
-    Every trial continues from its last committed checkpoint. If a running service drives the experiment, this call only
-    follows it.
+    It also continues an experiment that has ended if a user has requested more trials, such as a retry. Every trial
+    continues from its last committed checkpoint. If a running service drives the experiment, this call only follows it.
 
     Args:
         experiment_id: ``exp_...``, or the experiment's name if no other experiment has it.
@@ -331,21 +326,24 @@ def resume(
         verbose: as for `run`.
 
     Raises:
-        Conflict: the experiment has ended, or several experiments have this name. The message lists them.
+        Conflict: the experiment has ended and no trials were requested, or several experiments have this name; the message
+            lists them.
         NotFound: the database of this home has no such experiment.
     """
     settings, observers = Settings.from_env(), checked(callbacks)
     with _store(settings) as store:
         record = store.experiments.get(id_of(store, experiment_id))
-        if record.state.ended:
+        reopens = record.state.ended
+        if reopens and not any(asked.command == "continue" for asked in store.commands.pending([record.id])):
             raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
         if record.source == "study":
             raise Conflict(
                 f"{record.public_id} is a study, whose trials are run by a script: continue it with tuner.create_study"
             )
-        _refuse_ray_client(record.spec.executor, ray_address or settings.ray_address)
-        store.commands.add(record.id, "resume", reason="by a user")
-        return _drive(store, settings, record.public_id, ray_address, verbose, False, observers)
+        driving.refuse_ray_client(record.spec.executor, ray_address or settings.ray_address)
+        if not reopens:
+            store.commands.add(record.id, "resume", reason="by a user")
+        return _drive(store, settings, record.public_id, ray_address, verbose, False, observers, reopens)
 
 
 def read_result(
@@ -372,90 +370,6 @@ def _brings_code(store: Store, spec: Spec) -> bool:
     code = store.code.get(spec.code) if spec.code is not None else None
     parts = (spec.scheduler, spec.search, spec.stop)
     return bool(code and (code.parts_blob or code.space_blob)) or any(names_code(part) for part in parts)
-
-
-LARGE_BYTES = 50_000_000
-"""The size in bytes above which a pickled training function gets a warning."""
-
-
-def _warn_of_size(function: Any, code: CodeRecord) -> None:
-    """Warn if large data are pickled with the function, since they are stored in the database once per experiment."""
-    size = len(code.blob or b"")
-    if size <= LARGE_BYTES:
-        return
-    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    large = [name for name, value in zip(names, cells, strict=False) if getattr(value, "nbytes", 0) > LARGE_BYTES]
-    found = getattr(function, "__globals__", {})
-    used = getattr(getattr(function, "__code__", None), "co_names", ())
-    large += [name for name in used if getattr(found.get(name), "nbytes", 0) > LARGE_BYTES]
-    which = f" (most of it is {', '.join(large)})" if large else ""
-    warnings.warn(
-        f"the training function is {size / 1e6:.0f} MB when pickled{which}, and is stored in the database; pass large "
-        "objects with tuner.with_parameters(train, data=...) instead, which stores them once and shares them "
-        "among ranks",
-        UserWarning,
-        stacklevel=above_this_package(),
-    )
-
-
-LARGE_SPACE_BYTES = 1_000_000
-"""The size in bytes above which a pickled search space gets a warning. A list of so many bytes costs seconds."""
-
-
-def _warn_of_large_space(space: Any) -> None:
-    """Warn of constants and choices that are large, such as arrays and models: each start of a trial sends the space."""
-    if not isinstance(space, Mapping):
-        return  # a mistake, which is reported with the others
-    sizes = {name: _pickled_bytes(value) for name, value in space.items()}
-    size = sum(sizes.values())
-    if size <= LARGE_SPACE_BYTES:
-        return
-    large = sorted((name for name in sizes if sizes[name] > size / 10), key=lambda name: -sizes[name])
-    which = f" (most of it is {', '.join(map(printable, large))})" if large else ""
-    warnings.warn(
-        f"the search space is {size / 1e6:.1f} MB{which}: it is stored in the database, and sent to every rank at each start "
-        "of a trial. Pass large objects with tuner.with_parameters(train, data=...) instead, which stores them once and "
-        "shares them among ranks; or search over names, and load the objects in the training function",
-        UserWarning,
-        stacklevel=above_this_package(),
-    )
-
-
-def _pickled_bytes(value: Any) -> int:
-    """Return the size of a value when pickled; 0 if it cannot be pickled, which another check says."""
-    import cloudpickle  # type: ignore[import-untyped, unused-ignore]
-
-    try:
-        return len(cloudpickle.dumps(value))
-    except Exception:
-        return 0
-
-
-def _warn_of_lists(space: Mapping[str, Any]) -> None:
-    """Warn of plain lists in a space that has no domains: they were most likely meant as choices."""
-    lists = [
-        f"{name} has the fixed value {value!r}" for name, value in space.items() if isinstance(value, list | tuple)
-    ]
-    if lists:
-        advice = "tuner.choice([...]) draws from a list, tuner.grid_search([...]) tries every item"
-        warnings.warn(f"{', '.join(lists)} in all trials: {advice}", UserWarning, stacklevel=above_this_package())
-
-
-def _warn_of_json_forms(space: Mapping[str, Any]) -> None:
-    """Warn of dicts that look like the JSON form of a domain: in Python, a dict is a group of parameters or constants."""
-    for name, value in space.items():
-        if not isinstance(value, Mapping) or not isinstance(kind := value.get("type"), str):
-            continue
-        meant = kind if kind in KINDS else nearest(kind, KINDS)
-        if meant is None or not any(option in value for options in KINDS[meant] for option in options):
-            continue
-        warnings.warn(
-            f"{name} has the same value in all trials, the dict {dict(value)!r}. If you mean a domain, write "
-            f"tuner.{meant}(...): its JSON form is for specs only",
-            UserWarning,
-            stacklevel=above_this_package(),
-        )
 
 
 def _store(settings: Settings) -> Store:
@@ -487,9 +401,9 @@ def _drive(
     with observing(callbacks, StoredLog(store, experiment_id), experiment_id, settings.home, progress.say):
         try:
             if chosen.local:
-                _drive_here(store, settings, experiment_id, progress, chosen.why, keep)
+                driving.drive_here(store, settings, experiment_id, progress, chosen.why, keep)
             else:
-                _drive_on_ray(store, settings, experiment_id, ray_address, progress, chosen.why, keep)
+                driving.drive_on_ray(store, settings, experiment_id, ray_address, progress, chosen.why, keep)
         except KeyboardInterrupt as error:  # Ctrl-C twice, or while the driver started
             error.add_note(
                 f"The search was ended at once. No report is lost; continue with: {_resuming(experiment_id)}"
@@ -510,179 +424,3 @@ def _drive(
 def _resuming(experiment_id: str) -> str:
     """Return what a user enters to continue a search: Python in a notebook, else a command."""
     return f'tuner.resume("{experiment_id}")' if notebook.is_here() else f"tuner resume {experiment_id}"
-
-
-def _drive_here(store: Store, settings: Settings, experiment_id: str, progress: Progress, why: str, keep: bool) -> None:
-    """Let a thread of this process drive the experiment, and processes of this machine run its trials."""
-    from tuner.driver.hosts.scripts import local_host
-
-    with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
-        try:
-            with local_host.borrow(settings, keep=keep) as host, interrupts.heard():
-                done = host.drive(experiment_id, why)
-                while not wait([done], POLL_S).done:
-                    _tell(progress, interrupts, host.poke)
-                done.result()
-        except Conflict:
-            with interrupts.heard():
-                _follow(store, experiment_id, progress, interrupts)
-
-
-def _tell(progress: Progress, interrupts: Interrupts, poke: Callable[[], Any]) -> None:
-    """Update the displayed progress. After a first Ctrl-C, say that the search is pausing, and wake the driver.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed twice.
-    """
-    if interrupts.count > 1:
-        raise KeyboardInterrupt
-    if interrupts.news:
-        interrupts.news = False
-        progress.say("pausing: every trial stops at its next report; Ctrl-C again ends at once")
-        poke()
-    progress.update()
-
-
-def _drive_on_ray(
-    store: Store,
-    settings: Settings,
-    experiment_id: str,
-    ray_address: str | None,
-    progress: Progress,
-    why: str,
-    keep: bool,
-) -> None:
-    """Let a driver host on Ray drive the experiment, and worker groups on Ray run its trials."""
-    if progress.show and not _connected():
-        where = ray_address or settings.ray_address
-        progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray instance on this machine")
-    # These imports load Ray, which takes a second or two. The line above tells the user.
-    from tuner.driver.hosts.ray.cluster import DEAD
-    from tuner.driver.hosts.scripts import kept
-
-    with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
-        for attempt in range(3):
-            started = functools.partial(_wait_for_start, progress=progress, interrupts=interrupts)
-            try:
-                with (
-                    kept.borrow(settings, ray_address or settings.ray_address, started, keep=keep) as host,
-                    interrupts.heard(),
-                ):
-                    _wait(host, experiment_id, progress, interrupts, why)
-                break
-            except Conflict:
-                if attempt == 0:
-                    with interrupts.heard():
-                        _follow(store, experiment_id, progress, interrupts)
-                    break
-                time.sleep(
-                    settings.lease_s
-                )  # wait until the lease of a driver that died on another machine has expired
-            except DEAD:
-                if attempt == 2 or interrupts.count > 1:
-                    kept.shutdown()
-                    raise
-                progress.say("the driver was killed; a new one continues from the last commit")
-
-
-def _check_executor(spec: Spec, code: CodeRecord, ray_address: str | None, settings: Settings, alone: bool) -> None:
-    """Raise SpecError if trials can never run.
-
-    With `alone` (a private Ray instance on this machine), this is checked without starting Ray, which would take seconds.
-    """
-    if not choose(spec, code, ray_address or settings.ray_address).local and alone:
-        _check_size(spec)
-
-
-def _check_size(spec: Spec) -> None:
-    from tuner.driver.hosts.ray.cluster import too_large  # loads Ray
-
-    if (reason := too_large(spec.scaling)) is not None:
-        raise SpecError(reason, "/scaling")
-
-
-def _refuse_ray_client(executor: str | None, address: str | None) -> None:
-    """Raise SpecError if Ray would be reached through Ray Client, before anything is stored."""
-    if executor == "local":
-        return
-    client = sys.modules.get("ray.util.client")
-    connected = _connected() and client is not None and client.ray.is_connected()
-    if connected or (not _connected() and (address or "").startswith(RAY_CLIENT)):
-        raise SpecError(no_ray_client(), "/ray_address")
-
-
-def _connected() -> bool:
-    """Return True if this process is connected to Ray, without importing Ray."""
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized()
-
-
-def _on_own_ray() -> bool:
-    """Return True if this process is connected to a Ray instance that an earlier search started."""
-    kept = sys.modules.get("tuner.driver.hosts.scripts.kept")
-    return kept is not None and kept.on_own_ray()
-
-
-def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) -> None:
-    """Wait until the host has started. Raise ClusterUnreachable if it cannot start."""
-    import ray
-
-    from tuner.driver.hosts.ray.cluster import DEAD, nearly_full
-
-    started = host.start.remote()
-    try:
-        with interrupts.heard():
-            while not ray.wait([started], timeout=POLL_S)[0]:
-                if interrupts.count > 1:
-                    raise KeyboardInterrupt
-                progress.update()
-        _got(started)
-    except DEAD as error:
-        raise ClusterUnreachable(f"the driver host could not be started on Ray{nearly_full()}: {error}") from error
-
-
-def _got(answer: Any) -> Any:
-    """Return the answer of a driver host on Ray. Raise the error that the host raised, as it would come from a thread."""
-    import ray
-
-    try:
-        return ray.get(answer)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, TunerError):
-            raise error.cause from None
-        if isinstance(error.cause, Exception):
-            raise error.cause from error  # whose text has the traceback of the host
-        raise
-
-
-def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
-    """Follow an experiment that a running service drives."""
-    progress.say("another driver, such as that of `tuner serve`, drives this experiment; following it")
-    while True:
-        record = store.experiments.get(experiment_id)
-        pending = {command.command for command in store.commands.pending([record.id])}
-        if (record.state.ended and "continue" not in pending) or (
-            record.state is ExperimentState.PAUSED and not pending
-        ):
-            return
-        if interrupts.count > 1:
-            raise KeyboardInterrupt
-        progress.update()
-        time.sleep(POLL_S)
-
-
-def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: Interrupts, why: str) -> None:
-    import ray
-
-    done = host.drive.remote(experiment_id, why)
-    while True:
-        ready, _ = ray.wait([done], timeout=POLL_S)
-        if ready:
-            _got(done)
-            return
-        _tell(progress, interrupts, host.poke.remote)
-
-
-def _pause(store: Store, experiment_id: str) -> None:
-    record = store.experiments.get(experiment_id)
-    store.commands.add(record.id, "pause", reason="by Ctrl-C")

@@ -238,10 +238,11 @@ class EntrypointChecker:
     def _ask(self, question: _Question) -> Entrypoint | _Failure:
         begun = time.monotonic()
         seen = _module_files(question.module, question.sys_path)  # before the import, to notice edits during it
-        for _ in range(2):  # if the helper has died, try once more with another one
+        files_ahead = [file[0] for file in seen if not isinstance(file, str)]
+        for ahead in (files_ahead, []):  # if the helper has died, perhaps of a library, try once more with another one
             helper = self._take()
             begun = time.monotonic()
-            answer = helper.ask(question.text)
+            answer = helper.ask(json.dumps({**json.loads(question.text), "ahead": ahead}))
             self._give_back(helper, alive=answer is not None)
             if answer is not None:
                 break

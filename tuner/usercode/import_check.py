@@ -1,11 +1,13 @@
 """The helper process of `tuner.usercode.entrypoints`, which imports an entrypoint in a forked child and reports errors.
 
-Each child imports the module afresh, so it sees edited files. Afterwards the helper itself loads the large libraries that the
-child needed, so that the next child is quick. For example, torch takes seconds to load.
+Each child imports the module afresh, so it sees edited files. The helper itself loads the large libraries, so that a child is
+quick. For example, torch takes seconds to load. It loads those that the module's file names before it forks the child, so that
+they are loaded once and not twice, and others that the child needed afterwards.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import hashlib
@@ -20,7 +22,7 @@ import sys
 import sysconfig
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +53,43 @@ def main() -> None:
     print(file=answers)
     for line in sys.stdin:
         question = json.loads(line)
+        if question["ahead"]:
+            signal.setitimer(signal.ITIMER_REAL, question["timeout_s"])  # SIGALRM ends this process
+            load(named_in(question["ahead"]), question["sys_path"])
+            signal.setitimer(signal.ITIMER_REAL, 0)
         work = functools.partial(
             examine, *(question[name] for name in ("entrypoint", "sys_path", "environ", "trainable"))
         )
         answer = in_a_child(work, question["timeout_s"])
         print(json.dumps(answer), file=answers)
-        for name in answer.get("heavy", ()):
-            if name not in sys.modules:
-                with contextlib.suppress(Exception):
-                    importlib.import_module(name)
+        load(answer.get("heavy", ()), question["sys_path"])
         print(file=answers)
+
+
+def load(libraries: Iterable[str], sys_path: Sequence[str]) -> None:
+    """Import libraries, except those in `sys_path`, which are the user's own."""
+    for name in libraries:
+        own = any(Path(folder, found).exists() for folder in sys_path for found in (name, f"{name}.py"))
+        if not own and name not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+
+
+def named_in(files: Iterable[str]) -> list[str]:
+    """Return the large libraries that these files import when they are loaded. Files that are not Python are left out."""
+    names: set[str] = set()
+    for file in files:
+        with contextlib.suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+            statements: list[ast.stmt] = ast.parse(Path(file).read_bytes()).body
+            for one in statements:
+                match one:
+                    case ast.Try():
+                        statements += one.body
+                    case ast.Import():
+                        names.update(each.name.partition(".")[0] for each in one.names)
+                    case ast.ImportFrom(module=str(module), level=0):
+                        names.add(module.partition(".")[0])
+    return [name for name in HEAVY if name in names]
 
 
 def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any]:

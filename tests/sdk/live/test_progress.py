@@ -217,8 +217,8 @@ def test_choices_are_shown_as_what_they_stand_for(sqlite_store: Store, terminal:
 
 def test_the_first_line_does_not_wait_for_ray_to_be_imported() -> None:
     """Everything that `tuner.run` does before it says what it starts, without Ray."""
-    modules = "tuner.sdk.run, tuner.sdk.live.progress, tuner.sdk.live.echo"
-    code = f"import sys, {modules}; print('ray' in sys.modules, tuner.sdk.run._connected())"
+    modules = "tuner.sdk.run, tuner.sdk.driving, tuner.sdk.live.progress, tuner.sdk.live.echo"
+    code = f"import sys, {modules}; print('ray' in sys.modules, tuner.sdk.driving.connected())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
 

@@ -229,6 +229,16 @@ def test_a_failure_is_described_by_what_the_script_said(tmp_path: Path, begin: S
     assert describe(caught.value, "").cause == "script_signal"
 
 
+def test_a_failure_under_torchrun_is_described_by_what_its_processes_said(tmp_path: Path, begin: Start) -> None:
+    begin()
+    (tmp_path / "inner.py").write_text("raise SystemExit('the GPU is on fire')")
+    code = "import sys; from torch.distributed.run import main; main(['--nproc-per-node', '2', sys.argv[1]])"
+    with pytest.raises(ScriptFailed) as caught:
+        script(tmp_path, code, str(tmp_path / "inner.py"))({})
+    assert "ChildFailedError" not in caught.value.said
+    assert describe(caught.value, "").message == "train.py ended with exit status 1: the GPU is on fire"
+
+
 CGROUPS = Path("/sys/fs/cgroup/memory")
 FILLS_ITS_MEMORY = """
 import os, sys

@@ -129,6 +129,31 @@ def resume(experiment: ExperimentName, ray_address: RayAddress = None) -> None:
     print(result)
 
 
+@group.command(name="continue", cls=OnService)
+def continue_(
+    experiment: ExperimentName,
+    num_samples: Annotated[
+        int | None,
+        typer.Option(min=1, help="number of trials to add; default: none, since limits that were raised allow more"),
+    ] = None,
+) -> None:
+    """Run an ended experiment again, if its limits allow more trials, and wait until it has ended.
+
+    If TUNER_ADDRESS is set, the service at this address runs the experiment, and the command does not wait.
+    """
+    settings = chosen_settings()
+    if settings.address is not None:
+        from tuner.cli.service.experiments import connected
+
+        with connected(settings, settings.address) as client:
+            answer = client.experiment(experiment).continue_(num_samples)
+        print(printable(f"asked to continue {answer.id}, which is {answer.state}"))
+        return
+    from tuner.sdk.saved import load
+
+    print(load(experiment).add(num_samples))
+
+
 @group.command(cls=OnNeither)
 def simulate(
     target: Annotated[

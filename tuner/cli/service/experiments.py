@@ -17,12 +17,13 @@ import yaml
 from tuner.domain.events import Command
 from tuner.errors import SpecError
 from tuner.experiment.operations.removal import delete_experiment
-from tuner.experiment.operations.usecases import amend_experiment, id_of
+from tuner.experiment.operations.usecases import amend_experiment, id_of, numbered
 from tuner.experiment.operations.verbs import VERBS, act, act_on_trial
 from tuner.sdk.result import Result
+from tuner.sdk.run import resume
 from tuner.sdk.saved import experiments, load
 from tuner.settings import Settings
-from tuner.store import ExperimentRecord, Store, TrialRecord
+from tuner.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -234,20 +235,32 @@ def connected(settings: Settings, address: str) -> Iterator[Client]:
         yield client
 
 
-def ask(settings: Settings, verb: Command, name: str) -> str:
-    """Send a verb such as "pause" to the experiment or trial with this id or name. Return a line for the terminal."""
+def ask(settings: Settings, verb: Command, name: str, number: int | None = None) -> str:
+    """Send a verb such as "pause" to the experiment or trial with this id or name. Return a line for the terminal.
+
+    A retry in an experiment of this home that has ended is also carried out, and waited for.
+
+    number: the number of a trial, if the verb is for a trial of the experiment `name`.
+    """
+    of_trial = name.startswith("trl_") or number is not None or verb not in VERBS
+    if of_trial and number is None and not name.startswith("trl_"):
+        raise SpecError(f"{name} is an experiment: also give the number of one of its trials")
     if settings.address is not None:
         with connected(settings, settings.address) as client:
-            handle = client.trial(name) if name.startswith("trl_") else client.experiment(name)
+            found = client.experiment(name)
+            handle = found if not of_trial else client.trial(name) if number is None else found.trial(number)
             answer = handle.act(verb)
             return f"asked to {verb} {answer['id']}, which is {answer['state']}"
     with Store.open(settings.database_url) as store:
         store.migrate()
-        if verb not in VERBS or name.startswith("trl_"):
-            record: TrialRecord | ExperimentRecord = act_on_trial(store, verb, name)
-        else:
+        if not of_trial:
             record = act(store, verb, id_of(store, name))
-        return f"asked to {verb} {record.public_id}, which is {record.state}"
+            return f"asked to {verb} {record.public_id}, which is {record.state}"
+        trial = act_on_trial(store, verb, name if number is None else numbered(store, id_of(store, name), number))
+        experiment = store.experiments.by_id(trial.experiment_id)
+    if verb == "retry" and experiment.state.ended:
+        return str(resume(experiment.public_id))
+    return f"asked to {verb} {trial.public_id}, which is {trial.state}"
 
 
 def _spec(file: Path) -> Mapping[str, Any]:

@@ -56,6 +56,8 @@ class PbtState:
     due: dict[int, float] = field(default_factory=dict)  # trial -> value of time_attr at which its next interval ends
     moves: dict[int, list[Move]] = field(default_factory=dict)  # trial -> its configurations, oldest first
     newest: int | None = None  # the trial that reached the end of an interval at the latest fact
+    # trials whose score is that of the weights which they had before their latest exploit
+    outdated: dict[int, None] = field(default_factory=dict)
     yielded: dict[int, None] = field(
         default_factory=dict
     )  # trials that gave up their worker group before they were judged
@@ -68,8 +70,9 @@ class PopulationBasedTraining(Scheduler):
 
     It continues from the checkpoint of the better member, its *donor*, with a changed copy of the donor's configuration; see
     `Explorer`. The population has `num_samples` members. If not all of them can run at once, they take turns, and the members
-    that have trained least come first. Only members with a checkpoint can be donors. If no member of the top quantile has a
-    checkpoint yet, the trial continues unchanged, and a note in the log says so.
+    that have trained least come first. Only members with a checkpoint can be donors, and not those that have just copied
+    another one. If no member of the top quantile can be the donor, the trial continues unchanged, and a note in the log says
+    so.
 
     Args:
         perturbation_interval: the training between two decisions about a member, in units of time_attr. The default is
@@ -196,13 +199,14 @@ class PopulationBasedTraining(Scheduler):
                 state.due[number] = fact.t + self.perturbation_interval
             case TrialReported(trial=number) if fact.t >= self._due(number):
                 self._rank(number, fact.score)
+                state.outdated.pop(number, None)
                 state.due[number] = fact.t + self.perturbation_interval
                 state.newest = number
                 if self.synch:
                     state.waiting[number] = None
             case TrialEnded(trial=number):
                 self._rank(number, None)
-                for group in (state.waiting, state.plan, state.yielded):
+                for group in (state.waiting, state.plan, state.yielded, state.outdated):
                     group.pop(number, None)
                 state.plan = {trial: None if donor == number else donor for trial, donor in state.plan.items()}
 
@@ -227,6 +231,7 @@ class PopulationBasedTraining(Scheduler):
         state.waiting.pop(decision.trial, None)
         state.plan.pop(decision.trial, None)
         if isinstance(decision, Exploit):
+            state.outdated[decision.trial] = None
             self._take_over(decision, trials)
 
     def _take_over(self, decision: Exploit, trials: Population) -> None:
@@ -262,7 +267,7 @@ class PopulationBasedTraining(Scheduler):
             donor = self._donor(number, trials)
             if donor is None:
                 why = f"trial {number} is among the worst {self._quantile()} at {where}"
-                return (Note(reason=f"{why}, but none of the best has a checkpoint to continue from"),)
+                return (Note(reason=f"{why}, but none of the best has a checkpoint of its own to continue from"),)
             return (self._exploit(number, donor, trials),)
         return ()
 
@@ -322,9 +327,10 @@ class PopulationBasedTraining(Scheduler):
     def _donor(self, trial: int, trials: Population) -> int | None:
         """Return a random member of the top quantile that has a checkpoint, or None if there is none.
 
-        Members with a ready checkpoint are preferred to those whose checkpoint is still being saved.
+        Members with a ready checkpoint are preferred to those whose checkpoint is still being saved. A member that has not
+        been ranked since it copied another one is no donor: it no longer has the weights that its score belongs to.
         """
-        top = [trials[number] for number in self._top(without=trial)]
+        top = [trials[number] for number in self._top(without=trial) if number not in self.state.outdated]
         ready = [donor for donor in top if donor.checkpoint is not None]
         donors = ready or [donor for donor in top if donor.checkpoints]
         if not donors:

@@ -43,6 +43,8 @@ TRIAL_DIR = "trial_dir"
 
 _POLL_S = 0.05
 _TAIL = 20
+_OF_TORCHRUN = re.compile(r"[A-Z]\d{4} [\d:.]+ \d+ torch/distributed/")
+"""The beginning of a line of torchrun's own log."""
 # The launcher asks the kernel to kill it when the rank dies, and then replaces itself by the script.
 _LAUNCHER = (
     "import ctypes, os, sys\n"
@@ -168,6 +170,7 @@ class _Run:
         self._news: queue.Queue[dict[str, float] | _Asked | None] = queue.Queue(maxsize=1000)
         self._closed = threading.Event()
         self._errors: deque[str] = deque(maxlen=_TAIL)
+        self._torchrun_has_failed = False
         self._borrowed = contextlib.ExitStack()
         self._exit_code = 0
         self._oom_kills = oom.oom_kills()
@@ -189,7 +192,7 @@ class _Run:
         take_line = self._take_line if rank == 0 else _ignore
         readers = [
             _thread("stdout", _copy, process.stdout.fileno(), 1, take_line),
-            _thread("stderr", _copy, process.stderr.fileno(), 2, self._errors.append),
+            _thread("stderr", _copy, process.stderr.fileno(), 2, self._take_error),
         ]
         _thread("wait", self._wait, process, readers)
         _thread("serve", self._accept, listener)
@@ -353,6 +356,13 @@ class _Run:
     def _take_line(self, line: str) -> None:
         if (found := self._lines.read(line)) is not None and self._reads_lines():
             self._put(found)
+
+    def _take_error(self, line: str) -> None:
+        """Keep a line of stderr, but not what torchrun says about its processes' failures: it would push their own words out."""
+        own, *log = _OF_TORCHRUN.split(line, maxsplit=1)
+        if own and not self._torchrun_has_failed:
+            self._errors.append(own)
+        self._torchrun_has_failed |= "failed (exitcode: " in "".join(log)
 
     def _put(self, news: dict[str, float] | _Asked | None) -> None:
         while not self._closed.is_set():

@@ -15,7 +15,7 @@ import tuner
 from tuner.domain.experiment import Scaling
 from tuner.driver.hosts.ray import cluster
 from tuner.errors import ClusterUnreachable, SpecError
-from tuner.sdk import run as runner
+from tuner.sdk import cautions
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.trials.compat import ray_compat
@@ -25,7 +25,7 @@ from tuner.trials.compat import ray_compat
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Pretend that the machine has 4 CPUs and a GPU, and that this process is connected to no Ray and starts none."""
     monkeypatch.setattr(cluster, "this_machine", lambda: {"CPU": 4.0, "GPU": 1.0})
-    monkeypatch.setattr("tuner.sdk.run._connected", lambda: False)
+    monkeypatch.setattr("tuner.sdk.driving.connected", lambda: False)
     monkeypatch.setattr("tuner.sdk.run._drive", lambda *_, **__: "driven")
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
 
@@ -69,7 +69,7 @@ def test_what_may_fit_is_left_to_ray(options: dict[str, Any]) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_process_that_is_connected_may_have_a_larger_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.sdk.run._connected", lambda: True)
+    monkeypatch.setattr("tuner.sdk.driving.connected", lambda: True)
     assert run(num_workers=5) == "driven"
 
 
@@ -131,7 +131,7 @@ def test_an_address_without_a_ray_is_told_with_what_to_check(monkeypatch: pytest
 
 
 def test_a_function_that_takes_much_data_along_is_warned_of(small: None) -> None:
-    data = np.zeros(runner.LARGE_BYTES // 8 + 1)
+    data = np.zeros(cautions.LARGE_BYTES // 8 + 1)
 
     def train(config: dict[str, Any]) -> None:
         tuner.report({"loss": data.sum()})
@@ -144,7 +144,7 @@ def test_a_function_that_takes_much_data_along_is_warned_of(small: None) -> None
 
 @pytest.mark.parametrize("data", [np.zeros(12_500), [0.5] * 12_000], ids=["array", "list"])
 def test_a_search_space_with_much_data_is_warned_of(small: None, monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
-    monkeypatch.setattr(runner, "LARGE_SPACE_BYTES", 100_000)
+    monkeypatch.setattr(cautions, "LARGE_SPACE_BYTES", 100_000)
     space = {"x": tuner.uniform(0, 1), "data": data, "names": ["a", "b"]}
     options: dict[str, Any] = {"metric": "loss", "mode": "min", "max_t": 3, "num_samples": 1}
     with pytest.warns(UserWarning, match=r"space is 0.1 MB \(most of it is data\).*with_parameters") as seen:

@@ -1,0 +1,109 @@
+"""The fragments of code on the pages: each Python block is run, after the few lines that it takes for granted.
+
+Blocks that are whole scripts have the comment `runs: ...` and are run by the other tests of this folder.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import cloudpickle
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"(<!-- runs: [^\n]* -->\n)?```python\n(.*?)```", re.DOTALL)
+
+SEARCH = """
+import time
+import tuner
+
+space = {"lr": tuner.loguniform(1e-4, 1e-1), "width": tuner.choice([16, 32, 64])}
+
+def train(config):
+    for epoch in range(50):
+        loss = abs(config["lr"] - 0.01) + 1 / (epoch + 1)
+        tuner.report({"loss": loss, "accuracy": 1 - loss, "latency_ms": config.get("width", 0)})
+"""
+BEFORE = {
+    "ask_and_tell": "def train_one_epoch(config, epoch): return abs(config['lr'] - 0.01) + 1 / (epoch + 1)",
+    "cleaning_up": SEARCH,
+    "freeze_thaw": SEARCH,
+    "from_optuna": SEARCH
+    + """
+import optuna
+
+SPACE = {"lr": tuner.loguniform(1e-5, 1e-1)}
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+def objective(trial):
+    lr = trial.suggest_float("lr", 1e-5, 1e-1, log=True)
+    for step in range(6):
+        trial.report(lr, step)
+    return lr
+
+study = optuna.create_study(direction="maximize")
+study.optimize(objective, n_trials=5)
+""",
+    "local": SEARCH + "objective = train\n",
+    "schedulers": SEARCH
+    + "tuner.run(train, space, metric='loss', mode='min', max_t=27, num_samples=8, name='digits')\n",
+    "search": SEARCH
+    + """
+for name in ("digits-large", "other"):
+    tuner.run(train, space, metric="accuracy", mode="max", max_t=50, num_samples=8, name=name)
+""",
+}
+ELSEWHERE = {
+    "agents": "tests/agents/test_workers.py",
+    "operations": "tests/api/webhooks/test_webhooks.py",
+    "README": "a sketch, as it says; getting_started.md has the whole scripts",
+    "scripts": "the middle of a script; tests/cli/test_run.py has whole ones",
+    "trials": "the middle of a script, and a service; tests/trials, tests/serving and tests/test_profiles.py have whole ones",
+}
+OF_A_SERVICE = {"search": ["client.change_project"]}  # tests/client/test_client.py
+
+
+def fragments(page: Path) -> list[str]:
+    return [block for marked, block in BLOCK.findall(page.read_text()) if not marked]
+
+
+PAGES = {page.stem: fragments(page) for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))}
+
+
+def test_every_page_with_fragments_is_run() -> None:
+    assert {name for name, found in PAGES.items() if found} == BEFORE.keys() | ELSEWHERE.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BEFORE)
+def test_the_fragments_of_a_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run them one after the other in a module that no worker can import."""
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    monkeypatch.chdir(tmp_path)
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        exec(BEFORE[name], module.__dict__)
+        for block in PAGES[name]:
+            lines = [
+                line for line in block.splitlines() if not any(call in line for call in OF_A_SERVICE.get(name, ()))
+            ]
+            exec(smaller("\n".join(lines)), module.__dict__)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def smaller(block: str) -> str:
+    """Return the code with fewer samples, and with the names that stand for the reader's own replaced."""
+    tree = ast.parse(block.replace("tuner.run(...,", "tuner.run(train, space, metric='loss', mode='min',"))
+    for call in [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "tuner.run"
+    ]:
+        call.keywords = [each for each in call.keywords if each.arg != "num_samples"]
+        call.keywords.append(ast.keyword("num_samples", ast.Constant(8)))
+    code = ast.unparse(tree)
+    return code.replace("time_budget_s=3600", "time_budget_s=0.5").replace("'exp_...'", "'other'")

@@ -1,0 +1,95 @@
+"""Warn of arguments of `tuner.run` that are allowed and most likely mistakes: large data, and values that look like domains."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.names import nearest, printable
+from tuner.sdk.arguments import above_this_package
+from tuner.space.primitives import OPTIONS as KINDS
+from tuner.store import CodeRecord
+
+LARGE_BYTES = 50_000_000
+"""The size in bytes above which a pickled training function gets a warning."""
+
+
+def warn_of_size(function: Any, code: CodeRecord) -> None:
+    """Warn if large data are pickled with the function, since they are stored in the database once per experiment."""
+    size = len(code.blob or b"")
+    if size <= LARGE_BYTES:
+        return
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    large = [name for name, value in zip(names, cells, strict=False) if getattr(value, "nbytes", 0) > LARGE_BYTES]
+    found = getattr(function, "__globals__", {})
+    used = getattr(getattr(function, "__code__", None), "co_names", ())
+    large += [name for name in used if getattr(found.get(name), "nbytes", 0) > LARGE_BYTES]
+    which = f" (most of it is {', '.join(large)})" if large else ""
+    warnings.warn(
+        f"the training function is {size / 1e6:.0f} MB when pickled{which}, and is stored in the database; pass large "
+        "objects with tuner.with_parameters(train, data=...) instead, which stores them once and shares them "
+        "among ranks",
+        UserWarning,
+        stacklevel=above_this_package(),
+    )
+
+
+LARGE_SPACE_BYTES = 1_000_000
+"""The size in bytes above which a pickled search space gets a warning. A list of so many bytes costs seconds."""
+
+
+def warn_of_large_space(space: Any) -> None:
+    """Warn of constants and choices that are large, such as arrays and models: each start of a trial sends the space."""
+    if not isinstance(space, Mapping):
+        return  # a mistake, which is reported with the others
+    sizes = {name: _pickled_bytes(value) for name, value in space.items()}
+    size = sum(sizes.values())
+    if size <= LARGE_SPACE_BYTES:
+        return
+    large = sorted((name for name in sizes if sizes[name] > size / 10), key=lambda name: -sizes[name])
+    which = f" (most of it is {', '.join(map(printable, large))})" if large else ""
+    warnings.warn(
+        f"the search space is {size / 1e6:.1f} MB{which}: it is stored in the database, and sent to every rank at each start "
+        "of a trial. Pass large objects with tuner.with_parameters(train, data=...) instead, which stores them once and "
+        "shares them among ranks; or search over names, and load the objects in the training function",
+        UserWarning,
+        stacklevel=above_this_package(),
+    )
+
+
+def _pickled_bytes(value: Any) -> int:
+    """Return the size of a value when pickled; 0 if it cannot be pickled, which another check says."""
+    import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        return len(cloudpickle.dumps(value))
+    except Exception:
+        return 0
+
+
+def warn_of_lists(space: Mapping[str, Any]) -> None:
+    """Warn of plain lists in a space that has no domains: they were most likely meant as choices."""
+    lists = [
+        f"{name} has the fixed value {value!r}" for name, value in space.items() if isinstance(value, list | tuple)
+    ]
+    if lists:
+        advice = "tuner.choice([...]) draws from a list, tuner.grid_search([...]) tries every item"
+        warnings.warn(f"{', '.join(lists)} in all trials: {advice}", UserWarning, stacklevel=above_this_package())
+
+
+def warn_of_json_forms(space: Mapping[str, Any]) -> None:
+    """Warn of dicts that look like the JSON form of a domain: in Python, a dict is a group of parameters or constants."""
+    for name, value in space.items():
+        if not isinstance(value, Mapping) or not isinstance(kind := value.get("type"), str):
+            continue
+        meant = kind if kind in KINDS else nearest(kind, KINDS)
+        if meant is None or not any(option in value for options in KINDS[meant] for option in options):
+            continue
+        warnings.warn(
+            f"{name} has the same value in all trials, the dict {dict(value)!r}. If you mean a domain, write "
+            f"tuner.{meant}(...): its JSON form is for specs only",
+            UserWarning,
+            stacklevel=above_this_package(),
+        )

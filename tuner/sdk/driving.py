@@ -1,0 +1,199 @@
+"""Let a driver run an experiment to its end while a script waits: in a thread here, in a host on Ray, or in a service."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import wait
+from typing import Any
+
+from tuner.domain.experiment import Spec
+from tuner.domain.states import ExperimentState
+from tuner.errors import ClusterUnreachable, Conflict, SpecError, TunerError
+from tuner.names import RAY_CLIENT, no_ray_client
+from tuner.sdk.executors import choose
+from tuner.sdk.live.interrupts import Interrupts
+from tuner.sdk.live.progress import Progress
+from tuner.settings import Settings
+from tuner.store import CodeRecord, Store
+
+POLL_S = 0.25
+"""Seconds between two updates of the displayed progress."""
+
+
+def drive_here(store: Store, settings: Settings, experiment_id: str, progress: Progress, why: str, keep: bool) -> None:
+    """Let a thread of this process drive the experiment, and processes of this machine run its trials."""
+    from tuner.driver.hosts.scripts import local_host
+
+    with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
+        try:
+            with local_host.borrow(settings, keep=keep) as host, interrupts.heard():
+                done = host.drive(experiment_id, why)
+                while not wait([done], POLL_S).done:
+                    _tell(progress, interrupts, host.poke)
+                done.result()
+        except Conflict:
+            with interrupts.heard():
+                _follow(store, experiment_id, progress, interrupts)
+
+
+def _tell(progress: Progress, interrupts: Interrupts, poke: Callable[[], Any]) -> None:
+    """Update the displayed progress. After a first Ctrl-C, say that the search is pausing, and wake the driver.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed twice.
+    """
+    if interrupts.count > 1:
+        raise KeyboardInterrupt
+    if interrupts.news:
+        interrupts.news = False
+        progress.say("pausing: every trial stops at its next report; Ctrl-C again ends at once")
+        poke()
+    progress.update()
+
+
+def drive_on_ray(
+    store: Store,
+    settings: Settings,
+    experiment_id: str,
+    ray_address: str | None,
+    progress: Progress,
+    why: str,
+    keep: bool,
+) -> None:
+    """Let a driver host on Ray drive the experiment, and worker groups on Ray run its trials."""
+    if progress.show and not connected():
+        where = ray_address or settings.ray_address
+        progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray instance on this machine")
+    # These imports load Ray, which takes a second or two. The line above tells the user.
+    from tuner.driver.hosts.ray.cluster import DEAD
+    from tuner.driver.hosts.scripts import kept
+
+    with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
+        for attempt in range(3):
+            started = functools.partial(_wait_for_start, progress=progress, interrupts=interrupts)
+            try:
+                with (
+                    kept.borrow(settings, ray_address or settings.ray_address, started, keep=keep) as host,
+                    interrupts.heard(),
+                ):
+                    _wait(host, experiment_id, progress, interrupts, why)
+                break
+            except Conflict:
+                if attempt == 0:
+                    with interrupts.heard():
+                        _follow(store, experiment_id, progress, interrupts)
+                    break
+                time.sleep(
+                    settings.lease_s
+                )  # wait until the lease of a driver that died on another machine has expired
+            except DEAD:
+                if attempt == 2 or interrupts.count > 1:
+                    kept.shutdown()
+                    raise
+                progress.say("the driver was killed; a new one continues from the last commit")
+
+
+def check_executor(spec: Spec, code: CodeRecord, ray_address: str | None, settings: Settings, alone: bool) -> None:
+    """Raise SpecError if trials can never run.
+
+    With `alone` (a private Ray instance on this machine), this is checked without starting Ray, which would take seconds.
+    """
+    if not choose(spec, code, ray_address or settings.ray_address).local and alone:
+        _check_size(spec)
+
+
+def _check_size(spec: Spec) -> None:
+    from tuner.driver.hosts.ray.cluster import too_large  # loads Ray
+
+    if (reason := too_large(spec.scaling)) is not None:
+        raise SpecError(reason, "/scaling")
+
+
+def refuse_ray_client(executor: str | None, address: str | None) -> None:
+    """Raise SpecError if Ray would be reached through Ray Client, before anything is stored."""
+    if executor == "local":
+        return
+    client = sys.modules.get("ray.util.client")
+    through_client = connected() and client is not None and client.ray.is_connected()
+    if through_client or (not connected() and (address or "").startswith(RAY_CLIENT)):
+        raise SpecError(no_ray_client(), "/ray_address")
+
+
+def connected() -> bool:
+    """Return True if this process is connected to Ray, without importing Ray."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
+def on_own_ray() -> bool:
+    """Return True if this process is connected to a Ray instance that an earlier search started."""
+    kept = sys.modules.get("tuner.driver.hosts.scripts.kept")
+    return kept is not None and kept.on_own_ray()
+
+
+def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) -> None:
+    """Wait until the host has started. Raise ClusterUnreachable if it cannot start."""
+    import ray
+
+    from tuner.driver.hosts.ray.cluster import DEAD, nearly_full
+
+    started = host.start.remote()
+    try:
+        with interrupts.heard():
+            while not ray.wait([started], timeout=POLL_S)[0]:
+                if interrupts.count > 1:
+                    raise KeyboardInterrupt
+                progress.update()
+        _got(started)
+    except DEAD as error:
+        raise ClusterUnreachable(f"the driver host could not be started on Ray{nearly_full()}: {error}") from error
+
+
+def _got(answer: Any) -> Any:
+    """Return the answer of a driver host on Ray. Raise the error that the host raised, as it would come from a thread."""
+    import ray
+
+    try:
+        return ray.get(answer)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, TunerError):
+            raise error.cause from None
+        if isinstance(error.cause, Exception):
+            raise error.cause from error  # whose text has the traceback of the host
+        raise
+
+
+def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
+    """Follow an experiment that a running service drives."""
+    progress.say("another driver, such as that of `tuner serve`, drives this experiment; following it")
+    while True:
+        record = store.experiments.get(experiment_id)
+        pending = {command.command for command in store.commands.pending([record.id])}
+        if (record.state.ended and "continue" not in pending) or (
+            record.state is ExperimentState.PAUSED and not pending
+        ):
+            return
+        if interrupts.count > 1:
+            raise KeyboardInterrupt
+        progress.update()
+        time.sleep(POLL_S)
+
+
+def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: Interrupts, why: str) -> None:
+    import ray
+
+    done = host.drive.remote(experiment_id, why)
+    while True:
+        ready, _ = ray.wait([done], timeout=POLL_S)
+        if ready:
+            _got(done)
+            return
+        _tell(progress, interrupts, host.poke.remote)
+
+
+def _pause(store: Store, experiment_id: str) -> None:
+    record = store.experiments.get(experiment_id)
+    store.commands.add(record.id, "pause", reason="by Ctrl-C")
