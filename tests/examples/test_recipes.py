@@ -15,13 +15,15 @@ from tuner.settings import Settings
 from tuner.store import Store
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = [(DOCS / name).read_text() for name in ("recipes.md", "notebooks.md", "callbacks.md", "budgets.md")]
+NAMES = ("recipes.md", "notebooks.md", "callbacks.md", "budgets.md", "pbt.md", "several_objectives.md")
+PAGES = [(DOCS / name).read_text() for name in NAMES]
 SCRIPTS = {
     name: script
     for page in PAGES
     for name, script in re.findall(r"<!-- runs: ([^\n]*) -->\n```python\n(.*?)```", page, re.DOTALL)
 }
-SHORT = ("accelerate", "budgets", "callbacks")  # the others are compiled below, and run by `make test-long`
+SHORT = ("accelerate", "budgets", "callbacks", "constraints", "front", "pbt")
+"""The others are compiled below, and run by `make test-long`."""
 
 
 @pytest.mark.ray
@@ -63,4 +65,4 @@ def test_each_recipe_can_be_compiled_and_uses_names_that_exist(name: str) -> Non
 
 
 def test_each_python_block_of_the_pages_is_run() -> None:
-    assert len(SCRIPTS) == sum(page.count("```python") for page in PAGES) == 9
+    assert len(SCRIPTS) == sum(page.count("```python") for page in PAGES) == 12

@@ -324,6 +324,13 @@ def test_several_objectives_are_shown_as_a_front(visit: Open, service: Service, 
     page.get_by_role("option", name="latency").click()
     expect(page.get_by_role("heading", name="Each parameter and latency")).to_be_visible()
     expect(page).to_have_url(re.compile("objective=latency"))
+    # The dialog began with a switch that the service refuses for several objectives.
+    page.get_by_role("button", name="More actions").click()
+    page.get_by_role("menuitem", name=re.compile("^Fork")).click()
+    expect(page.get_by_label("Learn from these trials")).to_be_disabled()
+    page.get_by_role("button", name="Start the fork").click()
+    expect(page.get_by_role("heading", name="two objectives-fork")).to_be_visible()
+    page.goto(f"{service.url}/experiments/{search.public_id}?tab=parameters&objective=latency")
     shares = page.get_by_label("Importance of parameters for latency")
     expect(shares.locator("dt").first).to_have_text("width")  # the latency follows from the width
     expect(page.get_by_text("Colours show the rank in latency")).to_be_visible()
