@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tuner.api.schemas import Cluster
-from tuner.driver.hosts.overview import overview
+from tuner.driver.hosts.overview import overview, with_local
 from tuner.trials.groups.pools.admission import HeldGroup, Standing, WaitingGroup
 
 NODES = [
@@ -119,3 +119,37 @@ def test_a_group_that_starts_holds_its_part_of_its_node() -> None:
     found = overview(NODES, {"CPU": 6.0, "GPU": 2.0}, [], [starts], {}, {}, began=0.0)
     assert found["cpus_in_use"] == sum(node["cpus_in_use"] for node in found["nodes"]) == 2.0
     assert found["waiting"][0]["nodes"] == ["a", "a"]
+
+
+def test_groups_without_ray_are_shown_on_the_node_of_the_drivers_machine() -> None:
+    """The page said that nothing ran while trials of the local executor did."""
+    ranks = [{"rank": 0, "node": "host-b", "host": "host-b", "pid": 7, "gpus": []}]
+    held = HeldGroup(
+        experiment="exp_1", trial="trl_1", segment_id="seg_1", nodes=("host-b",), bundle={"CPU": 1.0}, since=5.0
+    )
+    machine = {
+        "NodeID": "host-b",
+        "NodeManagerHostname": "host-b",
+        "NodeManagerAddress": "127.0.0.1",
+        "Alive": True,
+        "Resources": {"CPU": 2.0},
+    }
+    free = {"CPU": 8.0, "GPU": 4.0}
+    standings = {"exp_1": Standing()}
+
+    def shown(machine: dict[str, Any]) -> dict[str, Any]:
+        nodes, available, groups = with_local(NODES, free, [], machine, [(held, ranks)])
+        return overview(nodes, available, groups, [], standings, {"exp_1": 0.5}, began=0.0)
+
+    found = shown(machine)
+    assert (found["cpus"], found["cpus_in_use"]) == (8.0, 1.0)
+    assert [(node["id"], node["cpus_in_use"]) for node in found["nodes"]] == [("a", 0.0), ("b", 1.0)]
+    assert [rank["node"] for rank in found["groups"][0]["ranks"]] == ["b"]
+    apart = shown({**machine, "NodeID": "driver", "NodeManagerHostname": "driver"})
+    assert (apart["cpus"], apart["cpus_in_use"]) == (10.0, 1.0)
+    assert [(node["name"], node["cpus_in_use"]) for node in apart["nodes"]] == [
+        ("host-a", 0.0),
+        ("host-b", 0.0),
+        ("driver", 1.0),
+    ]
+    assert [rank["node"] for rank in apart["groups"][0]["ranks"]] == ["driver"]

@@ -28,7 +28,7 @@ class Executors:
         self.own, self._options, self._lend = own, options, lend
         self._groups: GroupManager | None = None
         self._local: Executor | None = None  # for experiments that ask for it on a host on Ray
-        self._local_groups: SegmentGroups | None = None
+        self._local_groups: GroupManager | None = None
         self._choosing = threading.Lock()
         self._agents: AgentGroups | None = None
 
@@ -53,7 +53,9 @@ class Executors:
         if executor is self.own:
             return self.groups
         if self._local_groups is None:
-            self._local_groups = executor.groups(self._options())
+            groups = executor.groups(self._options())
+            assert isinstance(groups, GroupManager)
+            self._local_groups = groups
         return self._local_groups
 
     @property
@@ -69,6 +71,13 @@ class Executors:
     def groups_in_use(self) -> GroupManager | None:
         """Return the worker groups of the host's own executor, or None if no experiment has used them yet."""
         return self._groups
+
+    @property
+    def local(self) -> tuple[Executor, GroupManager] | None:
+        """Return the local executor beside the host's own one and its worker groups; None if no experiment has used it yet."""
+        if self._local is None or self._local_groups is None:
+            return None
+        return self._local, self._local_groups
 
     @property
     def agents(self) -> AgentGroups:

@@ -30,7 +30,7 @@ from tuner.driver.hosts.measures.figures import Figures
 from tuner.driver.hosts.measures.logs import LogKeeper
 from tuner.driver.hosts.measures.profiles import Profiles
 from tuner.driver.hosts.measures.usage import Place, UsageKeeper
-from tuner.driver.hosts.overview import overview
+from tuner.driver.hosts.overview import Held, overview, with_local
 from tuner.driver.hosts.owners import owner_name
 from tuner.driver.hosts.upkeep.candidates import Candidates
 from tuner.driver.hosts.upkeep.garbage import ShortCollections
@@ -314,14 +314,22 @@ class Host:
     async def cluster(self) -> dict[str, Any]:
         """Return a description of the cluster as JSON; see `tuner.driver.hosts.overview`."""
         nodes, available = await self.executor.nodes()
+        groups, local = self.executors.groups, self.executors.local
+        held: Sequence[Held] = groups.held()
+        waiting, pools = groups.waiting(), [groups]
+        if local is not None:
+            executor, beside = local
+            [machine], _ = await executor.nodes()
+            nodes, available, held = with_local(nodes, available, held, machine, beside.held())
+            waiting, pools = [*waiting, *beside.waiting()], [groups, beside]
         standings = {name: self._standing(name) for name in self.driving.named}
         return overview(
             nodes,
             available,
-            self.executors.groups.held(),
-            self.executors.groups.waiting(),
+            held,
+            waiting,
             standings,
-            {name: self.executors.groups.share(name) for name in standings},
+            {name: max(pool.share(name) for pool in pools) for name in standings},
             began=time.time() - time.monotonic(),
         )
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tuner.trials.groups.cluster.node_names import node_names
 from tuner.trials.groups.pools.admission import HeldGroup, Standing, WaitingGroup
 
+Held = tuple[HeldGroup, Sequence[Mapping[str, Any]]]
+"""A worker group that has resources, and its ranks."""
+
 
 def overview(
     nodes: Sequence[Mapping[str, Any]],
     available: Mapping[str, float],
-    held: Sequence[tuple[HeldGroup, Sequence[Mapping[str, Any]]]],
+    held: Sequence[Held],
     waiting: Sequence[WaitingGroup],
     standings: Mapping[str, Standing],
     shares: Mapping[str, float],
@@ -81,6 +85,32 @@ def overview(
             for name, standing in standings.items()
         ],
     }
+
+
+def with_local(
+    nodes: Sequence[Mapping[str, Any]],
+    available: Mapping[str, float],
+    held: Sequence[Held],
+    local: Mapping[str, Any],
+    local_held: Sequence[Held],
+) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float], Sequence[Held]]:
+    """Add the groups without Ray on the driver's machine: to its node in the cluster, or with a node of its own if it has none.
+
+    Return (nodes, available, held) for `overview`. Ray does not know these groups, so more CPUs can be in use than there are.
+
+    local: the driver's machine, in the form of `ray.nodes`.
+    """
+    name, cpus = local["NodeManagerHostname"], available.get("CPU", 0.0)
+    node = next((one for one in nodes if one["Alive"] and one["NodeManagerHostname"] == name), None)
+    if node is None:
+        nodes, node, cpus = [*nodes, local], local, cpus + local["Resources"]["CPU"]
+    here = node["NodeID"]
+    placed = [
+        (replace(group, nodes=(here,) * len(group.nodes)), [{**rank, "node": here} for rank in ranks])
+        for group, ranks in local_held
+    ]
+    used = sum(group.bundle.get("CPU", 0.0) for group, _ in placed)
+    return nodes, {**available, "CPU": cpus - used}, [*held, *placed]
 
 
 def _node(node: Mapping[str, Any], name: str, groups: Sequence[HeldGroup | WaitingGroup]) -> dict[str, Any]:

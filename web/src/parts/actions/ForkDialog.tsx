@@ -13,7 +13,8 @@ export default function ForkDialog({ experiment, onClose }: { experiment: Experi
   const [name, setName] = useState(`${experiment.name}-fork`);
   const [samples, setSamples] = useState<number | "">(experiment.num_samples ?? "");
   const [longest, setLongest] = useState<number | "">(experiment.max_t ?? "");
-  const [learn, setLearn] = useState(true);
+  const several = experiment.objectives.length > 1; // no search with several objectives can learn from earlier ones yet
+  const [learn, setLearn] = useState(!several);
   const [key] = useState(() => crypto.randomUUID?.() ?? String(Math.random()));
   const changes = {
     name,
@@ -75,6 +76,8 @@ export default function ForkDialog({ experiment, onClose }: { experiment: Experi
       </div>
       <Switch
         label="Learn from these trials"
+        description={several ? "not possible with several objectives yet" : undefined}
+        disabled={several}
         checked={learn}
         onChange={(event) => setLearn(event.currentTarget.checked)}
       />
