@@ -142,10 +142,19 @@ def test_the_version_is_printed() -> None:
     assert done.stdout == f"{tuner.__version__}\n"
 
 
+class NoTorch:
+    """Refuses to import torch, as in an environment without it."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'")
+
+
 def test_the_demo_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)  # the import fails
-    monkeypatch.delitem(sys.modules, "tuner.examples.digits", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
+    for name in ("torch", "tuner.examples.digits"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.delattr(tuner.examples, "digits", raising=False)
     failed = CliRunner().invoke(app, ["demo"])
-    assert isinstance(failed.exception, TunerError)
+    assert isinstance(failed.exception, TunerError), failed.exception
     assert "pip install 'tuner-hpo[torch]'" in str(failed.exception)
