@@ -80,4 +80,5 @@ def check(said: dict[str, str]) -> None:
     assert "Checkpoint(" in said["third.py"]
     [accuracy] = re.findall(r"accuracy of the loaded model: (.*)", said["second.py"])
     assert f"accuracy of the best model: {accuracy}" in said["fourth.py"]
+    assert said["shell"].count("epoch 0: accuracy 0.") >= 2  # in the log, and in what was searched in it
     assert all(name in said["shell"] for name in ("first", "second", "third"))

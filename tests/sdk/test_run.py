@@ -404,7 +404,7 @@ class TestRun:
         assert "report" in (result.error or "")
 
     def test_a_demand_that_can_never_be_met_is_refused_at_once(self) -> None:
-        with pytest.raises(SpecError, match="64 CPU are requested, the whole cluster has 2 CPU"):
+        with pytest.raises(SpecError, match="64 CPU are requested, but the whole cluster has 2 CPU"):
             search(lambda config: tuner.report({"loss": 1.0}), resources_per_worker={"CPU": 64}, num_samples=1)
 
     def test_a_hang_is_ended_and_shows_where_it_hung(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -579,3 +580,33 @@ def test_the_curves_are_reached_with_the_keyboard(visit: Open, finished: Search)
     curves(page).focus()
     page.keyboard.press("j")
     expect(page).to_have_url(re.compile(rf"trial={best_of(finished)['trial_number']}$"))
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_names_of_crowded_axes_do_not_overlap(visit: Open, service: Service, width: int) -> None:
+    space = {f"layer_{n}_dropout_probability": {"type": "uniform", "lower": 0.0, "upper": 0.5} for n in range(9)}
+    search = Search(service.store, digits("wide", 6, space={**digits().space, **space}), start=1.7e9)
+    search.advance(at_once=20)
+    page = visit(f"/experiments/{search.public_id}?tab=parameters", width=width)
+    titles = page.get_by_role("button", name=re.compile("Move the axis .* arrow keys$"))
+    expect(titles).to_have_count(12)
+    boxes = titles.evaluate_all("all => all.map(one => { const b = one.getBBox(); const x = one.getScreenCTM().e;"
+                                " return [x + b.x, x + b.x + b.width, b.y]; })")  # fmt: skip
+    for line in {y for _, _, y in boxes}:
+        ends = sorted((left, right) for left, right, y in boxes if y == line)
+        assert all(right <= left for (_, right), (left, _) in itertools.pairwise(ends)), ends
+    expect(page.get_by_text("by accuracy").first).to_be_visible()
+
+
+def test_a_search_without_values_says_so_once(visit: Open, service: Service) -> None:
+    limits = {"search": {"type": "tpe", "constraints": {"loss": {"max": 1e-9}}}}
+    outside = Search(service.store, digits("outside", 4, **limits), start=1.7e9, curve=steady)
+    outside.advance(at_once=20)
+    page = visit(f"/experiments/{outside.public_id}")
+    best = page.locator("section", has=page.get_by_role("heading", name="Best accuracy so far"))
+    expect(best.get_by_text("no trial satisfies the constraints")).to_be_visible()
+    expect(best.get_by_text("No trial reported a value.")).to_have_count(0)
+    begun = Search(service.store, digits("begun", 4), start=1.7e9)
+    begun.advance(2)
+    page.goto(f"{service.url}/experiments/{begun.public_id}?tab=parameters")
+    expect(page.get_by_text("Shown once trials have reported.")).to_be_visible()

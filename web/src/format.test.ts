@@ -10,7 +10,9 @@ import {
   metricInColumn,
   number,
   param,
+  longestOf,
   rangeWords,
+  trained,
   readable,
 } from "./format";
 import type { Experiment, Params } from "./api/types";
@@ -127,7 +129,23 @@ describe("an interval of time", () => {
     [130, 320, "2 to 5 min"],
     [40, 200, "40 s to 3 min"],
     [5, 5.2, "about 5 s"],
-    [100, 4000, "1 min 40 s to 1 h 7 min"],
+    [6, 95, "6 s to 2 min"],
+    [100, 4000, "2 min to 1 h 7 min"],
     [7300, 7800, "2 h 2 min to 2 h 10 min"],
   ])("from %s to %s s is written %s", (low, high, words) => expect(rangeWords({ low, high })).toBe(words));
+});
+
+describe("an amount of training", () => {
+  it.each([
+    ["27", "training_iteration", "27 iterations"],
+    ["1", "training_iteration", "1 iteration"],
+    ["9", "epoch", "9 × epoch"],
+  ])("of %s %s is written %s", (amount, attr, words) => expect(trained(amount, attr)).toBe(words));
+});
+
+it("takes the longest training from the scheduler if only that has it", () => {
+  const asha = { type: "asha", max_t: 27 };
+  expect(longestOf({ max_t: null, scheduler: asha, resolved: null })).toBe(27);
+  expect(longestOf({ max_t: 9, scheduler: asha, resolved: null })).toBe(9);
+  expect(longestOf({ max_t: null, scheduler: {}, resolved: null })).toBeNull();
 });

@@ -120,10 +120,25 @@ export function rangeWords({ low, high }: { low: number; high: number }): string
     : `${from} to ${to}`;
 }
 
-/** A duration that is only expected: in whole seconds, or in whole minutes if it is longer than two of them. */
+/** A duration that is only expected, as the service writes it: in whole seconds, or from a minute on in whole minutes. */
 function roughly(seconds: number): string {
-  const step = seconds < 120 ? 1 : 60;
+  const step = seconds < 60 ? 1 : 60;
   return duration(step * Math.round(seconds / step)).replace(/[.]0 s$/, " s");
+}
+
+/** An amount of training: "27 iterations", "9 × epoch". */
+export function trained(amount: string, time_attr: string): string {
+  if (time_attr !== "training_iteration") return `${amount} × ${time_attr}`;
+  return `${amount} ${amount === "1" ? "iteration" : "iterations"}`;
+}
+
+/** The longest training of a trial, which the spec may give in the scheduler only; null if there is no limit. */
+export function longestOf({
+  max_t,
+  scheduler,
+  resolved,
+}: Pick<Experiment, "max_t" | "scheduler" | "resolved">): unknown {
+  return max_t ?? (resolved?.scheduler ?? scheduler)["max_t"] ?? null;
 }
 
 /** Seconds from start to end, or to now if it has not ended. */

@@ -199,9 +199,7 @@ def test_workers_that_the_cluster_can_never_hold_end_the_experiment_at_the_first
     assert bench.states == ["failed", "stopped"]
     assert bench.core.state is ExperimentState.FAILED
     assert bench.core.experiment.error == "trial 0: this cluster can never run 64 workers with 1 CPU each"
-    assert (
-        bench.core.experiment.finishing == f"every trial asks for the same workers, and {bench.core.experiment.error}"
-    )
+    assert bench.core.experiment.finishing == f"every trial asks for the same workers; {bench.core.experiment.error}"
     assert bench.successor().core.state is ExperimentState.FAILED
 
 

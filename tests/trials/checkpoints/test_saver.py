@@ -21,7 +21,8 @@ from tuner.domain.events import CheckpointInfo
 from tuner.errors import CheckpointError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint
-from tuner.trials.checkpoints.saver import Saver, answer_notes, spool, sweep_spool, take_over
+from tuner.trials.checkpoints.saver import Saver, answer_notes
+from tuner.trials.checkpoints.staging import spool, sweep_spool, take_over
 from tuner.trials.checkpoints.storage import join
 from tuner.trials.runtime.sending import uploads as limits
 from tuner.trials.runtime.sending.uploads import Uploads

@@ -13,13 +13,10 @@ trial. The driver then asks for its end (`outcome`). Saving on a disk is quick, 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import functools
 import os
 import queue
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -30,16 +27,8 @@ from tuner.domain.keys import checkpoint_id
 from tuner.errors import CheckpointError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
-from tuner.trials.checkpoints.storage import (
-    Place,
-    copy_tree,
-    join,
-    move_into,
-    place,
-    private_folder,
-    replace_links,
-    walk,
-)
+from tuner.trials.checkpoints.staging import clear_earlier, make_locked, spool, sweep_spool, take_over, trial_folder
+from tuner.trials.checkpoints.storage import Place, join, move_into, place, replace_links, walk
 from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 
 Files = dict[str, tuple[int, str]]
@@ -110,7 +99,7 @@ class Saver:
     ) -> None:
         self._storage = storage
         self._segment = segment_id
-        self._trial = _folder(trial_number)
+        self._trial = trial_folder(trial_number)
         self._rank, self._world_size = rank, world_size
         self._server, self._client = server, client
         self.node = node  # Ray's id of this node
@@ -152,11 +141,11 @@ class Saver:
         if self._thread is None:
             sweep_spool()
         if self._thread is None and target.local:
-            self._clear(home)
+            clear_earlier(home, self._trial, self._segment)
         if target.local:
             os.makedirs(job.staging)
         else:
-            job.locks.append(_make_locked(job.staging))
+            job.locks.append(make_locked(job.staging))
         self._note(moment, None)
         try:
             if isinstance(source, Checkpoint):
@@ -188,12 +177,6 @@ class Saver:
             self._thread = threading.Thread(target=self._work, name="tuner-saver", daemon=True)
             self._thread.start()
         return self._info(job, size, ready=False) if self._rank == 0 else None
-
-    def _clear(self, home: str) -> None:
-        """Delete what earlier segments of the trial have left in the staging directory: their processes were killed."""
-        for name in os.listdir(home) if os.path.isdir(home) else []:
-            if name.startswith(f"{self._trial}.") and not name.startswith(f"{self._trial}.{self._segment}."):
-                shutil.rmtree(os.path.join(home, name), ignore_errors=True)
 
     def passed(self, report_no: int) -> None:
         """Record that this rank passes no checkpoint with this report, so that rank 0 does not wait for one."""
@@ -457,89 +440,3 @@ def answer_notes(
             cut()
     except OSError:
         return
-
-
-def take_over(source: str, staging: str, locks: list[int]) -> str | None:
-    """Move the content of `source` to `staging` if `source` is in the temp directory, else copy it.
-
-    After a move, `source` stays as an empty directory, which the code that created it deletes. If `staging` is on another
-    filesystem, the content is moved to a new directory in the spool, from which the saver copies it in the background.
-    Return that directory, or None if there is none. Its lock is added to `locks`.
-    """
-    if not os.path.isdir(source):
-        raise CheckpointError(
-            f"a checkpoint must be a directory, or a callable that fills one; there is no directory at {source}"
-        )
-    real = os.path.realpath(source)
-    if not real.startswith(os.path.realpath(tempfile.gettempdir()) + os.sep):
-        copy_tree(source, staging)
-        return None
-    replace_links(real)
-    target, aside = staging, None
-    for entry in os.listdir(source):
-        origin = os.path.join(source, entry)
-        try:
-            os.rename(origin, os.path.join(target, entry))
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            if aside is None:
-                target = aside = os.path.join(spool(), f"{os.path.basename(staging)}.taken")
-                shutil.rmtree(aside, ignore_errors=True)
-                locks.append(_make_locked(aside))
-            shutil.move(origin, os.path.join(target, entry))
-    return aside
-
-
-def spool() -> str:
-    """Return the folder in the temporary directory for content that waits to be uploaded or copied to another filesystem.
-
-    A process holds a lock on each directory that it has there.
-    """
-    return private_folder("tuner-spool")
-
-
-def sweep_spool() -> None:
-    """Delete what killed processes have left in the spool of this node."""
-    try:
-        home = spool()
-    except OSError:  # the temporary directory is full, or cannot be written to
-        return
-    for name in os.listdir(home):
-        with contextlib.suppress(OSError):  # another process has locked it, or was quicker
-            folder = os.open(os.path.join(home, name), os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(os.path.join(home, name))
-            finally:
-                os.close(folder)
-
-
-def clear(storage: str, trial_number: int, segment_id: str) -> None:
-    """Delete what a segment has left on this node of checkpoints that are not saved. Its processes must have ended."""
-    sweep_spool()
-    home = place(join(storage, ".staging"))
-    if not home.local:
-        return
-    for name in os.listdir(home.path) if os.path.isdir(home.path) else []:
-        if name.startswith(f"{_folder(trial_number)}.{segment_id}."):
-            shutil.rmtree(os.path.join(home.path, name), ignore_errors=True)
-
-
-def _folder(trial_number: int) -> str:
-    return f"trial_{trial_number:05d}"
-
-
-def _make_locked(path: str) -> int:
-    """Make a directory that `sweep_spool` does not delete as long as the descriptor is open that is returned."""
-    while True:
-        os.makedirs(path, exist_ok=True)
-        try:
-            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:  # it was deleted before it could be locked
-            continue
-        with contextlib.suppress(OSError):  # on a file system without locks, nothing is deleted
-            fcntl.flock(folder, fcntl.LOCK_SH)
-        if os.fstat(folder).st_nlink:
-            return folder
-        os.close(folder)

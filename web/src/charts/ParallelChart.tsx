@@ -29,6 +29,9 @@ interface ParallelChartProps {
 }
 
 const TOP = 34;
+/** A second line of names, where they are wider than the room between two axes. */
+const LINE = 15;
+const LETTER = 7.6;
 const BOTTOM = 14;
 /** Room below the axes for what is not present. */
 const BELOW = 26;
@@ -38,6 +41,9 @@ const REACH = 12;
 
 interface Layout {
   x: number[];
+  /** The names of the axes are on so many lines, in turn, and have so many letters at most. */
+  lines: number;
+  letters: number;
   top: number;
   bottom: number;
   absent: number;
@@ -73,7 +79,11 @@ export function ParallelChart(props: ParallelChartProps) {
   const layout = useMemo((): Layout => {
     const bottom = height - BOTTOM - (optional ? BELOW : 0);
     const step = dimensions.length > 1 ? (width - 110) / (dimensions.length - 1) : 0;
-    return { x: dimensions.map((_, i) => 50 + i * step), top: TOP, bottom, absent: height - BOTTOM };
+    const crowded = dimensions.some((one) => LETTER * written(one).length > step - 6);
+    const lines = crowded ? 2 : 1;
+    const letters = Math.max(6, Math.floor((lines * step - 12) / LETTER));
+    const top = TOP + (lines - 1) * LINE;
+    return { x: dimensions.map((_, i) => 50 + i * step), lines, letters, top, bottom, absent: height - BOTTOM };
   }, [dimensions, width, height, optional]);
 
   const lines = useMemo(() => {
@@ -220,18 +230,17 @@ export function ParallelChart(props: ParallelChartProps) {
                   className={`${classes.axisTitle} ${classes.movable}`}
                   tabIndex={0}
                   role="button"
-                  aria-label={`Move the axis ${dimension.label} with the left and right arrow keys`}
+                  aria-label={moveWords(dimension, layout.letters)}
                   onPointerDown={grab(i)}
                   onPointerMove={pull}
                   onPointerUp={drop(dimension)}
                   onPointerCancel={() => setMoved(null)}
                   onKeyDown={step(dimension, i)}
-                  y={14}
-                  {...titlePlace(dimension, i, dimensions.length)}
+                  y={14 + (i % layout.lines) * LINE}
+                  {...titlePlace(shownName(dimension, layout.letters), i, dimensions.length)}
                 >
                   <title>{dimension.label}</title>
-                  {short(dimension.label, i === 0 || i === dimensions.length - 1 ? 20 : 18)}
-                  {dimension.range?.log ? " (log)" : ""}
+                  {shownName(dimension, layout.letters)}
                 </text>
                 <line y1={layout.top} y2={layout.bottom} className={classes.axisLine} />
                 {marksOf(dimension, layout.bottom - layout.top).map(({ at, label }) => (
@@ -279,14 +288,9 @@ export function ParallelChart(props: ParallelChartProps) {
 }
 
 /** The outer titles are centred over their axes, too, unless they are too long for the margin. */
-function titlePlace(
-  { label, range }: Dimension,
-  i: number,
-  count: number,
-): { textAnchor: "start" | "middle" | "end"; x: number } {
-  const written = label.length + (range?.log ? 6 : 0);
-  if (i === 0 && written > 11) return { textAnchor: "start", x: -44 };
-  if (i === count - 1 && written > 13) return { textAnchor: "end", x: 56 };
+function titlePlace(name: string, i: number, count: number): { textAnchor: "start" | "middle" | "end"; x: number } {
+  if (i === 0 && name.length > 11) return { textAnchor: "start", x: -44 };
+  if (i === count - 1 && name.length > 13) return { textAnchor: "end", x: 56 };
   return { textAnchor: "middle", x: 0 };
 }
 
@@ -336,6 +340,25 @@ function stretches(
     const position = positionOf(dimension, one);
     return position === null ? [] : [{ y: at(position) - size / 2 + 1, size: size - 2 }];
   });
+}
+
+function written({ label, range }: Dimension): string {
+  return range?.log ? `${label} (log)` : label;
+}
+
+/** The name of an axis, with the middle left out if it is too long: names of one group often differ at both ends. */
+function shownName(dimension: Dimension, most: number): string {
+  const name = written(dimension);
+  if (name.length <= most) return name;
+  const tail = Math.floor((most - 1) / 2);
+  return `${name.slice(0, most - 1 - tail)}…${name.slice(name.length - tail)}`;
+}
+
+/** With what is shown in it, so that people who say what they see are understood. */
+function moveWords(dimension: Dimension, most: number): string {
+  const shown = shownName(dimension, most);
+  const seen = shown.includes("…") ? `${shown}: ` : "";
+  return `${seen}Move the axis ${dimension.label} with the left and right arrow keys`;
 }
 
 function short(text: string, most: number): string {

@@ -4,8 +4,8 @@ import type { Curves, Experiment, Trial } from "../api/types";
 import { apart, counted, metric } from "../format";
 import { hasEnded } from "../live/states";
 import { labelOf, placeWords } from "./across";
-import { palette, rankedOf } from "./colours";
 import classes from "./curves.module.css";
+import { RankScale } from "./RankScale";
 import { pointAt, type Source } from "./geometry";
 import { CurvesPlot, type Hover, type Zoom } from "./plot";
 import { smoothed } from "./smooth";
@@ -159,18 +159,7 @@ export function CurvesChart(props: CurvesChartProps) {
         />
       )}
       <div className={classes.legend}>
-        <span className={classes.scale}>
-          rank {rankedOf(rank)}
-          <i
-            style={{
-              background: `linear-gradient(to right, ${palette(theme)
-                .filter((_, i) => i % 9 === 0)
-                .join(",")})`,
-            }}
-            aria-hidden
-          />
-          1
-        </span>
+        <RankScale rank={rank} />
         {(states.has("stopped") || states.has("cancelled")) && (
           <span>
             <i className={classes.dot} aria-hidden />{" "}

@@ -173,6 +173,7 @@ export function drawRungs(
   { x, y }: Axes,
   theme: Theme,
   font: string,
+  falling: boolean,
 ): void {
   context.save();
   context.strokeStyle = INK[theme].rung;
@@ -191,7 +192,7 @@ export function drawRungs(
     const label = `rung ${level}`;
     const width = context.measureText(label).width;
     if (at + 4 < free || at + 4 + width > x.to) continue;
-    context.fillText(label, at + 4, y.from - 5);
+    context.fillText(label, at + 4, falling ? 11 : y.from - 5);
     free = at + 10 + width;
   }
   context.restore();

@@ -429,7 +429,14 @@ export class CurvesPlot {
 
   /** Paint everything, a frame's worth of points at a time. */
   private *paint(context: CanvasRenderingContext2D, axes: Axes): Generator<void> {
-    drawRungs(context, this.look.rungs, axes, this.look.theme, this.font(10));
+    drawRungs(
+      context,
+      this.look.rungs,
+      axes,
+      this.look.theme,
+      this.font(10),
+      this.look.objective && this.look.mode === "min",
+    );
     this.drawRaw(context, axes);
     let piece: Line[] = [];
     let points = 0;

@@ -7,7 +7,7 @@ import { bestCall } from "../charts/copies";
 import { comparedBestRows } from "../charts/save";
 import type { Across } from "../curves/across";
 import { OverlayChart } from "../curves/OverlayChart";
-import { duration, elapsed, metric as written, param } from "../format";
+import { duration, elapsed, longestOf, metric as written, param } from "../format";
 import { keys } from "../live/keys";
 import { experimentEnded } from "../live/states";
 import { Panel } from "../parts/common/Panel";
@@ -222,7 +222,7 @@ function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
         method: one.method,
         objectives: one.objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", "),
         samples: one.num_samples,
-        "longest trial": one.max_t,
+        "longest trial": longestOf(one),
         seed: one.seed,
         workers: one.scaling.num_workers,
         entrypoint: one.entrypoint,

@@ -13,7 +13,14 @@ function show(x: string) {
   vi.spyOn(api, "trial").mockImplementation((id) =>
     Promise.resolve({ ...trial, id, number: Number(id.slice(-1)) } as never),
   );
-  const experiment = { id: "exp_1", metric: "loss", metrics: ["accuracy", "loss"], labels: {}, scaling: {} };
+  const experiment = {
+    id: "exp_1",
+    metric: "loss",
+    metrics: ["accuracy", "loss"],
+    labels: {},
+    scaling: {},
+    scheduler: {},
+  };
   vi.spyOn(api, "experiment").mockResolvedValue(experiment as never);
   vi.spyOn(api, "trialCurves").mockResolvedValue({ items: [] } as never);
   render(

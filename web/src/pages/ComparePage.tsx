@@ -1,4 +1,4 @@
-import { Select, Skeleton } from "@mantine/core";
+import { Anchor, Select, Skeleton } from "@mantine/core";
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { Link } from "react-router";
@@ -7,7 +7,7 @@ import type { Experiment, Series, TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
 import { choices, formatAcross, missingWords, parseAcross, STEP } from "../curves/across";
 import { OverlayChart } from "../curves/OverlayChart";
-import { counted, duration, metric as written, param, readable } from "../format";
+import { counted, duration, longestOf, metric as written, param, readable } from "../format";
 import { keys } from "../live/keys";
 import { hasEnded } from "../live/states";
 import { trialCurvesCall } from "../charts/copies";
@@ -84,9 +84,12 @@ function CompareTrials({ address }: { address: Address }) {
       {ids.length < 2 && (
         <Panel>
           <p className={classes.words}>
-            Nothing to compare yet. Open an <Link to="/experiments">experiment</Link>, tick two to ten trials in its
-            table (or open one and press <kbd>x</kbd>), and press <b>Compare</b>. The URL of this page contains their
-            ids. You can add trials of other experiments to it, separated by commas.
+            Nothing to compare yet. Open an{" "}
+            <Anchor component={Link} to="/experiments" inherit underline="always">
+              experiment
+            </Anchor>
+            , tick two to ten trials in its table (or open one and press <kbd>x</kbd>), and press <b>Compare</b>. The
+            URL of this page contains their ids. You can add trials of other experiments to it, separated by commas.
           </p>
         </Panel>
       )}
@@ -257,7 +260,7 @@ function comparedRows(
           ? {
               name: experiment.name,
               method: experiment.method,
-              "longest trial": experiment.max_t,
+              "longest trial": longestOf(experiment),
               seed: experiment.seed,
               workers: experiment.scaling.num_workers,
               entrypoint: experiment.entrypoint,

@@ -560,12 +560,17 @@ function ForecastFigures({ forecast: { end, best, metric } }: { forecast: Foreca
       {best && (
         <Figure
           label={`Best ${metric} then`}
-          value={`${number(best.low)} to ${number(best.high)}`}
-          title={`about ${number(best.expected)}; in this interval with a probability of 80 %`}
+          value={`${expected(best.low)} to ${expected(best.high)}`}
+          title={`about ${expected(best.expected)}; in this interval with a probability of 80 %`}
         />
       )}
     </>
   );
+}
+
+/** A forecast value, with the three digits that the outlook has. */
+function expected(value: number): string {
+  return number(Number(value.toPrecision(3)));
 }
 
 /** GPU hours, with as many digits as matter: 0.042, 3.1, 250. */

@@ -386,7 +386,7 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
         <StateBadge state={experiment.state} />
       </td>
       <td className={classes.name}>
-        <Anchor component={Link} to={to} size="sm" fw={600}>
+        <Anchor component={Link} to={to} size="sm" fw={600} title={experiment.name}>
           {experiment.name}
         </Anchor>
         {(projects || Object.keys(experiment.tags).length > 0) && (

@@ -8,7 +8,7 @@ import { api, ApiError } from "../api/client";
 import type { Experiment } from "../api/types";
 import { Crumbs } from "../App";
 import { createCall } from "../charts/copies";
-import { config, param } from "../format";
+import { config, param, trained } from "../format";
 import { keys } from "../live/keys";
 import { readMapping } from "../parts/common/mapping";
 import { Mistakes } from "../parts/common/Mistakes";
@@ -77,7 +77,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
     <div className={classes.page}>
       <div>
         <Crumbs items={[{ label: "Experiments", to: "/experiments" }, { label: "new" }]} />
-        <h1 className={classes.title}>{source ? `New experiment like ${source.name}` : "New experiment"}</h1>
+        <h1 className={classes.title}>{source ? `New experiment like “${source.name}”` : "New experiment"}</h1>
       </div>
       {source && source.entrypoint === null && (
         <Alert color="yellow" variant="light" title="Its training function was sent from Python">
@@ -153,8 +153,8 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
             />
             {source && spec?.["seed"] === source.seed && (
               <p className={classes.legend}>
-                The seed is that of {source.name}, so a search with the same method and space begins with the same
-                configurations.{" "}
+                The seed is that of <b>{source.name}</b>, so a search with the same method and space begins with the
+                same configurations.{" "}
                 <Button size="compact-xs" variant="default" onClick={() => set(["seed"], newSeed(source.seed))}>
                   Take another seed
                 </Button>
@@ -187,7 +187,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
                     ["Trials", check.data.num_samples ?? "as many as the time budget allows"],
                     [
                       "Longest trial",
-                      check.data.max_t === null ? "no limit" : `${check.data.max_t} × ${check.data.time_attr}`,
+                      check.data.max_t === null ? "no limit" : trained(String(check.data.max_t), check.data.time_attr),
                     ],
                     ["Cost at most", costWords(check.data, pace, cluster.data)],
                     ["A trial asks for", askedWords(workersOf(check.data.scaling), bundleOf(check.data.scaling))],

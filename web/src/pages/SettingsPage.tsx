@@ -34,8 +34,8 @@ export default function SettingsPage() {
       <h1 className={classes.title}>Settings</h1>
       {session.data && !session.data.required && (
         <p className={classes.words}>
-          This service requires no token, because only this machine can reach it. Start it with{" "}
-          <code>tuner serve --auth</code>, or on another address, and it requires tokens.
+          This service requires no token, because only this machine can reach it. To require tokens, start it with{" "}
+          <code>tuner serve --auth</code> or on another address.
         </p>
       )}
       {refused && (

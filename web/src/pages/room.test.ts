@@ -43,19 +43,14 @@ describe("what a search costs", () => {
   const two = { nodes: [{ cpus: 8, gpus: 0 }] } as unknown as Parameters<typeof costWords>[2];
 
   it.each([
-    [{}, null, undefined, "432 × training_iteration"],
-    [{}, 10, undefined, "432 × training_iteration; at 10 s each, 1 h 12 min of training"],
-    [
-      {},
-      10,
-      two,
-      "432 × training_iteration; at 10 s each, 1 h 12 min of training, in about 18 min with 4 trials at once",
-    ],
+    [{}, null, undefined, "432 iterations"],
+    [{}, 10, undefined, "432 iterations; at 10 s each, 1 h 12 min of training"],
+    [{}, 10, two, "432 iterations; at 10 s each, 1 h 12 min of training, in about 18 min with 4 trials at once"],
     [
       { gpu_hours_at_most: 2.4, limits: { max_concurrent_trials: 2 } },
       10,
       two,
-      "432 × training_iteration; at 10 s each, 1 h 12 min of training and 2.4 GPU hours, in about 36 min with 2 trials at once",
+      "432 iterations; at 10 s each, 1 h 12 min of training and 2.4 GPU hours, in about 36 min with 2 trials at once",
     ],
     [
       { time_attr: "time_total_s" },
@@ -65,6 +60,6 @@ describe("what a search costs", () => {
     ],
     [{ num_samples: null, gpu_hours_at_most: 8 }, null, two, "at most 8 GPU hours"],
     [{ max_t: null }, 10, two, "no limit"],
-    [{ gpu_hours_at_most: 0, scheduler: { budget: 3.2 } }, null, two, "86 × training_iteration"],
+    [{ gpu_hours_at_most: 0, scheduler: { budget: 3.2 } }, null, two, "86 iterations"],
   ])("%o at %s s: %o", (more, seconds, cluster, words) => expect(costWords(asked(more), seconds, cluster)).toBe(words));
 });

@@ -1,7 +1,7 @@
 /** What a trial asks for, and whether the cluster has room for it. */
 
 import type { Cluster, DryRun, Scaling } from "../api/types";
-import { duration, number } from "../format";
+import { duration, number, trained } from "../format";
 
 type Resources = Readonly<Record<string, number>>;
 
@@ -50,7 +50,7 @@ type Asked = Pick<
 >;
 
 /**
- * What a search costs at most, without early stopping or by its budget: "1,024 × training_iteration; at 30 s each, 8 h 32 min of
+ * What a search costs at most, without early stopping or by its budget: "1,024 iterations; at 30 s each, 8 h 32 min of
  * training and 17 GPU hours, in about 2 h 8 min with 4 trials at once". `seconds`: how long an iteration takes, if somebody knows.
  */
 export function costWords(asked: Asked, seconds: number | null, cluster: Pick<Cluster, "nodes"> | undefined): string {
@@ -60,7 +60,7 @@ export function costWords(asked: Asked, seconds: number | null, cluster: Pick<Cl
   const budget = limits.budget ?? scheduler["budget"];
   const units = max_t * (typeof budget === "number" ? Math.min(budget, num_samples) : num_samples);
   const each = time_attr === "time_total_s" ? 1 : seconds;
-  const whole = `${Math.round(units).toLocaleString("en")} × ${time_attr}`;
+  const whole = trained(Math.round(units).toLocaleString("en"), time_attr);
   if (each === null) return [whole, ...gpus].join(", ");
   const total = units * each;
   const room = cluster ? Math.floor(placesFor(scaling, cluster) / scaling.num_workers) : Infinity;

@@ -303,6 +303,7 @@ describe("the training that was saved", () => {
     const counts = countsOf(VIEWS.trials);
     expect(savedOfMany(saved.done, { ...asha, counts })).toEqual(saved);
     expect(savedOfMany(null, { ...asha, counts })).toBeNull();
+    expect(savedOfMany(0, { ...asha, counts })).toBeNull();
     expect(savedOfMany(saved.full, { ...asha, counts })).toBeNull();
     const ended = VIEWS.trials.filter((trial) => trial.state === "completed" || trial.state === "stopped");
     expect(saved.full).toBe(27 * ended.length);
@@ -311,6 +312,7 @@ describe("the training that was saved", () => {
   });
 
   it("is not told where it cannot be", () => {
+    expect(savedTraining([{ ...VIEWS.trials[0]!, state: "stopped", iteration: 0 }], asha)).toBeNull();
     expect(savedTraining(VIEWS.trials, { ...asha, resolved: null })).toBeNull();
     expect(savedTraining(VIEWS.trials, { ...asha, time_attr: "epoch" })).toBeNull();
     expect(

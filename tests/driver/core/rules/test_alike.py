@@ -32,8 +32,8 @@ def test_three_that_fail_alike_end_the_search_with_that_error() -> None:
     assert bench.core.state is ExperimentState.FAILED
     assert len(bench.core.trials) == 3
     assert bench.core.experiment.error == (
-        "the first 3 trials all failed with KeyError at line 12 of /home/me/train.py, before any of them had reported, "
-        "and trial 2, rank 0: KeyError: 'width'"
+        "the first 3 trials all failed with KeyError at line 12 of /home/me/train.py, before any of them had reported; "
+        "trial 2, rank 0: KeyError: 'width'"
     )
     assert bench.successor().core.experiment.error == bench.core.experiment.error
 
@@ -46,8 +46,8 @@ def test_three_scripts_that_end_alike_end_the_search() -> None:
     wrong = [of_script(f"error: unrecognized arguments: --lrx {lr}") for lr in (0.1, 0.2, 0.3)]
     bench = fails(Bench(num_samples=20, limits=LIMITS), *wrong)
     assert bench.core.experiment.error == (
-        "the first 3 trials all failed because train.py ended with exit status 2, before any of them had reported, "
-        "and trial 2: train.py ended with exit status 2: error: unrecognized arguments: --lrx 0.3"
+        "the first 3 trials all failed because train.py ended with exit status 2, before any of them had reported; "
+        "trial 2: train.py ended with exit status 2: error: unrecognized arguments: --lrx 0.3"
     )
     assert place_of(of_script("KeyError: 'lr'", raised().traceback)) == (
         "train.py ended with exit status 2",

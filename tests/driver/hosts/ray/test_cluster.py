@@ -37,9 +37,9 @@ def run(**options: Any) -> Any:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"num_workers": 5}, "5 × 1 CPU are requested, the whole cluster has 4 CPU"),
-        ({"resources_per_worker": {"CPU": 8}}, "1 × 8 CPU are requested, the whole cluster has 4 CPU"),
-        ({"num_workers": 2, "use_gpu": True}, "2 × 1 GPU are requested, the whole cluster has 1 GPU"),
+        ({"num_workers": 5}, "5 × 1 CPU are requested, but the whole cluster has 4 CPU"),
+        ({"resources_per_worker": {"CPU": 8}}, "1 × 8 CPU are requested, but the whole cluster has 4 CPU"),
+        ({"num_workers": 2, "use_gpu": True}, "2 × 1 GPU are requested, but the whole cluster has 1 GPU"),
         ({"num_workers": 2, "placement_strategy": "STRICT_SPREAD"}, "STRICT_SPREAD needs 2 nodes"),
     ],
 )

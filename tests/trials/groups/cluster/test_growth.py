@@ -39,7 +39,9 @@ def test_the_nodes_that_are_there_are_counted_by_their_resources() -> None:
 def test_a_group_is_refused_only_if_it_fits_on_no_node_that_may_join() -> None:
     nodes = [HEAD, *may_join(TYPES, {"head": HEAD}).values()]
     assert unmet(Scaling(num_workers=2, use_gpu=True), nodes) is None
-    assert unmet(Scaling(num_workers=3, use_gpu=True), nodes) == "3 × 1 GPU are requested, the whole cluster has 2 GPU"
+    assert (
+        unmet(Scaling(num_workers=3, use_gpu=True), nodes) == "3 × 1 GPU are requested, but the whole cluster has 2 GPU"
+    )
 
 
 def test_the_setting_names_types(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,9 +75,12 @@ NODES = [{"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0}]
     [
         (Scaling(num_workers=8), None),
         (Scaling(num_workers=16, resources_per_worker={"CPU": 0.5}), None),
-        (Scaling(num_workers=9), "9 × 1 CPU are requested, the whole cluster has 8 CPU"),
-        (Scaling(num_workers=3, use_gpu=True), "3 × 1 GPU are requested, the whole cluster has 2 GPU"),
-        (Scaling(resources_per_worker={"CPU": 1, "tpu": 1}), "1 × 1 tpu are requested, the whole cluster has 0 tpu"),
+        (Scaling(num_workers=9), "9 × 1 CPU are requested, but the whole cluster has 8 CPU"),
+        (Scaling(num_workers=3, use_gpu=True), "3 × 1 GPU are requested, but the whole cluster has 2 GPU"),
+        (
+            Scaling(resources_per_worker={"CPU": 1, "tpu": 1}),
+            "1 × 1 tpu are requested, but the whole cluster has 0 tpu",
+        ),
         (Scaling(resources_per_worker={"CPU": 5}), "no node of the cluster has 5 CPU"),
         (Scaling(num_workers=2, resources_per_worker={"CPU": 3}), None),
         (
@@ -102,7 +105,7 @@ def test_a_custom_resource_that_no_node_has_names_the_one_that_was_meant() -> No
     nodes = [{"CPU": 4.0, "fast_disk": 1.0, "node:10.0.0.1": 1.0}]
     assert unmet(Scaling(resources_per_worker={"CPU": 1, "fast_disk": 1}), nodes) is None
     wrong = unmet(Scaling(resources_per_worker={"CPU": 1, "fastdisk": 1}), nodes)
-    assert wrong == "1 × 1 fastdisk are requested, the whole cluster has 0 fastdisk; did you mean 'fast_disk'?"
+    assert wrong == "1 × 1 fastdisk are requested, but the whole cluster has 0 fastdisk; did you mean 'fast_disk'?"
     wrong = unmet(Scaling(resources_per_worker={"CPUs": 2}), nodes)
-    assert wrong == "1 × 2 CPUs are requested, the whole cluster has 0 CPUs; did you mean 'CPU'?"
+    assert wrong == "1 × 2 CPUs are requested, but the whole cluster has 0 CPUs; did you mean 'CPU'?"
     assert unmet(Scaling(resources_per_worker={"cpus": 2}), [{"CPU": 4.0, "cpus": 2.0}]) is None

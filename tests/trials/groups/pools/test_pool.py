@@ -89,7 +89,7 @@ def test_what_never_fits_is_refused_and_what_once_did_is_waited_for(small_ray: N
         await pool.close()
 
     asyncio.run(scenario())
-    assert waits == ["waits for a worker with 2 CPU: 1 × 2 CPU are requested, the whole cluster has 1 CPU"] * 2
+    assert waits == ["waits for a worker with 2 CPU: 1 × 2 CPU are requested, but the whole cluster has 1 CPU"] * 2
 
 
 def test_a_group_is_asked_for_while_other_processes_take_long_to_end(small_ray: None, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.services import DEADLINE_S
 from tests.trials.conftest import Bench
 from tuner.domain.segments import Verdict
 from tuner.trials.checkpoints import checkpoints
-from tuner.trials.checkpoints.saver import spool
+from tuner.trials.checkpoints.staging import spool
 from tuner.trials.checkpoints.storage import join
 from tuner.trials.messages.launch import Launch
 

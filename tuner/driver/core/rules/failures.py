@@ -22,8 +22,8 @@ def all_fail(experiment: State, trial: Trial, failure: Failure, since: str) -> l
     others = [t.number for t in experiment.trials if not t.state.ended and t is not trial]
     return [
         d.Fail(trial=trial.number, reason=why, failure=failure),
-        *(d.Stop(trial=number, reason=f"{since}, and {why}") for number in others),
-        d.Finish(reason=f"{since}, and {why}", failed=True, fatal=trial.number),
+        *(d.Stop(trial=number, reason=f"{since}; {why}") for number in others),
+        d.Finish(reason=f"{since}; {why}", failed=True, fatal=trial.number),
     ]
 
 

@@ -82,7 +82,7 @@ def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
         if total < amount * count - 1e-9:
             near = resource_meant(name) or nearest(name, _custom(nodes))
             meant = f"; did you mean {near!r}?" if near and not total else ""
-            return f"{count} × {amount:g} {name} are requested, the whole cluster has {total:g} {name}{meant}"
+            return f"{count} × {amount:g} {name} are requested, but the whole cluster has {total:g} {name}{meant}"
     fits = [min((int(node.get(n, 0.0) / a + 1e-9) for n, a in bundle.items()), default=count) for node in nodes]
     what = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
     if not any(fits):

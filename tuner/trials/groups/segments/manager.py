@@ -16,7 +16,7 @@ from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo, Failure, Outcome
 from tuner.errors import PlacementError
-from tuner.trials.checkpoints.saver import clear
+from tuner.trials.checkpoints.staging import clear
 from tuner.trials.groups.pools.admission import HeldGroup, WaitingGroup
 from tuner.trials.groups.pools.group import Group
 from tuner.trials.groups.segments.interrupts import Interrupts

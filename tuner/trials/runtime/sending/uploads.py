@@ -7,7 +7,8 @@ import threading
 from collections import OrderedDict
 
 from tuner.domain.segments import CheckpointInfo
-from tuner.trials.checkpoints.saver import Saver, spool
+from tuner.trials.checkpoints.saver import Saver
+from tuner.trials.checkpoints.staging import spool
 
 LATE_AFTER_S = 0.1
 """Seconds that the end of a segment waits for its uploads in any case, since most of them are quick."""

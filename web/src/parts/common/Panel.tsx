@@ -28,7 +28,11 @@ export function Panel({ title, aside, children, flush, fill }: PanelProps) {
 
 export function Facts({ items, scroll }: { items: [string, ReactNode][]; scroll?: boolean }) {
   return (
-    <dl className={classes.facts} data-scroll={scroll}>
+    <dl
+      className={`${classes.facts} ${scroll ? "upAndDown" : ""}`}
+      data-scroll={scroll}
+      tabIndex={scroll ? 0 : undefined}
+    >
       {items.map(([name, value]) => (
         <div key={name}>
           <dt>{name}</dt>

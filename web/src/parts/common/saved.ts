@@ -14,14 +14,14 @@ export function savedOfMany(
 ): Saved | null {
   const longest = (experiment.resolved?.scheduler ?? experiment.scheduler)["max_t"] ?? experiment.max_t;
   const { completed, stopped } = experiment.counts;
-  if (typeof longest !== "number" || trained === null || stopped === 0) return null;
+  if (typeof longest !== "number" || !trained || stopped === 0) return null;
   const full = longest * (completed + stopped);
   return trained < full ? { done: trained, full } : null;
 }
 
 /**
  * Return how much training early stopping has saved so far, over the trials that have completed or were stopped; null if
- * that cannot be said: nothing was stopped, or there is no longest trial counted in reports.
+ * that cannot be said: nothing was trained or stopped, or there is no longest trial counted in reports.
  */
 export function savedTraining(
   trials: readonly Trial[],
@@ -31,10 +31,8 @@ export function savedTraining(
   if (typeof longest !== "number" || experiment.time_attr !== "training_iteration") return null;
   const ended = trials.filter((trial) => trial.state === "completed" || trial.state === "stopped");
   if (!ended.some((trial) => trial.state === "stopped" && trial.iteration < longest)) return null;
-  return {
-    done: ended.reduce((sum, trial) => sum + Math.min(trial.iteration, longest), 0),
-    full: longest * ended.length,
-  };
+  const done = ended.reduce((sum, trial) => sum + Math.min(trial.iteration, longest), 0);
+  return done > 0 ? { done, full: longest * ended.length } : null;
 }
 
 export function savedShare({ done, full }: Saved): string {

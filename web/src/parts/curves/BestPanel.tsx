@@ -53,11 +53,14 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
       {soFar && soFar.x.length > 0 ? (
         <BestChart best={soFar} metric={experiment.metric} until={until} height={92} />
       ) : (
-        <div className={classes.empty} style={{ height: 92 }}>
-          {!curves.data ? "Reading…" : ended ? "No trial reported a value." : "Nothing reported yet."}
-        </div>
+        !experiment.no_best && (
+          <div className={classes.empty} style={{ height: 92 }}>
+            {!curves.data ? "Reading…" : ended ? "No trial reported a value." : "Nothing reported yet."}
+          </div>
+        )
       )}
-      {best ? (
+      {experiment.no_best && <p className={classes.finished}>{experiment.no_best}</p>}
+      {best && (
         <Facts
           scroll
           items={Object.entries(readable(best.params, experiment.labels)).map(([name, value]) => [
@@ -65,11 +68,6 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
             <span title={JSON.stringify(value)}>{param(value)}</span>,
           ])}
         />
-      ) : (
-        <span className={classes.dimmed}>
-          {experiment.no_best ??
-            (ended ? "There is none, because no trial reported a value." : "Shown after the first report.")}
-        </span>
       )}
       {best && <Finished experiment={experiment} onSelect={onSelect} />}
     </Panel>

@@ -6,6 +6,7 @@ import type { Dimension } from "../../charts/dimensions";
 import { trialsRows } from "../../charts/save";
 import { dotsOf, heatOf } from "../../charts/scatter";
 import { ScatterChart, type Marking } from "../../charts/ScatterChart";
+import { experimentEnded } from "../../live/states";
 import { rankedOf, shareOfRank } from "../../curves/colours";
 import type { Address } from "../../pages/useAddress";
 import { Panel } from "../common/Panel";
@@ -80,23 +81,31 @@ export function ContourPanel(props: ContourPanelProps) {
         </div>
       }
     >
-      <ScatterChart
-        dots={dots}
-        across={across}
-        up={up}
-        trials={byNumber}
-        metric={experiment.metric}
-        heat={heat}
-        height={340}
-        label={`${dots.length} trials by ${across.label} and ${up.label}; the table has the numbers`}
-        {...marking}
-      />
-      <FinishedLegend trials={trials} heat />
-      <p className={classes.noShares}>
-        Colours show the rank in {experiment.metric} among the trials that are shown. Between trials they are a mean of
-        the nearby ones, in which other parameters differ; places far from any trial stay empty.{" "}
-        {earlyWords(experiment, trials)}
-      </p>
+      {dots.length === 0 ? (
+        <div className={classes.empty} style={{ height: 160 }}>
+          {experimentEnded(experiment.state) ? "No trial reported a value." : "Shown once trials have reported."}
+        </div>
+      ) : (
+        <>
+          <ScatterChart
+            dots={dots}
+            across={across}
+            up={up}
+            trials={byNumber}
+            metric={experiment.metric}
+            heat={heat}
+            height={340}
+            label={`${dots.length} trials by ${across.label} and ${up.label}; the table has the numbers`}
+            {...marking}
+          />
+          <FinishedLegend trials={trials} heat />
+          <p className={classes.noShares}>
+            Colours show the rank in {experiment.metric} among the trials that are shown. Between trials they are a mean
+            of the nearby ones, in which other parameters differ; places far from any trial stay empty.{" "}
+            {earlyWords(experiment, trials)}
+          </p>
+        </>
+      )}
     </Panel>
   );
 }

@@ -119,7 +119,7 @@ export function Shares({
   }
   return (
     <>
-      <dl className={classes.shares} aria-label={`Importance of parameters for ${metric}`}>
+      <dl className={`${classes.shares} upAndDown`} tabIndex={0} aria-label={`Importance of parameters for ${metric}`}>
         {items.map(({ parameter, share }) => (
           <div key={parameter}>
             <dt title={parameter}>{parameter}</dt>

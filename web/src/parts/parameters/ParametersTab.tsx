@@ -9,6 +9,7 @@ import { ParallelChart } from "../../charts/ParallelChart";
 import { isFinished } from "../../charts/scatter";
 import { inOrder, underObjective, type Dimension } from "../../charts/dimensions";
 import { ranks } from "../../curves/colours";
+import { RankScale } from "../../curves/RankScale";
 import { keys } from "../../live/useExperiment";
 import { formatBrushes, formatList, parseList, type Brushes, type Chosen } from "../../pages/address";
 import type { Address } from "../../pages/useAddress";
@@ -140,16 +141,23 @@ export default function ParametersTab({
       >
         <SampleNote sample={sample} />
         {ordered.length > 1 ? (
-          <ParallelChart
-            trials={finishedOnly ? trials.filter(isFinished) : trials}
-            dimensions={ordered}
-            brushes={brushes}
-            onBrush={onBrush}
-            onMove={onMove}
-            height={340}
-            rank={plotted.rank}
-            {...rest}
-          />
+          <>
+            <ParallelChart
+              trials={finishedOnly ? trials.filter(isFinished) : trials}
+              dimensions={ordered}
+              brushes={brushes}
+              onBrush={onBrush}
+              onMove={onMove}
+              height={340}
+              rank={plotted.rank}
+              {...rest}
+            />
+            {plotted.rank.size > 0 && (
+              <p className={`${classes.controls} ${classes.noShares}`}>
+                <RankScale rank={plotted.rank} /> by {shown.experiment.metric}
+              </p>
+            )}
+          </>
         ) : (
           <div className={classes.empty} style={{ height: 160 }}>
             {trials.length ? "There is one parameter with one value." : "No trial has been started yet."}

@@ -2,7 +2,7 @@ import { Anchor } from "@mantine/core";
 import { lazy, Suspense, type ReactNode } from "react";
 import { Link } from "react-router";
 import type { Experiment } from "../../api/types";
-import { moment, param } from "../../format";
+import { longestOf, moment, param, trained } from "../../format";
 import { tagsText } from "../actions/tags";
 import { Facts } from "../common/Panel";
 import classes from "../common/parts.module.css";
@@ -14,7 +14,7 @@ export function Setup({ experiment }: { experiment: Experiment }) {
   const { objectives, resolved } = experiment;
   const scheduler = resolved?.scheduler ?? experiment.scheduler;
   const search = resolved ? (resolved.search ?? { type: "the scheduler proposes configurations" }) : experiment.search;
-  const longest = experiment.max_t ?? scheduler["max_t"] ?? null;
+  const longest = longestOf(experiment);
   const sections: [string, Record<string, unknown>][] = [
     ["Search", search],
     [experiment.scheduler["type"] === "auto" ? "Scheduler (auto)" : "Scheduler", scheduler],
@@ -33,7 +33,7 @@ export function Setup({ experiment }: { experiment: Experiment }) {
             ],
             ["Entrypoint", experiment.entrypoint ?? "a function, by value"],
             ["Samples", experiment.num_samples ?? "as many as the time budget allows"],
-            ["Longest trial", longest === null ? "no limit" : `${param(longest)} × ${experiment.time_attr}`],
+            ["Longest trial", longest === null ? "no limit" : trained(param(longest), experiment.time_attr)],
             ...(resolved?.budget ? [["Budget", resolved.budget] as [string, string]] : []),
             ["Seed", experiment.seed],
             [
