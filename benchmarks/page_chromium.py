@@ -77,9 +77,10 @@ class Chromium:
     browser: Any
     process: psutil.Process
 
-    def open(self, url: str = "about:blank") -> Any:
+    def open(self, url: str = "about:blank", watched: bool = True) -> Any:
         view = self.browser.new_page(viewport=SIZE)
-        view.add_init_script(WATCH)
+        if watched:
+            view.add_init_script(WATCH)
         view.goto(url, wait_until="commit")
         return view
 
@@ -184,6 +185,12 @@ def opened(
     seen = view.evaluate("() => window.seen")
     took = {f"{part}_s": seen[part] / 1e3 - begin for part in parts}
     growth = service.memory_mb() - memory
+    view.context.close()
+    # WATCH reads every frame, so its pixels were most of the memory if the first answer was slow: measure without it.
+    view = browser.open(f"{service.url}/experiments/{record.public_id}", watched=False)
+    view.wait_for_selector("tbody tr[aria-rowindex]")
+    view.wait_for_load_state("networkidle")
+    view.wait_for_timeout(1000)
     show(what, **size, **took, cpu_s=used, api_cpu_s=served, renderer_mb=browser.renderer_mb(), memory_mb=growth)
     view.context.close()
 

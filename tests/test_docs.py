@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 import typer.main
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped, unused-ignore]
 
 import tuner
 from tuner import errors

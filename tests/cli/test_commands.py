@@ -11,12 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 import tuner
+import tuner.examples
 from tests.driver.bench import Bench
 from tuner.cli.commands import app
 from tuner.cli.home.explain import _has_the_log
 from tuner.domain.batch import Batch
 from tuner.domain.events import Failure
-from tuner.errors import Conflict, NotFound
+from tuner.errors import Conflict, NotFound, TunerError
 from tuner.store import Store
 
 
@@ -139,3 +140,21 @@ def test_the_version_is_printed() -> None:
     assert output("--version") == f"{tuner.__version__}\n"
     done = subprocess.run([sys.executable, "-m", "tuner", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"{tuner.__version__}\n"
+
+
+class NoTorch:
+    """Refuses to import torch, as in an environment without it."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'")
+
+
+def test_the_demo_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [NoTorch(), *sys.meta_path])
+    for name in ("torch", "tuner.examples.digits"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delattr(tuner.examples, "digits", raising=False)
+    failed = CliRunner().invoke(app, ["demo"])
+    assert isinstance(failed.exception, TunerError), failed.exception
+    assert "pip install 'tuner-hpo[torch]'" in str(failed.exception)

@@ -565,3 +565,23 @@ def test_axe_finds_nothing_serious_on_any_page_and_all_text_can_be_read(
         page.emulate_media(color_scheme="light")
         assert page.locator("h1").count() == 1, name
     assert found == {}
+
+
+def test_axe_finds_nothing_serious_in_menus_and_dialogs(visit: Open, service: Service) -> None:
+    search = Search(service.store, digits("going on"), start=time.time() - 60)
+    search.advance(30)
+    page = visit(f"/experiments/{search.public_id}")
+    expect(page.get_by_text("Trials · ")).to_be_visible()
+    page.add_script_tag(path=AXE)
+    for opened, role in (("More actions", "menu"), ("Cancel", "dialog")):
+        page.get_by_role("button", name=opened, exact=True).click()
+        expect(page.get_by_role(role)).to_be_visible()
+        for colours in ("light", "dark"):
+            page.emulate_media(color_scheme=colours)
+            expect(page.locator(f'html[data-mantine-color-scheme="{colours}"]')).to_be_attached()
+            page.evaluate(AT_REST)
+            assert page.evaluate(RULES.replace("document,", f"'[role={role}]',")) == [], f"{opened}, {colours}"
+        if role == "menu":
+            expect(page.get_by_role("menuitem").first).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(page.get_by_role(role)).to_have_count(0)

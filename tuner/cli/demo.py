@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from tuner.errors import TunerError
 from tuner.schedulers.asha import ASHAScheduler
 from tuner.sdk.result import Result
 from tuner.sdk.run import run
@@ -19,8 +20,11 @@ METRIC = "accuracy"
 def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 16, port: int | None = None) -> Result:
     """Run the example search, print its outcome, and return its result. With `serve_after`, serve the web UI until Ctrl-C."""
     from tuner.driver.hosts.scripts.kept import shutdown
-    from tuner.examples import digits
 
+    try:
+        from tuner.examples import digits
+    except ImportError as error:  # it says which extra is missing
+        raise TunerError(str(error)) from error
     console = Console(stderr=as_json)
     page = None
     if serve_after:

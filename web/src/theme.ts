@@ -24,6 +24,8 @@ export const theme = createTheme({
   fontSizes: { xs: "12px", sm: "13px", md: "14px", lg: "16px", xl: "20px" },
   cursorType: "pointer",
   components: {
+    // A menu may contain items only; without the placeholder, its first item is in focus.
+    Menu: { defaultProps: { withInitialFocusPlaceholder: false } },
     ModalCloseButton: { defaultProps: { "aria-label": "Close" } },
   },
 });
@@ -39,6 +41,9 @@ export const variables: CSSVariablesResolver = () => ({
     "--mantine-color-red-text": "#c92a2a",
     "--combobox-chevron-color": "#4a515c",
     "--tuner-link": "#3444aa",
+    // White text stands on these.
+    "--mantine-color-red-filled": "#c92a2a",
+    "--mantine-color-red-filled-hover": "#b02525",
   },
   dark: {
     "--mantine-color-dimmed": "#a3abb9",

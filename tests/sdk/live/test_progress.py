@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 import subprocess
@@ -39,6 +40,17 @@ def test_what_is_waited_for_is_shown_from_the_first_moment(sqlite_store: Store, 
     with progress:
         progress.update()
     assert "starting the driver" in out.getvalue()
+
+
+@pytest.mark.parametrize(("samples", "counted"), [(None, "pending, 0 trials"), (8, "pending, 0/8 trials")])
+def test_trials_are_counted_of_how_many_if_that_is_known(
+    sqlite_store: Store, samples: int | None, counted: str
+) -> None:
+    made = sqlite_store.experiments.create(dataclasses.replace(a_spec(), num_samples=samples), now=T0)
+    progress, out = shown(sqlite_store, made.public_id, False)
+    with progress:
+        progress.update()
+    assert counted in out.getvalue()
 
 
 def test_the_clock_goes_on_while_nobody_updates(sqlite_store: Store) -> None:

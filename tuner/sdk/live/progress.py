@@ -232,9 +232,9 @@ class Progress:
 
     def _headline(self, record: ExperimentRecord) -> Text:
         counts = ", ".join(f"{n} {state}" for state, n in record.counts.items() if n)
-        started = sum(record.counts.values())
+        started, samples = sum(record.counts.values()), record.spec.num_samples
         # For a grid, num_samples counts runs of the grid.
-        total = f"/{record.spec.num_samples}" if started <= (record.spec.num_samples or 0) else ""
+        total = f"/{samples}" if samples is not None and started <= samples else ""
         text = Text.assemble(
             (f"{printable(record.name)} ", "bold"),
             f"{record.public_id}  {record.state}, {started}{total} trials",

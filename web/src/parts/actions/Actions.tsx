@@ -7,7 +7,7 @@ import type { Experiment } from "../../api/types";
 import { keys } from "../../live/useExperiment";
 import classes from "./actions.module.css";
 import { Confirm } from "./Confirm";
-import { WORDS } from "./words";
+import { sure, WORDS } from "./words";
 
 const ContinueDialog = lazy(() => import("./ContinueDialog"));
 const DeleteDialog = lazy(() => import("./DeleteDialog"));
@@ -125,7 +125,7 @@ export function Actions({ experiment }: { experiment: Experiment }) {
         </span>
       )}
       <Confirm
-        asked={asked && { ...WORDS[asked], subject: experiment.name }}
+        asked={asked && { ...WORDS[asked], sure: sure(WORDS[asked]), subject: experiment.name }}
         pending={act.isPending}
         error={act.error}
         onConfirm={() => asked && act.mutate(asked)}
@@ -186,6 +186,7 @@ export function BulkActions({ experiments }: { experiments: readonly Pick<Experi
     onSuccess: () => setAsked(null),
   });
   const count = asked ? able(asked).length : 0;
+  const bulkQuestion = asked ? `${WORDS[asked].verb} ${count} ${count === 1 ? "experiment" : "experiments"}?` : "";
   return (
     <>
       {BULK.filter((action) => action !== "unarchive" || able(action).length > 0).map((action) => (
@@ -204,7 +205,8 @@ export function BulkActions({ experiments }: { experiments: readonly Pick<Experi
         asked={
           asked && {
             ...WORDS[asked],
-            question: `${WORDS[asked].verb} ${count} ${count === 1 ? "experiment" : "experiments"}?`,
+            question: bulkQuestion,
+            sure: sure({ ...WORDS[asked], question: bulkQuestion }),
             subject: able(asked)
               .map((one) => one.name)
               .join(", "),

@@ -5,6 +5,8 @@ export interface Question {
   subject: string;
   effect: string;
   verb: string;
+  /** The words of the button, if they differ. */
+  sure?: string;
   keep: string;
   final: boolean;
 }
@@ -42,7 +44,7 @@ export function Confirm({ asked, pending, error, onConfirm, onClose }: ConfirmPr
               onClick={onConfirm}
               data-autofocus
             >
-              {asked.verb}
+              {asked.sure ?? asked.verb}
             </Button>
           </Group>
         </>

@@ -11,6 +11,11 @@ export interface Words {
   final: boolean;
 }
 
+/** The words of the button that confirms: "Cancel" alone could also mean to close the dialog. */
+export function sure({ verb, question, final }: Pick<Words, "verb" | "question" | "final">): string {
+  return final ? question.replace(/( at once)?[?]$/, "") : verb;
+}
+
 export const WORDS: Record<Action, Words> = {
   pause: {
     verb: "Pause",

@@ -59,7 +59,7 @@ export function FirstExperiment() {
 export function Snippet({ text }: { text: string }) {
   return (
     <div style={{ position: "relative" }}>
-      <pre className={classes.code} tabIndex={0}>
+      <pre className={classes.code} style={{ paddingRight: 70 }} tabIndex={0}>
         {text}
       </pre>
       <CopyButton value={text}>
