@@ -215,6 +215,12 @@ def test_a_storage_below_a_file_is_refused(tmp_path: Path, form: str) -> None:
     parse_spec({**copy.deepcopy(SPEC), "checkpoint": {"storage": form.format(tmp_path / "results")}})
 
 
+@pytest.mark.parametrize("storage", ["/proc/self", "file:///sys/kernel", "/tmp/../proc/1"])
+def test_a_storage_of_the_kernel_is_refused(storage: str) -> None:
+    message = f'expected a directory for files, got "{storage}" of the kernel'
+    assert errors(checkpoint={"storage": storage}) == {"/checkpoint/storage": message}
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [("CPUs", "CPU"), ("cpus", "CPU"), ("gpu", "GPU"), ("GPUS", "GPU"), ("num_gpus", "GPU"), ("Memory", "memory")],

@@ -15,7 +15,7 @@ from tuner.errors import SpecError
 from tuner.experiment.specs.messages import Errors, escape, shown
 from tuner.experiment.specs.model import SECTION, Written
 from tuner.names import resource_meant
-from tuner.trials.checkpoints.storage import file_in_the_way, is_relative, unknown_scheme
+from tuner.trials.checkpoints.storage import file_in_the_way, is_relative, of_the_kernel, unknown_scheme
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -143,6 +143,8 @@ def _check_storage(storage: str | None, errors: Errors) -> None:
         )
     elif storage is not None and (wrong := unknown_scheme(storage)) is not None:
         errors.append(("/checkpoint/storage", wrong))
+    elif storage is not None and of_the_kernel(storage):
+        errors.append(("/checkpoint/storage", f"expected a directory for files, got {shown(storage)} of the kernel"))
     elif storage is not None and (file := file_in_the_way(storage)) is not None:
         errors.append(("/checkpoint/storage", f"expected a directory, but {file} is a file"))
 

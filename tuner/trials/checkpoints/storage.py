@@ -240,6 +240,13 @@ def file_in_the_way(uri: str) -> str | None:
     return next((str(part) for part in (*reversed(path.parents), path) if os.path.isfile(part)), None)
 
 
+def of_the_kernel(uri: str) -> bool:
+    """Return whether this is a local path below /proc or /sys, which hold no files of users, and differ in each process."""
+    if "$" in uri or ("://" in uri and not uri.startswith("file://")):
+        return False
+    return os.path.normpath(place(uri).path).startswith(("/proc/", "/sys/"))
+
+
 def is_relative(uri: str) -> bool:
     """Return whether the meaning of this path depends on the working directory of the process."""
     return "://" not in uri and not uri.startswith(("/", "~", "$"))
