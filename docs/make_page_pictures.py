@@ -116,7 +116,8 @@ def animation(pictures: Sequence[Image.Image]) -> bytes:
 
 def save(page: Page, name: str) -> None:
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    picture.quantize(128, dither=Image.Dither.NONE).save(HERE / f"{name}.png", optimize=True)
+    few = picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)  # white stays white
+    few.save(HERE / f"{name}.png", optimize=True)
     print(f"{name}.png: {(HERE / f'{name}.png').stat().st_size} bytes")
 
 
@@ -137,6 +138,7 @@ def main() -> None:
         print(f"page.webp: {len(content)} bytes, {len(found)} pictures taken")
         dark = browser.new_page(viewport=SIZE, color_scheme="dark")  # type: ignore[arg-type]
         dark.goto(f"{url}/experiments/{experiment}?tab=parameters")
+        dark.get_by_text("PED-ANOVA over").wait_for()
         dark.get_by_role("heading", name="Two parameters together").wait_for()
         dark.wait_for_load_state("networkidle")
         save(dark, "parameters")
