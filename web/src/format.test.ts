@@ -35,6 +35,7 @@ describe("numbers", () => {
   ])("%s is written %s", (value, text) => expect(number(value)).toBe(text));
 
   it("writes configurations", () => {
+    expect(config({ "optimizer/lr": 1, "of~1the~1code": 2 })).toBe("optimizer/lr=1, of/the/code=2");
     expect(config({ lr: 0.000123, act: "relu", dims: [1, 2], flag: true })).toBe(
       "lr=1.23e-4, act=relu, dims=[1,2], flag=true",
     );

@@ -58,6 +58,11 @@ export function param(value: unknown): string {
   return JSON.stringify(value) ?? "";
 }
 
+/** The name of a parameter from its path, in which the slashes of a name are written as in a JSON pointer. */
+export function paramName(path: string): string {
+  return path.replaceAll("~1", "/").replaceAll("~0", "~");
+}
+
 /** Parameters with the indices of choices replaced by what they stand for. */
 export function readable(params: Params, labels: Readonly<Record<string, readonly unknown[]>>): Params {
   const indexed = Object.keys(params).filter((name) => name in labels);
@@ -71,7 +76,7 @@ export function readable(params: Params, labels: Readonly<Record<string, readonl
 /** One line, for tooltips and titles. */
 export function config(params: Params): string {
   return Object.entries(params)
-    .map(([name, value]) => `${name}=${param(value)}`)
+    .map(([name, value]) => `${paramName(name)}=${param(value)}`)
     .join(", ");
 }
 
@@ -91,7 +96,7 @@ export function apart(
   const say = (value: unknown) => (value === undefined ? "not present" : param(value));
   const words = differ
     .slice(0, MOST_APART)
-    .map((name) => `${name}=${say(trial.params[name])} (best: ${say(other[name])})`);
+    .map((name) => `${paramName(name)}=${say(trial.params[name])} (best: ${say(other[name])})`);
   return [...words, ...(differ.length > MOST_APART ? [`and ${differ.length - MOST_APART} more that differ`] : [])].join(
     ", ",
   );

@@ -99,3 +99,4 @@ def test_a_large_configuration_is_shown_in_part() -> None:
     assert shown.startswith("p0=0 p1=1 ")
     assert shown.endswith(" p49=49 ... (450 more)")
     assert notebook.short({f"p{i}": i for i in range(20)}).endswith(" p19=19")
+    assert notebook.short({"optimizer/lr": 0.5, "of~1the~1code": 2}) == "optimizer/lr=0.5 of/the/code=2"

@@ -18,6 +18,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from tuner.names import printable
+from tuner.space.words import unescape
 
 ROWS = 30
 """The largest number of rows in a table of trials or experiments. A line below the table counts the other rows."""
@@ -144,8 +145,8 @@ def number(value: float | None) -> str:
 def short(params: Mapping[str, Any]) -> str:
     """Return a configuration as ``lr=0.0123 width=32``. If it is large, its last parameters are only counted."""
     shown = [
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={_cut(value)}"
-        for name, value in islice(params.items(), MOST_SHOWN)
+        f"{unescape(path)}={value:.4g}" if isinstance(value, float) else f"{unescape(path)}={_cut(value)}"
+        for path, value in islice(params.items(), MOST_SHOWN)
     ]
     if len(params) > MOST_SHOWN:
         shown.append(f"... ({len(params) - MOST_SHOWN} more)")

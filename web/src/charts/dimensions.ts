@@ -1,7 +1,7 @@
 /** The axes of the parallel coordinates: one for each parameter, and the objective last. */
 
 import type { Experiment, Trial } from "../api/types";
-import { metric as written, param } from "../format";
+import { metric as written, param, paramName } from "../format";
 import type { Brushes, Chosen } from "../pages/address";
 
 export interface Dimension {
@@ -197,7 +197,7 @@ export function inOrder(dimensions: readonly Dimension[], ids: readonly string[]
 }
 
 function dimensionOf(name: string, values: readonly unknown[], domain: Domain, optional: boolean): Dimension | null {
-  const base = { id: name, label: name, objective: false, optional };
+  const base = { id: name, label: paramName(name), objective: false, optional };
   const numbers = values.filter((value): value is number => typeof value === "number" && Number.isFinite(value));
   if (numbers.length === values.length && !domain.categories) {
     const range = ends([...numbers, ...domain.bounds]);

@@ -67,7 +67,7 @@ export default function ForkDialog({ experiment, onClose }: { experiment: Experi
         />
         <NumberInput
           label="Longest trial"
-          description={`max_t, in ${experiment.time_attr}`}
+          description={`max_t, in ${experiment.time_attr === "training_iteration" ? "iterations" : experiment.time_attr}`}
           min={1}
           allowDecimal={false}
           value={longest}

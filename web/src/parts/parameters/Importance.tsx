@@ -6,6 +6,7 @@ import { api } from "../../api/client";
 import type { Experiment, Importances, Trial } from "../../api/types";
 import { importanceCall } from "../../charts/copies";
 import { isFinished } from "../../charts/scatter";
+import { paramName } from "../../format";
 import { experimentEnded } from "../../live/states";
 import { keys } from "../../live/useExperiment";
 import { Panel } from "../common/Panel";
@@ -122,7 +123,7 @@ export function Shares({
       <dl className={`${classes.shares} upAndDown`} tabIndex={0} aria-label={`Importance of parameters for ${metric}`}>
         {items.map(({ parameter, share }) => (
           <div key={parameter}>
-            <dt title={parameter}>{parameter}</dt>
+            <dt title={paramName(parameter)}>{paramName(parameter)}</dt>
             <dd>
               <div>
                 <i style={{ width: `${100 * share}%` }} aria-hidden />

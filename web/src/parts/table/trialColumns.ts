@@ -2,7 +2,7 @@
 
 import type { Experiment, Trial } from "../../api/types";
 import { frontOf, pointsOf } from "../../charts/pareto";
-import { config, counted, title } from "../../format";
+import { config, counted, paramName, title } from "../../format";
 
 /** The column that says which trials are on the Pareto front. */
 export const FRONT = "front";
@@ -88,7 +88,7 @@ export function columnsOf(
     },
     ...[...params].map((name): Column => ({
       id: `param:${name}`,
-      label: name,
+      label: paramName(name),
       numeric: numeric.get(name) ?? false,
       value: (trial) => trial.params[name],
     })),

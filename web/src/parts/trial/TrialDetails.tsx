@@ -6,7 +6,19 @@ import { api } from "../../api/client";
 import type { Experiment, Failure, Segment, Trial, TrialWithSegments } from "../../api/types";
 import { trialCall } from "../../charts/copies";
 import { chosenAcross, type Across } from "../../curves/across";
-import { bytes, config, counted, duration, elapsed, metric, moment, param, readable, title } from "../../format";
+import {
+  bytes,
+  config,
+  counted,
+  duration,
+  elapsed,
+  metric,
+  moment,
+  param,
+  paramName,
+  readable,
+  title,
+} from "../../format";
 import { hasEnded } from "../../live/states";
 import { keys } from "../../live/useExperiment";
 import type { Address } from "../../pages/useAddress";
@@ -184,7 +196,7 @@ function Overview({ trial, experiment, across, rank, of, address }: OverviewProp
       <h3>Parameters</h3>
       <Facts
         items={Object.entries(readable(trial.params, experiment.labels)).map(([name, value]) => [
-          name,
+          paramName(name),
           <span title={JSON.stringify(value)}>{param(value)}</span>,
         ])}
       />
