@@ -344,7 +344,7 @@ def test_a_search_without_a_service_is_continued_and_its_trial_retried(
     assert "7 trials" in tell("continue", "failing", "--num-samples", "1")
     wrong = CliRunner().invoke(app, ["stop", "failing"])
     assert "also give the number" in str(wrong.exception)
-    assert CliRunner().invoke(app, ["resume", "failing"]).exception is not None  # nobody has asked for more
+    assert "there is nothing to resume" in str(CliRunner().invoke(app, ["resume", "failing"]).exception)
 
 
 def test_options_after_a_function_are_refused_with_the_order() -> None:

@@ -185,7 +185,7 @@ def run(
         callbacks: objects that get the events of trials and reports, such as ``[tuner.callbacks.CSVLoggerCallback("logs")]``.
             They are called in threads of this process, with entries of the durable log, and can neither slow the search nor
             break it.
-        verbose: 0 prints nothing, 1 shows progress, 2 also shows what the ranks on this machine print.
+        verbose: 0 prints only warnings, on stderr, 1 shows progress, 2 also shows what the ranks on this machine print.
 
     Returns:
         The result. Failed trials do not raise: see ``result.trials`` and ``result.error``.

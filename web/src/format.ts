@@ -63,6 +63,11 @@ export function paramName(path: string): string {
   return path.replaceAll("~1", "/").replaceAll("~0", "~");
 }
 
+/** Parameters by their names. */
+export function named<T>(params: Readonly<Record<string, T>>): Record<string, T> {
+  return Object.fromEntries(Object.entries(params).map(([path, value]) => [paramName(path), value]));
+}
+
 /** Parameters with the indices of choices replaced by what they stand for. */
 export function readable(params: Params, labels: Readonly<Record<string, readonly unknown[]>>): Params {
   const indexed = Object.keys(params).filter((name) => name in labels);

@@ -357,7 +357,7 @@ function shownName(dimension: Dimension, most: number): string {
 /** With what is shown in it, so that people who say what they see are understood. */
 function moveWords(dimension: Dimension, most: number): string {
   const shown = shownName(dimension, most);
-  const seen = shown.includes("…") ? `${shown}: ` : "";
+  const seen = shown !== dimension.label ? `${shown}: ` : "";
   return `${seen}Move the axis ${dimension.label} with the left and right arrow keys`;
 }
 

@@ -8,14 +8,15 @@ import { ownTicks } from "./axes";
 
 interface BestChartProps {
   best: BestSoFar;
-  metric: string;
+  /** What the value is called, as a title. */
+  label: string;
   /** Seconds since the start up to which the last best value holds. */
   until: number | null;
   height: number;
 }
 
 /** The best value that any trial had reported by then, as steps over time. */
-export function BestChart({ best, metric, until, height }: BestChartProps) {
+export function BestChart({ best, label, until, height }: BestChartProps) {
   const root = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const theme = useComputedColorScheme("light");
@@ -66,11 +67,6 @@ export function BestChart({ best, metric, until, height }: BestChartProps) {
 
   const value = best.y[best.y.length - 1];
   return (
-    <div
-      ref={root}
-      style={{ height }}
-      role="img"
-      aria-label={`Best ${metric} so far over time, now ${written(value)}`}
-    />
+    <div ref={root} style={{ height }} role="img" aria-label={`${label} so far over time, now ${written(value)}`} />
   );
 }

@@ -7,7 +7,7 @@ import { bestCall } from "../charts/copies";
 import { comparedBestRows } from "../charts/save";
 import type { Across } from "../curves/across";
 import { OverlayChart } from "../curves/OverlayChart";
-import { duration, elapsed, longestOf, metric as written, param } from "../format";
+import { duration, elapsed, leading, longestOf, metric as written, named, param, readable } from "../format";
 import { keys } from "../live/keys";
 import { experimentEnded } from "../live/states";
 import { Panel } from "../parts/common/Panel";
@@ -81,7 +81,7 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
             metrics={known}
             value={metric}
             width={180}
-            alone={`Best ${metric} so far`}
+            alone={`${leading({ metric, scope: experiments.every((one) => one.scope === "last") ? "last" : "all" })} so far`}
             onChange={(value) => address.set({ metric: value })}
           />
         }
@@ -193,7 +193,7 @@ function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
         state: one.state,
         ...Object.fromEntries(
           one.objectives.map(({ metric }, i) => [
-            `best ${metric}`,
+            bestName(one, metric),
             one.best?.objectives.find((other) => other.metric === metric)?.value ??
               (i === 0 ? (one.best?.value ?? null) : null),
           ]),
@@ -210,7 +210,7 @@ function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
     ),
     ...rowsOf(
       "Best configuration",
-      experiments.map((one) => one.best?.params ?? {}),
+      experiments.map((one) => named(one.best ? readable(one.best.params, one.labels) : {})),
     ),
     ...rowsOf(
       "Space",
@@ -235,6 +235,11 @@ function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
   ];
 }
 
+/** What the value of the best trial is called within a list. */
+function bestName({ scope }: Experiment, metric: string): string {
+  return scope === "last" ? `best last ${metric}` : `best ${metric}`;
+}
+
 /** The options of a section of the spec, each with the section's name before its own. */
 function section(name: string, options: Readonly<Record<string, unknown>>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(options).map(([key, value]) => [`${name}: ${key}`, value]));
@@ -242,8 +247,8 @@ function section(name: string, options: Readonly<Record<string, unknown>>): Reco
 
 function bestColumn(row: ComparedRow, experiments: readonly Experiment[]): number | null {
   const objective = experiments
-    .flatMap((one) => one.objectives)
-    .find(({ metric }) => row.group === "Results" && row.name === `best ${metric}`);
+    .flatMap((one) => one.objectives.map((objective) => ({ ...objective, name: bestName(one, objective.metric) })))
+    .find(({ name }) => row.group === "Results" && row.name === name);
   if (!objective) return null;
   const sign = objective.mode === "max" ? 1 : -1;
   let best: number | null = null;

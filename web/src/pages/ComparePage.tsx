@@ -7,7 +7,7 @@ import type { Experiment, Series, TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
 import { choices, formatAcross, missingWords, parseAcross, STEP } from "../curves/across";
 import { OverlayChart } from "../curves/OverlayChart";
-import { counted, duration, longestOf, metric as written, param, readable } from "../format";
+import { counted, duration, longestOf, metric as written, named, param, readable } from "../format";
 import { keys } from "../live/keys";
 import { hasEnded } from "../live/states";
 import { trialCurvesCall } from "../charts/copies";
@@ -236,7 +236,7 @@ function comparedRows(
   return [
     ...rowsOf(
       "Parameters",
-      trials.map((trial) => readable(trial.params, of(trial)?.labels ?? {})),
+      trials.map((trial) => named(readable(trial.params, of(trial)?.labels ?? {}))),
     ),
     ...rowsOf(
       "Results",
@@ -244,7 +244,7 @@ function comparedRows(
         state: trial.state,
         ...Object.fromEntries(Object.entries(trial.last).map(([name, value]) => [`last ${name}`, value])),
         [counted(of(trial) ?? { metric: "value", scope: "all" })]: trial.best_value,
-        "at iteration": trial.best_iteration,
+        "value at iteration": trial.best_iteration,
         iteration: trial.iteration,
         "trained for": trial.running_s,
         segments: trial.segments.length,

@@ -494,7 +494,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         {experiment.gpu_hours > 0 && (
           <Figure label="GPU hours" value={gpuWords(experiment)} title={gpuTitle(experiment)} />
         )}
-        {forecast && <ForecastFigures forecast={forecast} />}
+        {forecast && <ForecastFigures forecast={forecast} label={leading(experiment)} />}
         <Figure label="Method" value={experiment.method} />
       </div>
       <div className={classes.progress}>
@@ -547,7 +547,7 @@ function useForecast(experiment: Experiment): Forecast | undefined {
 }
 
 /** When the experiment is expected to end and with what, each as an interval; nothing if it is too early to tell. */
-function ForecastFigures({ forecast: { end, best, metric } }: { forecast: Forecast }) {
+function ForecastFigures({ forecast: { end, best }, label }: { forecast: Forecast; label: string }) {
   return (
     <>
       {end && (
@@ -559,7 +559,7 @@ function ForecastFigures({ forecast: { end, best, metric } }: { forecast: Foreca
       )}
       {best && (
         <Figure
-          label={`Best ${metric} then`}
+          label={`${label} then`}
           value={`${expected(best.low)} to ${expected(best.high)}`}
           title={`about ${expected(best.expected)}; in this interval with a probability of 80 %`}
         />

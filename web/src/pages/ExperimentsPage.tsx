@@ -430,7 +430,7 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
         ))}
       </td>
       <td className={classes.wide}>
-        <Spark id={experiment.id} metric={experiment.metric} value={best?.value ?? null} />
+        <Spark id={experiment.id} label={leading(experiment)} value={best?.value ?? null} />
       </td>
       <td
         className={`${classes.wide} ${classes.clip}`}

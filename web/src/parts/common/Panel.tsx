@@ -26,12 +26,14 @@ export function Panel({ title, aside, children, flush, fill }: PanelProps) {
   );
 }
 
-export function Facts({ items, scroll }: { items: [string, ReactNode][]; scroll?: boolean }) {
+/** A list of names and values. With `scroll`, its name, it scrolls within a box and can be focused. */
+export function Facts({ items, scroll }: { items: [string, ReactNode][]; scroll?: string }) {
   return (
     <dl
       className={`${classes.facts} ${scroll ? "upAndDown" : ""}`}
-      data-scroll={scroll}
+      data-scroll={scroll && true}
       tabIndex={scroll ? 0 : undefined}
+      aria-label={scroll}
     >
       {items.map(([name, value]) => (
         <div key={name}>

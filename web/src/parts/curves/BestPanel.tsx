@@ -2,7 +2,7 @@ import type { Experiment } from "../../api/types";
 import { curvesCall } from "../../charts/copies";
 import type { Across } from "../../curves/across";
 import { BestChart } from "../../curves/BestChart";
-import { elapsed, leading, metric, param, readable } from "../../format";
+import { elapsed, leading, metric, param, paramName, readable } from "../../format";
 import { experimentEnded } from "../../live/states";
 import { useCurves, type LiveExperiment } from "../../live/useExperiment";
 import { Facts, Panel } from "../common/Panel";
@@ -51,7 +51,7 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
       }
     >
       {soFar && soFar.x.length > 0 ? (
-        <BestChart best={soFar} metric={experiment.metric} until={until} height={92} />
+        <BestChart best={soFar} label={leading(experiment)} until={until} height={92} />
       ) : (
         !experiment.no_best && (
           <div className={classes.empty} style={{ height: 92 }}>
@@ -62,9 +62,9 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
       {experiment.no_best && <p className={classes.finished}>{experiment.no_best}</p>}
       {best && (
         <Facts
-          scroll
+          scroll="Best configuration"
           items={Object.entries(readable(best.params, experiment.labels)).map(([name, value]) => [
-            name,
+            paramName(name),
             <span title={JSON.stringify(value)}>{param(value)}</span>,
           ])}
         />

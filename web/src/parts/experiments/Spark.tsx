@@ -7,7 +7,7 @@ import classes from "../common/parts.module.css";
 const [WIDTH, HEIGHT] = [90, 22];
 
 /** Show the best value over time as a small line. It is read again when there is a new best value. */
-export function Spark({ id, metric, value }: { id: string; metric: string; value: number | null }) {
+export function Spark({ id, label, value }: { id: string; label: string; value: number | null }) {
   const { data } = useQuery({
     queryKey: [...keys.experiment(id), "spark", value],
     queryFn: ({ signal }) => api.bestSoFar(id, {}, signal),
@@ -22,7 +22,7 @@ export function Spark({ id, metric, value }: { id: string; metric: string; value
       viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
       preserveAspectRatio="none"
       role="img"
-      aria-label={`Best ${metric} over time, from ${written(data.y[0])} to ${written(data.y[data.y.length - 1])}`}
+      aria-label={`${label} over time, from ${written(data.y[0])} to ${written(data.y[data.y.length - 1])}`}
     >
       <path d={steps(data.x, data.y, WIDTH, HEIGHT)} />
     </svg>

@@ -121,7 +121,7 @@ export default function ParetoTab({ experiment, sample, trials, byNumber, where,
         >
           <BestChart
             best={{ x: growth.map(([at]) => at), y: growth.map(([, share]) => share) }}
-            metric="hypervolume"
+            label="Best hypervolume"
             until={(until - Date.parse(experiment.started_at!)) / 1000}
             height={150}
           />

@@ -58,7 +58,7 @@ describe("the panel of data sets", () => {
     rerender(panel("running", "python"));
     await pass(60_000);
     expect(asked, "the service has no ranks of a script's own run").toHaveBeenCalledTimes(4);
-    expect(screen.getByText(/This one runs in its script/)).toBeTruthy();
+    expect(screen.getByText(/This one was started by a script/)).toBeTruthy();
   });
 });
 

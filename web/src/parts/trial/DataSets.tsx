@@ -10,7 +10,7 @@ const LOOK_MS = 10_000; // a trial may read its first data set at any time
 /** Show what the trial reads through Ray Data, while it runs. It shows nothing for the many trials that do not. */
 export function DataSets({ trial, source }: { trial: TrialWithSegments; source: Experiment["source"] }) {
   const running = trial.state === "running";
-  // Only the driver of the service answers, and it has no ranks of what a script runs itself.
+  // Only the driver of the service answers. What a script has started runs without it, and the trials of a study have no ranks.
   const apart = source === "python" || source === "study";
   const query = useQuery({
     queryKey: ["trial", trial.id, "live"],
@@ -23,7 +23,7 @@ export function DataSets({ trial, source }: { trial: TrialWithSegments; source: 
   if (running && source === "python")
     return (
       <p className={classes.dimmed}>
-        What a trial reads through Ray Data is shown only if the service runs the experiment. This one runs in its
+        What a trial reads through Ray Data is shown only if the service runs the experiment. This one was started by a
         script.
       </p>
     );

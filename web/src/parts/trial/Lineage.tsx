@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { api } from "../../api/client";
 import type { Lineage as Found, LineageSegment, TrialWithSegments } from "../../api/types";
 import { download } from "../../charts/save";
-import { config, param } from "../../format";
+import { config, param, paramName } from "../../format";
 import { Facts } from "../common/Panel";
 import { ProblemBox } from "../common/Problem";
 import classes from "./TrialDetails.module.css";
@@ -95,7 +95,7 @@ function span({ start_iteration: start, end_iteration: end }: LineageSegment): s
 function changes({ changes }: LineageSegment): string {
   return (
     Object.entries(changes)
-      .map(([name, { before, after }]) => `${name} ${param(before)} → ${param(after)}`)
+      .map(([name, { before, after }]) => `${paramName(name)} ${param(before)} → ${param(after)}`)
       .join(", ") || "same configuration"
   );
 }

@@ -2,7 +2,7 @@ import { Anchor, Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { api } from "../../api/client";
 import type { Experiment, Neighbours as Found, TrialWithSegments } from "../../api/types";
-import { counted, metric, param, readable, title } from "../../format";
+import { counted, metric, param, paramName, readable, title } from "../../format";
 import { hasEnded } from "../../live/states";
 import { ProblemBox } from "../common/Problem";
 import { StateBadge } from "../common/StateBadge";
@@ -115,7 +115,7 @@ function gap(value: number | null, own: number | null): string {
 function changesWords(changes: Found["items"][number]["changes"], labels: Experiment["labels"]): string {
   const other = Object.fromEntries(Object.entries(changes).map(([name, { after }]) => [name, after]));
   const words = Object.entries(readable(other, labels)).map(
-    ([name, value]) => `${name}=${value === null ? "not present" : param(value)}`,
+    ([name, value]) => `${paramName(name)}=${value === null ? "not present" : param(value)}`,
   );
   return words.join(", ") || "nothing";
 }
