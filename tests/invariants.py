@@ -125,10 +125,12 @@ def _rows(store: Store, record: ExperimentRecord, log: list[Any]) -> Iterator[st
         return
     for trial in core.trials:
         row = rows[trial.number]
-        for name in ("state", "iteration", "reports", "best_iteration", "failures", "system_failures", "reason"):
+        for name in ("state", "iteration", "reports", "failures", "system_failures", "reason"):
             if getattr(row, name) != getattr(trial, name):
                 yield f"trial {trial.number}.{name} is {getattr(row, name)!r}, the log says {getattr(trial, name)!r}"
-        if row.best_value != (trial.best_value if math.isfinite(trial.best_value or 0.0) else None):
-            yield f"trial {trial.number}.best_value is {row.best_value}, the log says {trial.best_value}"
+        counts = trial.mark(record.spec.scope)
+        value = counts.value if counts is not None and math.isfinite(counts.value) else None
+        if (row.best_value, row.best_iteration) != (value, counts and counts.iteration):
+            yield f"trial {trial.number} has {row.best_value} of {row.best_iteration}, the log says {counts}"
         if trial.state is TrialState.RUNNING and not trial.holds_resources:
             yield f"trial {trial.number} is running without a segment"

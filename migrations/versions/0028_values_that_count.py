@@ -30,7 +30,8 @@ SELECT e.event_seq, e.time, e.trial_number, e.step, k.name, p.value FROM event e
 CROSS JOIN metric_key k
 CROSS JOIN metric_point p
 WHERE e.experiment_id = :experiment AND e.kind = 'reported' AND k.experiment_id = :experiment
-AND p.segment_id = e.segment_id AND p.key_id = k.id AND p.report_no = e.report_no ORDER BY e.event_seq"""
+AND k.name IN :names AND p.segment_id = e.segment_id AND p.key_id = k.id AND p.report_no = e.report_no
+ORDER BY e.event_seq"""
 # (segment_id, key_id, report_no) is the key of metric_point. SQLite keeps the order of CROSS JOINs, so it looks each point up.
 _FORGET = "DELETE FROM best_point WHERE key_id IN (SELECT id FROM metric_key WHERE experiment_id = :experiment)"
 _ADD = """
@@ -48,7 +49,9 @@ def upgrade() -> None:
         if thinned_at is not None:
             continue
         bounds = (spec.get("resolved") or {}).get("constraints") or (spec.get("search") or {}).get("constraints") or {}
-        reports = connection.execute(sa.text(_REPORTS), {"experiment": experiment})
+        names = [*{one["metric"] for one in spec["objectives"]}.union(bounds)]
+        query = sa.text(_REPORTS).bindparams(sa.bindparam("names", expanding=True))
+        reports = connection.execute(query, {"experiment": experiment, "names": names})
         found, iterations = _best_of_last(reports, spec["objectives"], bounds)
         connection.execute(sa.text(_FORGET), {"experiment": experiment})
         if found:

@@ -250,6 +250,7 @@ def _of_best(core: Core, log: list[Any]) -> Iterator[str]:
             for number, value in newest.items()
             if all(one.excess(last[number]) <= 0 for one in constraints)
         ]
+    core.summary()  # also if the best trial's newest report is not finite
     expected = max((score for score, _ in scores), default=None)
     found = core.experiment.standing.best
     if (found[0] if found is not None else None) != expected or (found is not None and found not in scores):

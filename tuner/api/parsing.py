@@ -1,33 +1,40 @@
-"""Parse HTTP with httptools, which takes a fifth less CPU for a POST than h11 does."""
+"""Parse HTTP with httptools, which takes a sixth less CPU for a POST than h11 does."""
 
 from __future__ import annotations
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MOST_HEAD = 64 * 1024
-"""The most bytes that the head of a request may have. httptools itself has no limit."""
+"""The most bytes that the head of a request may have, or its trailers. httptools itself has no limit."""
 
 
 class Http(HttpToolsProtocol):
-    """uvicorn's protocol for httptools, with a limit for the head of a request.
+    """uvicorn's protocol for httptools, with a limit for the head of a request and for its trailers."""
 
-    The limit is for the memory, so a head that arrives at once may be a little larger.
-    """
-
-    _head: int | None = None  # the bytes of the head so far; None: no head has begun, or it is complete
+    _head: int | None = None  # the bytes of the head since its first chunk; None: no head has begun, or it is complete
+    _fields = 0  # the bytes of the fields of the head and of the trailers
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head = 0
+        self._head = self._fields = 0
+        self._begins = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += len(name) + len(value)
+        if self._fields > MOST_HEAD:
+            raise ValueError("the head of the request is too large")  # uvicorn then answers 400
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._head = None
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
+        self._begins = False
         super().data_received(data)
-        if self._head is None or self.transport.is_closing():
+        if self.transport.is_closing():
             return
-        self._head += len(data)
-        if self._head > MOST_HEAD:
-            self.send_400_response("The head of the request is too large.")
+        if self._head is not None and not self._begins:  # what came before the head in its first chunk does not count
+            self._head += len(data)
+            if self._head > MOST_HEAD:  # one field has no end
+                self.send_400_response("The head of the request is too large.")

@@ -123,6 +123,25 @@ def test_a_connection_that_sends_no_request_is_closed(server: str, monkeypatch: 
         assert [answer[:12] for answer in closed] == [b"", b"", b"HTTP/1.1 200"]
 
 
+def test_trailers_without_end_are_refused_and_a_long_body_before_a_head_is_not(server: str) -> None:
+    host, port = server.removeprefix("http://").split(":")
+    post = b"POST /healthz HTTP/1.1\r\nHost: localhost\r\n"
+    with socket.create_connection((host, int(port)), timeout=20) as endless:
+        endless.sendall(post + b"Transfer-Encoding: chunked\r\n\r\n0\r\n")
+        with pytest.raises(ConnectionError):  # the server has closed it
+            for _ in range(100_000):
+                endless.sendall(b"X-Trailer: " + b"x" * 1000 + b"\r\n")
+    with socket.create_connection((host, int(port)), timeout=20) as another:
+        another.sendall(post + b"Content-Length: 100000\r\n\r\n" + b"x" * 100_000 + b"GET /healthz HTTP/1.1\r\n")
+        assert another.recv(1000).startswith(b"HTTP/1.1 415")
+        another.sendall(b"Host: localhost\r\n\r\n")
+        received = b""
+        while b"HTTP/1.1 200" not in received:
+            part = another.recv(1000)
+            assert part, received
+            received += part
+
+
 def test_a_head_that_does_not_end_is_refused(server: str) -> None:
     host, port = server.removeprefix("http://").split(":")
     begin = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"

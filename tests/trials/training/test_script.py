@@ -231,12 +231,28 @@ def test_a_failure_is_described_by_what_the_script_said(tmp_path: Path, begin: S
 
 def test_a_failure_under_torchrun_is_described_by_what_its_processes_said(tmp_path: Path, begin: Start) -> None:
     begin()
-    (tmp_path / "inner.py").write_text("raise SystemExit('the GPU is on fire')")
+    (tmp_path / "inner.py").write_text(
+        "import os, time\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    time.sleep(1000)  # torchrun ends it, so that the words of two processes do not mix\n"
+        "raise SystemExit('the GPU is on fire')"
+    )
     code = "import sys; from torch.distributed.run import main; main(['--nproc-per-node', '2', sys.argv[1]])"
     with pytest.raises(ScriptFailed) as caught:
         script(tmp_path, code, str(tmp_path / "inner.py"))({})
     assert "ChildFailedError" not in caught.value.said
     assert describe(caught.value, "").message == "train.py ended with exit status 1: the GPU is on fire"
+
+
+def test_after_a_restart_by_torchrun_the_last_failure_is_told(tmp_path: Path, begin: Start) -> None:
+    begin()
+    (tmp_path / "inner.py").write_text(
+        "import os\nraise SystemExit('attempt ' + os.environ['TORCHELASTIC_RESTART_COUNT'])"
+    )
+    code = "import sys; from torch.distributed.run import main; main(['--max-restarts', '1', sys.argv[1]])"
+    with pytest.raises(ScriptFailed) as caught:
+        script(tmp_path, code, str(tmp_path / "inner.py"))({})
+    assert describe(caught.value, "").message == "train.py ended with exit status 1: attempt 1"
 
 
 CGROUPS = Path("/sys/fs/cgroup/memory")

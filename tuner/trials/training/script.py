@@ -170,7 +170,7 @@ class _Run:
         self._news: queue.Queue[dict[str, float] | _Asked | None] = queue.Queue(maxsize=1000)
         self._closed = threading.Event()
         self._errors: deque[str] = deque(maxlen=_TAIL)
-        self._torchrun_has_failed = False
+        self._since: deque[str] | None = None  # lines since torchrun last said that its processes have failed
         self._borrowed = contextlib.ExitStack()
         self._exit_code = 0
         self._oom_kills = oom.oom_kills()
@@ -358,11 +358,16 @@ class _Run:
             self._put(found)
 
     def _take_error(self, line: str) -> None:
-        """Keep a line of stderr, but not what torchrun says about its processes' failures: it would push their own words out."""
+        """Keep a line of stderr, but not what torchrun says about its processes' failures: it would push their own words out.
+
+        If torchrun restarts its processes, what they said last counts.
+        """
         own, *log = _OF_TORCHRUN.split(line, maxsplit=1)
-        if own and not self._torchrun_has_failed:
-            self._errors.append(own)
-        self._torchrun_has_failed |= "failed (exitcode: " in "".join(log)
+        if own:
+            (self._errors if self._since is None else self._since).append(own)
+        if "failed (exitcode: " in "".join(log):
+            self._errors = self._since or self._errors
+            self._since = deque(maxlen=_TAIL)
 
     def _put(self, news: dict[str, float] | _Asked | None) -> None:
         while not self._closed.is_set():

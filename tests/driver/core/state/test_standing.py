@@ -241,6 +241,21 @@ def test_the_best_finished_trial_has_the_best_last_value_of_those_that_came_to_t
     assert bench.successor().core.summary() == bench.core.summary()
 
 
+def test_a_nan_decides_with_its_constraints_whether_the_last_value_counts() -> None:
+    search = {"type": "tpe", "constraints": {"size": {"max": 100}}}
+    bench = Bench(max_t=9, scope="last", search=search)
+    bench.started(0)
+    bench.reported(0, 1.0, size=200.0)
+    assert bench.core.summary()["best"] is not None
+    assert bench.core.best_trial() is None
+    bench.reported(0, math.nan, size=50.0)
+    best: Any = bench.core.summary()["best"]
+    assert (best["trial_number"], best["value"]) == (0, 1.0)
+    bench.reported(0, math.nan, size=200.0)
+    assert bench.core.best_trial() is None
+    assert bench.core.trials[0].feasible is False
+
+
 def test_nothing_is_finished_where_every_trial_was_stopped_early() -> None:
     bench = Bench(max_t=9)
     bench.started(0)

@@ -82,7 +82,9 @@ class CheckpointLedger:
                 owner, _ = self.deleting.pop(checkpoint)
                 self._trials[owner].checkpoints[checkpoint] = kept
                 self._owner[checkpoint] = owner
-                self._choose_start(self._trials[owner])
+                for trial in self._trials:
+                    if trial.number == owner or (trial.inherited is not None and trial.inherited.id == checkpoint):
+                        self._choose_start(trial)
         elif not pinned and checkpoint in self._by_users:
             del self._by_users[checkpoint]
             if checkpoint in self.deleting:  # the pin could not undo its deletion, and kept only the files

@@ -69,6 +69,8 @@ class Standing:
     def _follow_last(self, trial: Trial) -> None:
         """Compare the trial's last values with those of the others. The best of them may become worse with a report."""
         counts = self._satisfies_all(trial)
+        if self.constraints and trial.last_mark is not None:  # also if the newest objective is not finite
+            trial.feasible = trial.feasible_now = counts
         for objective, leader in self._last:
             value = trial.last_value if objective == self._objective else trial.last.get(objective.metric)
             before = leader.best
