@@ -6,7 +6,7 @@ import { Link, useNavigate, useSearchParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
 import { experimentsCall } from "../charts/copies";
-import { ago, config, duration, elapsed, metric, moment, number, readable } from "../format";
+import { ago, config, duration, elapsed, leading, metric, moment, number, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import { BulkActions } from "../parts/actions/Actions";
