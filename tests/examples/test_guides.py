@@ -78,7 +78,9 @@ def test_every_page_with_fragments_is_run() -> None:
     assert {name for name, found in PAGES.items() if found} == BEFORE.keys() | ELSEWHERE.keys()
 
 
+@pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.usefixtures("private_ray")  # or it would depend on the tests before which executor the searches choose
 @pytest.mark.parametrize("name", BEFORE)
 def test_the_fragments_of_a_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run them one after the other in a module that no worker can import."""

@@ -74,7 +74,8 @@ def loses_its_peer(config: dict[str, Any]) -> None:
         raise RuntimeError("Connection closed by peer")
     for number in range(1_000_000):
         _report(a=number)
-        Path(config["made"]).write_text(str(number))
+        Path(config["made"] + ".new").write_text(str(number))
+        os.replace(config["made"] + ".new", config["made"])  # the rank may be killed while it writes
         time.sleep(0.005)
 
 
