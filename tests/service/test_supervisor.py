@@ -22,6 +22,7 @@ from tuner.driver.hosts.ray import link, shared
 from tuner.driver.hosts.ray import start as driver_host
 from tuner.driver.hosts.scripts import kept
 from tuner.errors import ClusterUnreachable, DriverSilent
+from tuner.sdk import driving
 from tuner.sdk import run as runner
 from tuner.sdk.live.progress import Progress
 from tuner.service import child as children
@@ -438,7 +439,7 @@ def test_by_tuner_run(death: Exception, sqlite_store: Store, tmp_path: Path, mon
 
     said: list[str] = []
     monkeypatch.setattr(kept, "borrow", borrow)
-    monkeypatch.setattr(runner, "_wait", wait)
+    monkeypatch.setattr(driving, "_wait", wait)
     monkeypatch.setattr(Progress, "say", lambda self, text, *_: said.append(text))
     runner._drive(sqlite_store, Settings(home=tmp_path), made.public_id, None, 0, keep=False, callbacks=())
     assert hosts == [0, 1]
