@@ -309,6 +309,7 @@ describe("the training that was saved", () => {
     expect(saved.full).toBe(27 * ended.length);
     expect(saved.done).toBe(ended.reduce((sum, trial) => sum + trial.iteration, 0));
     expect(savedShare({ done: 25, full: 100 })).toBe("75 %");
+    expect(savedTraining(VIEWS.trials, { ...asha, max_t: 9 })!.full).toBe(9 * ended.length);
   });
 
   it("is not told where it cannot be", () => {
