@@ -5,7 +5,18 @@ import { palette, rankedOf, shade, shareOfRank } from "../curves/colours";
 import type { Brushes, Chosen } from "../pages/address";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
-import { ABSENT, choose, chosenWords, positionOf, stepped, valueOf, type Dimension } from "./dimensions";
+import {
+  ABSENT,
+  axisName,
+  choose,
+  chosenWords,
+  LETTER,
+  positionOf,
+  shortened,
+  stepped,
+  valueOf,
+  type Dimension,
+} from "./dimensions";
 import { marksOf } from "./scatter";
 import { useWidth } from "./useWidth";
 
@@ -31,7 +42,6 @@ interface ParallelChartProps {
 const TOP = 34;
 /** A second line of names, where they are wider than the room between two axes. */
 const LINE = 15;
-const LETTER = 7.6;
 const GAP = 12;
 /** The room for names left of the first axis and right of the last one. */
 const FIRST = 44;
@@ -86,9 +96,9 @@ export function ParallelChart(props: ParallelChartProps) {
   const layout = useMemo((): Layout => {
     const bottom = height - BOTTOM - (optional ? BELOW : 0);
     const step = dimensions.length > 1 ? (width - 110) / (dimensions.length - 1) : 0;
-    const crowded = dimensions.some((one) => LETTER * written(one).length > step - 6);
+    const crowded = dimensions.some((one) => LETTER * axisName(one).length > step - 6);
     const lines = crowded ? 2 : 1;
-    const names = shownNames(dimensions.map(written), lines, step);
+    const names = shownNames(dimensions.map(axisName), lines, step);
     const top = TOP + (lines - 1) * LINE;
     return { x: dimensions.map((_, i) => 50 + i * step), names, lines, top, bottom, absent: height - BOTTOM };
   }, [dimensions, width, height, optional]);
@@ -357,10 +367,6 @@ function stretches(
   });
 }
 
-function written({ label, range }: Dimension): string {
-  return range?.log ? `${label} (log)` : label;
-}
-
 /** Shorten the names of axes that are `step` pixels apart, so that none touches the next one on its line. */
 export function shownNames(names: readonly string[], lines: number, step: number): string[] {
   const span = lines * step;
@@ -378,13 +384,6 @@ export function shownNames(names: readonly string[], lines: number, step: number
     shown[outer] = fit(shown[outer]!, both ? span / 2 + FIRST : span + margin - half - GAP);
   }
   return shown;
-}
-
-/** The name, with the middle left out if it is too long: names of one group often differ at both ends. */
-function shortened(name: string, most: number): string {
-  if (name.length <= most) return name;
-  const tail = Math.floor((most - 1) / 2);
-  return `${name.slice(0, most - 1 - tail)}…${name.slice(name.length - tail)}`;
 }
 
 /** With what is shown in it, so that people who say what they see are understood. */

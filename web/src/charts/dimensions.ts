@@ -21,6 +21,20 @@ export interface Dimension {
 /** A category that stands for "the trial does not have this parameter". */
 export const ABSENT = "not present";
 
+/** The width of a letter in an axis's name, in pixels. */
+export const LETTER = 7.6;
+
+export function axisName({ label, range }: Dimension): string {
+  return range?.log ? `${label} (log)` : label;
+}
+
+/** The name, with the middle left out if it is too long: names of one group often differ at both ends. */
+export function shortened(name: string, most: number): string {
+  if (name.length <= most) return name;
+  const tail = Math.floor((most - 1) / 2);
+  return `${name.slice(0, most - 1 - tail)}…${name.slice(name.length - tail)}`;
+}
+
 export function objectiveId(metric: string): string {
   return `objective:${metric}`;
 }

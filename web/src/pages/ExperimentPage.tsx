@@ -497,11 +497,13 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         {forecast && <ForecastFigures forecast={forecast} label={leading(experiment)} />}
         <Figure label="Method" value={experiment.method} />
       </div>
-      <div className={classes.progress}>
-        <Progress experiment={experiment} words />
-      </div>
-      <div className={classes.actions}>
-        <Actions experiment={experiment} />
+      <div className={classes.status}>
+        <div className={classes.progress}>
+          <Progress experiment={experiment} words />
+        </div>
+        <div className={classes.actions}>
+          <Actions experiment={experiment} />
+        </div>
       </div>
       {forecast && (forecast.end ?? forecast.more) && (
         <p className={classes.notice}>
