@@ -293,7 +293,7 @@ class _Found:
         return expected_gain(self.work, self.score, pace.total, training, rest)
 
     def is_bound(self, gain: float) -> bool:
-        """Return True if this gain would lead to the end of the scale or past it, so that it does not say how much will be gained."""
+        """Return True if this gain would reach the end of the scale, so that it does not say how much will be gained."""
         return gain >= room(self.spec.objective, self.score)
 
     def unknown(self, end: End, pace: _Pace) -> str:

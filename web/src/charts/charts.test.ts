@@ -15,6 +15,7 @@ import {
   type Dimension,
 } from "./dimensions";
 import { shownNames, titlePlace } from "./ParallelChart";
+import { numberPlace } from "./ParetoChart";
 import { frontOf, pointsOf, staircase, type Point } from "./pareto";
 
 const TRIALS = after(nothing(), story(40)).trials;
@@ -204,6 +205,15 @@ describe("the Pareto front", () => {
     })) as Trial[];
     expect(pointsOf(trials, [...objectives]).map((one) => one.number)).toEqual([1, 2]);
     expect([...frontOf(pointsOf(trials, [...objectives]), [...objectives])]).toEqual([1]);
+  });
+
+  it("has its numbers towards better values, where the stairs are not, and inside the chart", () => {
+    const room = { right: 400, bottom: 300 };
+    expect(numberPlace(200, 100, 14, ["max", "min"], room)).toEqual([208, 114]);
+    expect(numberPlace(200, 100, 14, ["max", "max"], room)).toEqual([208, 94]);
+    expect(numberPlace(200, 100, 14, ["min", "max"], room)).toEqual([178, 94]);
+    expect(numberPlace(200, 100, 14, ["min", "min"], room)).toEqual([178, 114]);
+    expect(numberPlace(395, 295, 14, ["max", "min"], room)).toEqual([373, 289]);
   });
 
   it("is drawn as stairs that no point of it lies beyond", () => {

@@ -239,6 +239,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         sort={sort}
         onSort={(next) => set({ sort: formatSort(next, best) })}
         chips={chips}
+        onShowAll={() => set({ state: null, brush: null })}
         picked={picked}
         onPick={pick}
         onCompare={compare}
