@@ -488,7 +488,7 @@ def test_on_a_phone_every_control_is_large_enough_for_a_finger(visit: Open, serv
         ("/experiments", "older"),
         (one, "Trials · 27"),
         (f"{one}?tab=decisions", "all 27 trials ended"),
-        (f"/trials/{trials[4].public_id}?view=logs", "Go to the first error"),
+        (f"/trials/{trials[4].public_id}?view=logs&segment=1", "Download rank 0"),
         (f"/trials/{trials[1].public_id}?view=checkpoints", "Download"),
         (f"/compare?trials={trials[0].public_id},{trials[1].public_id}", "Differences"),
         ("/new", "Preview"),
@@ -516,6 +516,12 @@ def test_the_focus_returns_to_where_a_dialog_or_a_trial_was_opened(visit: Open, 
         page.keyboard.press("Escape")
         expect(page.get_by_role("dialog")).to_have_count(0)
         expect(opener).to_be_focused()
+    # The arrow keys go on through the curves, though they have opened a trial.
+    chart = page.get_by_role("img", name=re.compile("^Curves of"))
+    chart.focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("dialog", name=re.compile("^Trial"))).to_be_visible()
+    expect(chart).to_be_focused()
 
 
 def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: Service) -> None:

@@ -31,7 +31,7 @@ export function Usage({ trial }: { trial: TrialWithSegments }) {
   return (
     <figure className={classes.usages}>
       <figcaption>
-        While the ranks trained{" "}
+        CPU and memory of each rank while it trained{" "}
         <SaveMenu
           name={`trial ${trial.number} usage`}
           rows={() => usageRows(items)}
