@@ -111,6 +111,7 @@ def test_nothing_yet_says_what_to_do_and_the_first_experiment_shows_up(visit: Op
     expect(page.get_by_text("tuner.run(")).to_be_visible()
     page.get_by_role("tab", name="HTTP").click()
     expect(page.get_by_text(f"curl -X POST {service.url}/api/v1/experiments")).to_be_visible()
+    expect(page.get_by_role("link", name="fill in a form")).to_have_attribute("href", "/new")
     Search(service.store, digits("first"), start=time.time())
     expect(page.get_by_role("link", name="first")).to_be_visible()
 

@@ -499,6 +499,11 @@ def test_brushes_on_several_axes_choose_trials_for_table_and_curves(
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Remove the filter width: 64").click()
     expect(page.get_by_role("heading", name="Trials · 27")).to_be_visible()
+    page.get_by_role("slider", name="Filter by width").focus()
+    page.keyboard.press("ArrowUp")
+    wider = [t for t in finished.core.trials if t.params["width"] > 16]
+    expect(page.get_by_role("heading", name=f"Trials · {len(wider)} of 27")).to_be_visible()
+    expect(page.get_by_role("slider", name="Filter by width")).to_have_attribute("aria-valuetext", "32 or 64")
 
 
 def test_a_trial_says_what_its_neighbours_reached(visit: Open, finished: Search) -> None:
