@@ -323,7 +323,7 @@ export function TrialTable(props: TrialTableProps) {
               ? "Reading the trials…"
               : experiment.trials
                 ? state && chips.length === 0
-                  ? `No trial is ${state}.`
+                  ? `No trial is in the state “${state}”.`
                   : "No trial passes these filters."
                 : "No trial has been started yet."}
             {!loading && experiment.trials > 0 && (
