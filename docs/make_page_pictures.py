@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=40)
     trials = parser.parse_args().trials
     with service() as url, connected(url) as client, sync_playwright() as playwright:
-        chromium = shutil.which("chromium") or shutil.which("google-chrome")
+        chromium = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
         browser = playwright.chromium.launch(executable_path=chromium, args=["--headless", "--no-sandbox"])
         page = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
         experiment = client.create(spec(trials)).get().id

@@ -471,12 +471,13 @@ def test_on_a_phone_nothing_sticks_out(visit: Open, service: Service, ended: Sea
         assert page.evaluate("document.documentElement.scrollWidth") <= 420, path
 
 
-# The controls that are smaller than a finger needs, without links within sentences and steppers of number fields.
+# The controls that are smaller than a finger needs, without links within sentences and steppers of number fields. A checkbox has
+# margins of 3 pixels, which count.
 SMALL = """() => [...document.querySelectorAll('a[href], button, input, summary, [role=tab]')]
   .filter((each) => each.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true }))
   .filter((each) => !each.closest('p, .mantine-NumberInput-controls') && getComputedStyle(each).display !== 'inline')
-  .map((each) => [each, (each.closest('label') ?? each).getBoundingClientRect()])
-  .filter(([, box]) => box.width > 1 && box.right > 0 && (box.width < 23.5 || box.height < 23.5))
+  .map((each) => [each, (each.closest('label') ?? each).getBoundingClientRect(), each.matches('[type=checkbox]') ? 6 : 0])
+  .filter(([, box, margins]) => box.width > 1 && box.right > 0 && (box.width + margins < 23.5 || box.height + margins < 23.5))
   .map(([each, box]) => `${each.outerHTML.slice(0, 120)}: ${box.width} x ${box.height}`)"""
 
 
