@@ -77,6 +77,7 @@ generate: setup  ## write the generated files: reference and examples of the API
 	$(BIN)/python -m tuner.api.reference
 	$(BIN)/python web/build.py types
 	$(BIN)/python -m tests.api.record_examples
+	$(BIN)/python -m tests.api.record_operations
 
 docs: $(VENV)/.installed  ## build the docs as a site with search, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -68,7 +68,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "tuner.sdk.arguments": {"tuner.search": SLOW},
     "tuner.sdk.plots": {"tuner.search": SLOW},
-    "tuner.sdk.result": {"tuner.trials.checkpoints": SLOW, "tuner.trials.checkpoints.checkpoints": SLOW},
+    "tuner.sdk.trial_result": {"tuner.trials.checkpoints": SLOW, "tuner.trials.checkpoints.checkpoints": SLOW},
     "tuner.sdk.run": {"tuner.sdk.remote": SLOW},
     "tuner.search.optuna_samplers.cmaes": {"tuner.search.optuna_samplers.cmaes_sampler": SLOW},
     "tuner.search.optuna_samplers.define_by_run": {"tuner.search": CIRCLE},
