@@ -23,7 +23,10 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.api.access.oidc": EXTRA,
         "tuner.api.routes": EXTRA,
     },
-    "tuner.cli": {"tuner.cli": "Ctrl-C during this import ends the command without a traceback"},
+    "tuner.cli": {
+        "tuner.cli": "Ctrl-C during this import ends the command without a traceback",
+        "tuner.service.early": "only `tuner serve` needs it",
+    },
     "tuner.cli.commands.*": {EVERYTHING: "a command loads only what it needs"},
     "tuner.cli.service.experiments": {"tuner.client.synchronous": SLOW},
     "tuner.cli.serving": {"tuner.serving.exports": SLOW, "tuner.serving.ray_serve": SLOW},
