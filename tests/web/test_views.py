@@ -77,6 +77,10 @@ def test_one_failed_trial_of_a_completed_run_is_a_line_with_a_way_to_it(visit: O
     expect(page.get_by_role("alert")).to_have_count(0)
     page.get_by_role("button", name="Show trial 4").click()
     expect(page.get_by_role("dialog").get_by_role("region", name="Failure")).to_contain_text(SHAPES)
+    page.goto(f"{page.url.partition('?')[0]}?state=cancelled")
+    expect(page.get_by_text("No trial passes the filters, so there is no curve.")).to_be_visible()
+    page.get_by_role("button", name="Show all trials").click()
+    expect(page.get_by_role("img", name=re.compile("^Curves of"))).to_be_visible()
 
 
 def test_asha_shows_its_rungs_on_a_log_axis_and_what_it_saved(visit: Open, finished: Search) -> None:
