@@ -116,7 +116,8 @@ def animation(pictures: Sequence[Image.Image]) -> bytes:
 
 def save(page: Page, name: str) -> None:
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    few = picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)  # white stays white
+    # Large areas keep their colours exactly. MAXCOVERAGE had given dark panels a green tint.
+    few = picture.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     few.save(HERE / f"{name}.png", optimize=True)
     print(f"{name}.png: {(HERE / f'{name}.png').stat().st_size} bytes")
 
