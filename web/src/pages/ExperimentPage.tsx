@@ -483,7 +483,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         <Figure
           label="Time"
           value={duration(elapsed(experiment.started_at, experiment.ended_at, now))}
-          title={`started ${moment(experiment.started_at)}`}
+          title={`since the start at ${moment(experiment.started_at)}, with all pauses`}
         />
         {saved && (
           <Figure
