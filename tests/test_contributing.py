@@ -245,12 +245,19 @@ def test_a_column_of_a_trial(copy: Path) -> None:
     )
     run(copy, "-m", "tuner.store.sql.revise", "seconds of GPUs")
     script = """
+        from alembic import command
+        from alembic.config import Config
+        from alembic.script import ScriptDirectory
+
         from tuner.api import create_app, schemas
+        from tuner.client.records import trial_record
         from tuner.domain.batch import Batch
         from tuner.domain.experiment import Objective, Spec
         from tuner.domain.trial import Trial
         from tuner.settings import Settings
         from tuner.store import Store
+        from tuner.store.sql import migrate
+        from tuner.store.sql.connect import connect
 
         with Store.open("sqlite:///one.db") as store:
             store.migrate()
@@ -261,8 +268,19 @@ def test_a_column_of_a_trial(copy: Path) -> None:
             page, total = store.trials.sorted_page(made.id, sort="-gpu_s", where=["gpu_s>1"])
             assert [trial.gpu_s for trial in page.items] == [2.5, 1.5]
             assert schemas.Trial.of(page.items[0], made).model_dump()["gpu_s"] == 2.5
+            shown = schemas.Trial.of(page.items[0], made)
+            assert trial_record(shown).gpu_s == 2.5, "results over HTTP have it"
             found = create_app(Settings(), store).openapi()["components"]["schemas"]["Trial"]["properties"]
             assert found["gpu_s"]["description"] == "seconds of its GPUs"
+
+        config = Config()
+        config.set_main_option("script_location", str(migrate.scripts()))
+        assert ScriptDirectory.from_config(config).get_heads() == [migrate.head()]
+        engine = connect("sqlite:///one.db")
+        with engine.begin() as connection:  # also with trials in it
+            config.attributes["connection"] = connection
+            command.downgrade(config, "-1")
+        engine.dispose()
     """
     run(copy, "-c", textwrap.dedent(script))
 
