@@ -122,7 +122,7 @@ def test_a_gain_past_the_end_of_the_scale_is_only_a_bound(sqlite_store: Store) -
         assert found.more.gain.high <= rest + 1e-9
         bound = found.more.gain.mean >= rest - 1e-9
         said["can" if bound else "would"] += 1
-        assert ("How much accuracy would improve cannot be said yet" in found.summary) is bound
+        assert ("How much accuracy would improve is not known yet" in found.summary) is bound
         assert ("Accuracy would improve by" in found.summary) is not bound
         assert f"any improvement is {100 * found.more.gain.chance:.0f} %" in found.summary
     assert min(said.values()) > 0

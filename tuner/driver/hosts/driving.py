@@ -187,7 +187,7 @@ class Driving:
         return epoch
 
     def _executor(self, record: ExperimentRecord, said: str) -> str:
-        """Return the sentence on where the trials run, for the experiment's log: what the spec says, or what was said."""
+        """Return the sentence for the experiment's log on where the trials run: from the spec, or else `said`."""
         if record.spec.executor == "agents":
             return "trials run on agents, which ask for them over HTTP: executor is 'agents'"
         if record.spec.executor == "local" and self._host.executor.name != "local":

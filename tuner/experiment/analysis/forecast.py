@@ -370,7 +370,7 @@ def _summary(
         gain = more.gain
         said.append(f"with {hours}{because} the chance of any improvement is {100 * gain.chance:.0f} %")
         if found is not None and found.is_bound(gain.mean):
-            said.append(f"how much {metric} would improve cannot be said yet")
+            said.append(f"how much {metric} would improve is not known yet")
         else:
             most = f"and by at most {_rounded(gain.high)} in nine of ten cases"
             said.append(f"{metric} would improve by {_rounded(gain.mean)} on average, {most}")

@@ -442,7 +442,7 @@ _current: Session | None = None
 
 
 def activate(session: Session | None) -> None:
-    """Make `session` the session of this process. If it is None, the process has no session any more."""
+    """Make `session` the session of this process. If it is None, the process has no session from now on."""
     global _current
     _current = session
 

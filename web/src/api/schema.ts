@@ -1043,7 +1043,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the projects that have experiments, settings or a quota, with what their experiments have used.
+         * List the projects that have experiments, settings or a quota, and the resources that their experiments have used.
          * @description Return the projects that the caller may see.
          */
         get: operations["projects_projects"];
@@ -1062,7 +1062,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a project with its settings, and with what its experiments have used. */
+        /** Get a project: its settings, and the resources that its experiments have used. */
         get: operations["projects_get"];
         put?: never;
         post?: never;
@@ -1627,7 +1627,7 @@ export interface components {
             since: number;
             /**
              * Seq
-             * @description the event_seq up to which this message has the changes; also the id of the message
+             * @description the event_seq of the newest entry whose changes this message has; also the id of the message
              */
             seq: number;
             /**
@@ -2241,7 +2241,7 @@ export interface components {
             name: string;
             /**
              * Executions
-             * @description how often this segment has executed it; each epoch does so once
+             * @description how often this segment has executed it: once in each epoch
              */
             executions: number;
             /**
@@ -3817,7 +3817,7 @@ export interface components {
         };
         /**
          * Replay
-         * @description The outcome of a replay, compared with what happened in the experiment.
+         * @description The outcome of a replay, compared with the outcome of the experiment.
          *
          *     Nothing is estimated: a trial whose record is too short for the replay is censored.
          */

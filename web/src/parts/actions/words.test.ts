@@ -1,4 +1,5 @@
 import { expect, it } from "vitest";
+import { EXPERIMENT_VERBS, TRIAL_VERBS } from "../../api/verbs";
 import { ACTIONS, TRIAL_ACTIONS, TRIAL_WORDS, WORDS } from "./words";
 
 it("says on the button that confirms what ends for good", () => {
@@ -9,6 +10,9 @@ it("says on the button that confirms what ends for good", () => {
 });
 
 it("has a question for every verb that has no form of its own", () => {
-  expect(ACTIONS).toEqual(["pause", "resume", "cancel", "kill", "archive", "unarchive"]);
-  expect(TRIAL_ACTIONS).toEqual(["stop", "kill", "retry"]);
+  const withButton = (verbs: object) => Object.entries(verbs).flatMap(([name, { button }]) => (button ? [name] : []));
+  expect(ACTIONS).toEqual([...withButton(EXPERIMENT_VERBS), "archive", "unarchive"]);
+  expect(ACTIONS).not.toContain("continue");
+  expect(TRIAL_ACTIONS).toEqual(withButton(TRIAL_VERBS));
+  expect(TRIAL_ACTIONS).toContain("retry");
 });
