@@ -2495,6 +2495,16 @@ export interface components {
              */
             gpu_hours_at_most: number | null;
             /**
+             * Reached
+             * @description how many trials will probably be trained how far: all of them to max_t, or what the scheduler does in virtual time with trials in random order; null if it depends on the reported values, or there are too many trials
+             */
+            reached: components["schemas"]["Reached"][] | null;
+            /**
+             * Expected Gpu Hours
+             * @description the GPU hours of the trainings in `reached` at seconds_per_iteration, at most gpu_hours_at_most; null if unknown
+             */
+            expected_gpu_hours: number | null;
+            /**
              * Configurations
              * @description the configurations of the first trials, which are chosen before any result is known
              */
@@ -3814,6 +3824,19 @@ export interface components {
              * @description the projects, ordered by name
              */
             items: components["schemas"]["Project"][];
+        };
+        /** Reached */
+        Reached: {
+            /**
+             * Iteration
+             * @description a training iteration
+             */
+            iteration: number;
+            /**
+             * Trials
+             * @description the number of trials that will probably be trained to at least this iteration
+             */
+            trials: number;
         };
         /**
          * Replay
