@@ -222,7 +222,7 @@ def test_tuner_agent_runs_a_program(
 def plain_client() -> str:
     text = (ROOT / "docs/agents.md").read_text()
     [code] = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "urllib" in block]
-    return code
+    return str(code)
 
 
 def test_the_plain_client_of_the_docs(service: AgentService, tmp_path: Path) -> None:

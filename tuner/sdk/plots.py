@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tuner.domain.experiment import Objective
-from tuner.errors import SpecError, TunerError
+from tuner.errors import MissingPackage, SpecError
 from tuner.names import did_you_mean, with_extra
 from tuner.schedulers.shared import pareto
 from tuner.sdk.live.notebook import short
@@ -85,7 +85,7 @@ def plot(search: Search, kind: str | None, options: Mapping[str, Any]) -> Figure
     try:
         import plotly  # noqa: F401  # optional
     except ImportError as error:
-        raise TunerError(
+        raise MissingPackage(
             "result.plot() draws with plotly, which is not installed: run `pip install plotly`, or `"
             f"{with_extra('plot')}`. `tuner serve` shows the same charts without it."
         ) from error

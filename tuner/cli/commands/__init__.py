@@ -51,9 +51,9 @@ def exit_code(error: TunerError) -> int:
 
 
 def main() -> None:
-    """Run the `tuner` command. An expected error is printed as one line without a traceback."""
+    """Run the `tuner` command. An expected error is printed without a traceback, with the section of the docs about it."""
     try:
         app()
     except TunerError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", *error.__notes__, sep="\n", file=sys.stderr)
         sys.exit(exit_code(error))
