@@ -258,13 +258,13 @@ def test_one_trial_can_be_stopped(visit: Open, running: Search) -> None:
     page = visit(f"/experiments/{running.public_id}?trial={number}")
     panel = page.get_by_role("dialog", name=re.compile("^Trial"))
     panel.get_by_role("button", name="Stop", exact=True).click()
-    page.get_by_role("button", name="Stop the trial").click()
-    expect(panel.get_by_role("button", name="Stopping…")).to_be_disabled()
+    page.get_by_role("button", name="Stop this trial").click()
+    expect(panel.get_by_role("button", name="Stop requested")).to_be_disabled()
     running.obey()
     running.advance(6)
     assert running.core.trials[number].state == "stopped"
     expect(panel).to_contain_text(running.core.trials[number].reason)
-    expect(panel.get_by_role("button", name="Stopping…")).to_have_count(0)
+    expect(panel.get_by_role("button", name="Stop requested")).to_have_count(0)
 
 
 def test_a_service_that_stops_is_said_so_and_taken_up_again(visit: Open, service: Service, running: Search) -> None:

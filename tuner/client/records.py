@@ -12,7 +12,8 @@ from tuner.client.protocol import Event
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Objective, Spec
 from tuner.experiment.analysis.lineage import Place
-from tuner.sdk.result import Found, history_row
+from tuner.sdk.result import Found
+from tuner.sdk.trial_result import history_row
 from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store.records import ExperimentRecord, SegmentRecord, StreamItem, TrialRecord

@@ -14,13 +14,12 @@ from tuner.errors import MissingPackage, SpecError
 from tuner.names import did_you_mean, with_extra
 from tuner.schedulers.shared import pareto
 from tuner.sdk.live.notebook import short
+from tuner.sdk.trial_result import TrialResult
 from tuner.space import Space
 from tuner.store.records import SegmentRecord
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-    from tuner.sdk.result import TrialResult
 
 MOST = 100
 """The largest number of curves in a chart. More curves could not be told apart."""

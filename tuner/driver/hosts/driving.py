@@ -9,21 +9,17 @@ import os
 import socket
 import time
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from tuner import __version__, log_format
 from tuner.domain.batch import Batch
 from tuner.domain.segments import CheckpointInfo
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
-from tuner.driver.hosts.driven import Driven
+from tuner.driver.hosts.driven import Driven, DriverHost
 from tuner.driver.hosts.upkeep.candidates import Candidates
 from tuner.driver.hosts.upkeep.leftovers import ended_uploads, find_logs, sweep_after, sweep_checkpoints, sweep_objects
 from tuner.errors import Conflict, LostLease, StoreError, TunerError
 from tuner.store.records import CommandRecord, ExperimentRecord
-
-if TYPE_CHECKING:
-    from tuner.driver.hosts.host import Host
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +44,7 @@ class Driving:
         candidates: knows the drivers that are dead.
     """
 
-    def __init__(self, host: Host, candidates: Candidates) -> None:
+    def __init__(self, host: DriverHost, candidates: Candidates) -> None:
         self._host, self._candidates = host, candidates
         self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
         self.driven: dict[int, Driven] = {}

@@ -44,8 +44,11 @@ TRIAL_DIR = "trial_dir"
 
 _POLL_S = 0.05
 _TAIL = 20
-_OF_TORCHRUN = re.compile(r"[A-Z]\d{4} [\d:.]+ \d+ torch/distributed/")
-"""The beginning of a line of torchrun's own log."""
+_OF_TORCHRUN = re.compile(r"[A-Z]\d{4} [\d:.]+ \d+ (?:[^\]]*/)?torch/distributed/")
+"""The beginning of a line of torchrun's own log.
+
+torch names its files relative to `sys.path`. If an environment lies in the script's own directory, its path comes first.
+"""
 # The launcher asks the kernel to kill it when the rank dies, and then replaces itself by the script.
 _LAUNCHER = (
     "import ctypes, os, sys\n"

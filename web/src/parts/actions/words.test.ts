@@ -1,8 +1,14 @@
 import { expect, it } from "vitest";
-import { sure, WORDS } from "./words";
+import { ACTIONS, TRIAL_ACTIONS, TRIAL_WORDS, WORDS } from "./words";
 
 it("says on the button that confirms what ends for good", () => {
-  expect(sure(WORDS.cancel)).toBe("Cancel this experiment");
-  expect(sure(WORDS.kill)).toBe("Kill this experiment");
-  expect(sure(WORDS.pause)).toBe("Pause");
+  expect(WORDS.cancel.sure).toBe("Cancel this experiment");
+  expect(WORDS.kill.sure).toBe("Kill this experiment");
+  expect(WORDS.pause.sure).toBe("Pause");
+  expect(TRIAL_WORDS.kill.question).toBe("Kill this trial?");
+});
+
+it("has a question for every verb that has no form of its own", () => {
+  expect(ACTIONS).toEqual(["pause", "resume", "cancel", "kill", "archive", "unarchive"]);
+  expect(TRIAL_ACTIONS).toEqual(["stop", "kill", "retry"]);
 });
