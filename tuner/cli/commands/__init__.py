@@ -52,7 +52,7 @@ def exit_code(error: TunerError) -> int:
 
 
 def main(early: Any = None) -> None:
-    """Run the `tuner` command. An expected error is printed as one line without a traceback.
+    """Run the `tuner` command. An expected error is printed without a traceback, with its section of the docs.
 
     Args:
         early: the `tuner.service.early.Early` that already answers requests to the service, if any.
@@ -60,5 +60,5 @@ def main(early: Any = None) -> None:
     try:
         app(obj=early)
     except TunerError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", *error.__notes__, sep="\n", file=sys.stderr)
         sys.exit(exit_code(error))

@@ -23,6 +23,7 @@ from typing import Any
 
 import psutil
 
+from tuner.errors import OutsideTrial
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.training import oom, session
 from tuner.trials.training.metric_lines import LONGEST, MetricLines
@@ -94,7 +95,7 @@ class Script:
         """Run the script until it ends. If it fails, raise ScriptFailed with the last lines of its stderr."""
         running = session.current()
         if running is None:
-            raise session.OutsideTrial("a script is run by tuner.run, not called")
+            raise OutsideTrial("a script is run by tuner.run, not called")
         with tempfile.TemporaryDirectory(prefix="tuner-script-") as folder:
             _Run(self, running, folder, self.command(config, running.context.trial_dir)).run()
 
