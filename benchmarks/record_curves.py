@@ -15,11 +15,13 @@ transformer/text    a small transformer on generated text, with branches for the
 parity/three        a multilayer perceptron that learns the parity of three of twenty bits: most configurations never do better
                     than guessing, which has a loss of ln 2; validation loss by epoch
 qlearning/cliff     tabular reinforcement learning on a windy cliff; mean return, which goes up and down, by episodes
+policy/cartpole     a policy gradient that balances a pole; branches for the critic; steps until it falls, which go up and down
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import sys
@@ -495,6 +497,85 @@ QLEARNING = {
     "hope": uniform(-60, 10),
 }
 
+BALANCED, GUST, EPISODES, SHOWN = 1000, 12.0, 5, 5
+REACH = (
+    2.4,
+    3.0,
+    0.21,
+    3.0,
+)  # of position, speed, angle and turning; the pole has fallen beyond the position's or the angle's
+
+
+def pushed(state: list[float], force: float) -> list[float]:
+    """Return the state of the cart and its pole a fiftieth of a second later."""
+    position, speed, angle, turning = state
+    sine, cosine = math.sin(angle), math.cos(angle)
+    inertia = (force + 0.05 * turning * turning * sine) / 1.1
+    spin = (9.8 * sine - cosine * inertia) / (0.5 * (4 / 3 - 0.1 * cosine * cosine / 1.1))
+    drift = inertia - 0.05 * spin * cosine / 1.1
+    return [position + 0.02 * speed, speed + 0.02 * drift, angle + 0.02 * turning, turning + 0.02 * spin]
+
+
+def policy(config: Config, seed: int) -> Iterator[float]:
+    """Balance a pole in gusts of wind (Barto, Sutton and Anderson, 1983) by pushing left or right, as a logistic model says."""
+    rng = random.Random(seed)
+    weights = [rng.gauss(0, config["spread"]) for _ in range(4)]
+    worth, typical = [0.0] * 5, 0.0  # what the critic expects: a linear function of squares, or the same everywhere
+    critic, rate, discount = config["critic"], config["rate"], 1 - config["far"]
+
+    def play() -> list[tuple[list[float], float]]:
+        """Return (state, 1 or 0 for a push to the right or the left, minus its probability) of each step."""
+        state = [rng.uniform(-0.05, 0.05) for _ in range(4)]
+        steps: list[tuple[list[float], float]] = []
+        while len(steps) < BALANCED and abs(state[0]) < REACH[0] and abs(state[2]) < REACH[2]:
+            scaled = [value / reach for value, reach in zip(state, REACH, strict=True)]
+            z = sum(w * v for w, v in zip(weights, scaled, strict=True))
+            probability = 1 / (1 + math.exp(-min(max(z, -30.0), 30.0)))
+            right = rng.random() < probability
+            steps.append((scaled, right - probability))
+            state = pushed(state, (10.0 if right else -10.0) + rng.gauss(0, GUST))
+        return steps
+
+    def learn(steps: list[tuple[list[float], float]]) -> None:
+        nonlocal typical
+        total, change = 0.0, [0.0] * 4
+        for scaled, surprise in reversed(steps):
+            total = 1 + discount * total
+            expected = typical
+            if critic["name"] == "linear":
+                squares = [1.0, *(v * v for v in scaled)]
+                expected = sum(w * v for w, v in zip(worth, squares, strict=True))
+                error = critic["rate"] * (total - expected) / len(steps)
+                worth[:] = [w + error * v for w, v in zip(worth, squares, strict=True)]
+            elif critic["name"] == "mean":
+                typical += critic["rate"] * (total - typical) / len(steps)
+            change = [c + (total - expected) * surprise * v for c, v in zip(change, scaled, strict=True)]
+        length = len(steps) if config["average"] else 1
+        weights[:] = [(1 - config["decay"]) * w + rate * c / length for w, c in zip(weights, change, strict=True)]
+
+    for _ in range(30):
+        for _ in range(EPISODES):
+            learn(play())
+            rate *= config["cooling"]
+        yield sum(len(play()) for _ in range(SHOWN)) / SHOWN
+
+
+POLICY = {
+    "rate": loguniform(1e-4, 1.0),
+    "cooling": uniform(0.98, 1.0),
+    "far": loguniform(1e-3, 0.5),
+    "spread": loguniform(0.01, 3.0),
+    "decay": loguniform(1e-5, 0.1),
+    "average": choice([False, True]),
+    "critic": choice(
+        [
+            {"name": "none"},
+            {"name": "mean", "rate": loguniform(1e-3, 1.0)},
+            {"name": "linear", "rate": loguniform(1e-3, 1.0)},
+        ]
+    ),
+}
+
 TRAININGS = {
     "mlp/digits": Training("min", 27, 300, PERCEPTRON, perceptron),
     "cnn/digits": Training("max", 12, 300, CONVOLUTIONAL, convolutional),
@@ -505,6 +586,7 @@ TRAININGS = {
     "linear/digits": Training("max", 30, 600, LINEAR, linear(noisy_digits, 900)),
     "parity/three": Training("min", 27, 400, PARITY, parity),
     "qlearning/cliff": Training("max", 30, 400, QLEARNING, qlearning),
+    "policy/cartpole": Training("max", 30, 400, POLICY, policy),
 }
 
 

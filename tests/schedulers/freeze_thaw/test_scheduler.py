@@ -8,7 +8,7 @@ import math
 import random
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -310,7 +310,7 @@ def test_more_scouts_are_sent_while_early_reports_say_little() -> None:
                 luck = random.Random(f"{config['x']} {r}").random()
                 yield Step({"loss": 1 / r + 0.1 * config["x"] + noise * luck}, 1.0, r)
 
-        done = search("freeze_thaw", 0, 16, evaluate=run, space={"x": uniform(0, 1)})
+        done = search("freeze_thaw", 1, 16, evaluate=run, space={"x": uniform(0, 1)})
         return [d.reason for d in done.decisions if isinstance(d, Start) and d.tags.get("scout")]
 
     assert len(scouts(noise=10)) > 2 * len(scouts(noise=0)) > 0
@@ -543,6 +543,55 @@ def test_a_report_that_jumps_counts_at_the_highest_level_passed() -> None:
     feed.report(trial, 7, 0.1)
     assert feed.scheduler.state.results == [(trial, 3, 0.1)]
     assert feed.scheduler.milestone(feed.trials[trial], feed.trials) == 8
+
+
+def shown_to_the_model(values: Sequence[Sequence[float]], mode: str = "max", **more: Any) -> list[tuple[int, float]]:
+    """Return (level index, score) of the last trial's results, as the model gets them, after all these reports."""
+    feed = fed(mode=mode, **more)
+    for n, curve in enumerate(values):
+        trial = feed.start({"x": n / len(values)})
+        for t, value in enumerate(curve, 1):
+            feed.report(trial, t, value)
+    scheduler: Any = feed.scheduler
+    results = scheduler._observed.results(scheduler.state, feed.trials)
+    last = results.slot == results.slot.max()
+    return list(zip(results.level[last].tolist(), results.score[last].tolist(), strict=True))
+
+
+def test_while_reports_go_up_and_down_the_model_gets_the_best_so_far() -> None:
+    noisy = [[n + (2.5 if t % 2 else -2.5) for t in range(8)] for n in range(8)]
+    last = [1.0, 3.0, 2.0, 5.0, 4.0, 4.5, 4.0, 4.2]
+    at_levels = [1.0, 3.0, 3.0, 5.0, 5.0]  # at 1, 2, 3, 5 and 8
+    assert shown_to_the_model([*noisy, last]) == list(enumerate(at_levels))
+    negative = [[-value for value in curve] for curve in [*noisy, last]]
+    assert shown_to_the_model(negative, mode="min") == list(enumerate(at_levels)), "scores are negative losses"
+
+
+def test_if_the_last_report_is_what_counts_the_model_gets_the_newest_ones() -> None:
+    noisy = [[n + (2.5 if t % 2 else -2.5) for t in range(8)] for n in range(9)]
+    assert shown_to_the_model(noisy)[-1] == (4, 10.5)
+    assert shown_to_the_model([*noisy[:-1], [*noisy[-1][:-1], 1.0]], scope="last")[-1] == (4, 1.0)
+
+
+def test_reasons_say_that_trials_count_by_their_best_reports() -> None:
+    def reasons(noise: float) -> list[str]:
+        def run(config: dict[str, Any], checkpoint: int | None) -> Iterator[Step]:
+            for r in range((checkpoint or 0) + 1, 28):
+                luck = random.Random(f"{config['x']} {r}").random()
+                yield Step({"loss": 1 / r + config["x"] + noise * luck}, 1.0, r)
+
+        done = search("freeze_thaw", 0, 6, evaluate=run, space={"x": uniform(0, 1)})
+        return [d.reason for d in done.decisions if isinstance(d, Pause | Resume) and "expected" in d.reason]
+
+    words = "; each trial counts by its best report, because reports go far up and down"
+    assert reasons(noise=3)[-1].endswith(words)
+    assert words not in "".join(reasons(noise=0.01))
+
+
+def test_while_reports_go_up_steadily_the_model_sees_that_a_trial_gets_worse() -> None:
+    smooth = [[n * (1 - 0.5 ** (t + 1)) for t in range(8)] for n in range(8)]
+    last = [5.0, 4.0, 3.0, 2.5, 2.0, 1.8, 1.7, 1.6]
+    assert shown_to_the_model([*smooth, last]) == [(0, 5.0), (1, 4.0), (2, 3.0), (3, 2.0), (4, 1.6)]
 
 
 def test_the_end_completes_and_the_start_cost_is_the_median() -> None:

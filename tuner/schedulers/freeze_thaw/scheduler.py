@@ -33,7 +33,9 @@ from tuner.schedulers.freeze_thaw.decisions.acquisition import DecisionInputs, W
 from tuner.schedulers.freeze_thaw.decisions.budget import Budget, derived, repeated_training
 from tuner.schedulers.freeze_thaw.decisions.observations import Observations
 from tuner.schedulers.freeze_thaw.decisions.reasons import Reasons
+from tuner.schedulers.freeze_thaw.model import swings
 from tuner.schedulers.freeze_thaw.model.curve_model import Evidence, Floats, Prior, Rows, one_thread
+from tuner.schedulers.freeze_thaw.model.early_reports import settled
 from tuner.schedulers.freeze_thaw.model.learned import Learned
 from tuner.schedulers.freeze_thaw.model.levels import levels, tau
 from tuner.schedulers.freeze_thaw.model.results import MAX_ROWS
@@ -228,21 +230,41 @@ class FreezeThawScheduler(Scheduler):
         if not excess and (state.best is None or fact.score > state.best):
             state.best = fact.score
             state.records.append((state.spent, fact.score))
+        peak = self._follow_swings(fact, inside=not excess)
         index = self._passed(fact.t)
         if index > state.reached.get(fact.trial, -1):
             state.reached[fact.trial] = index
+            if peak is not None and peak > fact.score and not excess:
+                state.peaks[fact.trial, index] = peak
             state.results.append((fact.trial, index, fact.score))
             if excess:
                 state.excess[fact.trial, index] = excess
+            if self.context.scope == "all" and settled(len(state.results)) != settled(len(state.results) - 1):
+                state.swinging = swings.are_large(state.swings, [s for _, _, s in state.results if s is not None])
             state.ordinal += 1
             state.held = fact.trial
         elif state.held == fact.trial:
             state.held = None
 
+    def _follow_swings(self, fact: TrialReported, inside: bool) -> float | None:
+        """Follow how the trial's reports go up and down. Return its best score within the constraints, if it has one.
+
+        `inside` is True if the report satisfies the constraints.
+        """
+        state: FreezeThawState = self.state
+        before, middle, peak = state.latest.get(fact.trial, (None, None, None))
+        if before is not None and middle is not None:
+            state.swings = [*state.swings, swings.swing(before, middle, fact.score)][-swings.KEPT :]
+        if inside:
+            peak = fact.score if peak is None else max(peak, fact.score)
+        state.latest[fact.trial] = (middle, fact.score, peak)
+        return peak
+
     def _ended(self, fact: TrialEnded, trial: Trial) -> None:
         state: FreezeThawState = self.state
         state.running.pop(fact.trial, None)
         state.clock.pop(fact.trial, None)
+        state.latest.pop(fact.trial, None)
         state.ordinal += 1
         if state.held == fact.trial:
             state.held = None
@@ -320,7 +342,7 @@ class FreezeThawScheduler(Scheduler):
         if winner is None or winner.trial == number:
             return ()
         outside = "; it violates the constraints, so it counts as worse than all trials that satisfy them"
-        why = self._reasons.paused(fact.t, winner) + outside * (trials[number].feasible_now is False)
+        why = self._reasons.paused(fact.t, winner) + self._by_best() + outside * (trials[number].feasible_now is False)
         return (Pause(trial=number, reason=why),)
 
     def choose(self, trials: Population, may_start: bool) -> Start | Resume | None:
@@ -360,13 +382,13 @@ class FreezeThawScheduler(Scheduler):
         if winner is None:
             return None
         if winner.trial is not None:
-            return Resume(trial=winner.trial, reason=self._reasons.resumed(winner))
+            return Resume(trial=winner.trial, reason=self._reasons.resumed(winner) + self._by_best())
         if self._draw("random") < self.random_share and not self._cube.discrete:
             why = f"started: chosen without the model, as {100 * self.random_share:.0f} % of the new configurations are"
             return self._spread(trials, count, why)
         assert winner.point is not None
         said = self._learned.in_words(self._learned.judged(self._observed.results(self.state, trials), self._cube))
-        reason = self._reasons.started(winner) + said
+        reason = self._reasons.started(winner) + self._by_best() + said
         return Start(params=self._cube.params(winner.point), reason=reason, tags={"model": True})
 
     def finished(self, trials: Population, may_start: bool) -> str | None:
@@ -553,6 +575,12 @@ class FreezeThawScheduler(Scheduler):
         if self._cube.discrete or len(self._levels) < 3 or self._scout_end <= self._levels[1]:
             return False
         return scouts.are_due(self.state, self.scout_share, self._end, self._misled(trials))
+
+    def _by_best(self) -> str:
+        """Say, for the end of a reason, by which of their reports trials are compared; nothing if by the newest ones."""
+        return (
+            "; each trial counts by its best report, because reports go far up and down" if self.state.swinging else ""
+        )
 
     def _misled(self, trials: Population) -> bool:
         return self._observed.misled(self.state, trials, self._levels)

@@ -15,6 +15,14 @@ class FreezeThawState:
     excess: dict[tuple[int, int], float] = field(
         default_factory=dict
     )  # (trial, level index) of results that violate the constraints -> size of the violation
+    peaks: dict[tuple[int, int], float] = field(
+        default_factory=dict
+    )  # (trial, level index) -> the trial's best score up to there, if that is better than its score at the level
+    latest: dict[int, tuple[float | None, float, float | None]] = field(
+        default_factory=dict
+    )  # trial -> its last score but one, its last score, and its best score within the constraints
+    swings: list[tuple[float, float]] = field(default_factory=list)  # of the latest reports, see `swings.swing`
+    swinging: bool = False  # True while these are large, so that the model gets `peaks`
     best: float | None = None  # the best score so far, within the constraints
     records: list[tuple[float, float]] = field(
         default_factory=list

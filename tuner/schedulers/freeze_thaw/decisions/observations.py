@@ -32,6 +32,7 @@ class Observations:
     def __init__(self, context: SchedulerContext, cube: Cube) -> None:
         self.context, self.cube = context, cube
         self._results: Results | None = None
+        self._made_of: tuple[int, bool] | None = None  # the number of results, and whether `peaks` are used
         self._repeats = Repeats()
         self._standing = brief.Standing()
         self._novelty = Novelty()
@@ -66,9 +67,16 @@ class Observations:
         return self._points[trial.number]
 
     def results(self, state: FreezeThawState, trials: Population) -> Results:
-        """Return the results for the model, in which one that violates constraints has a replacement score."""
+        """Return the results for the model, in which one that violates constraints has a replacement score.
+
+        While reports go far up and down, each result is the best score of its trial so far.
+        """
         results = self.inside(state, trials)
-        if self._results is None or len(self._results.slot) != len(results):
+        made_of = len(results), state.swinging
+        if self._results is None or self._made_of != made_of:
+            self._made_of = made_of
+            if state.swinging:
+                results = [(trial, level, state.peaks.get((trial, level), score)) for trial, level, score in results]
             repeats = self.repeats(state)
             self._results = Results.of(
                 within(results, state.excess),
