@@ -34,6 +34,8 @@ CHROMIUM_FLAGS = [
 ]
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 ROOT = Path(__file__).parents[2]
+REPORT_VIOLATIONS = """document.addEventListener('securitypolicyviolation', event =>
+  console.error(`the Content-Security-Policy refused ${event.blockedURI} (${event.violatedDirective})`))"""
 PATIENCE_S = 60.0
 """The seconds that a page may take to show something: what a first import of PyTorch takes on a slow, busy machine."""
 
@@ -142,6 +144,7 @@ def visit(browser: Any, service: Service) -> Iterator[Open]:
             locale="en-GB",
         )
         contexts.append(context)
+        context.add_init_script(REPORT_VIOLATIONS)
         page = context.new_page()
         page.set_default_timeout(1000 * PATIENCE_S)
         page.on("console", hear)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import base64
 import gzip
+import hashlib
 from pathlib import Path
 
 import httpx
@@ -29,6 +31,24 @@ async def test_the_page_is_served_at_every_address_of_its_own(client: httpx.Asyn
     script = await client.get("/assets/index-abc.js")
     assert (script.text, "immutable" in script.headers["cache-control"]) == ("1", True)
     assert "javascript" in script.headers["content-type"]
+
+
+async def test_the_policy_allows_only_scripts_of_this_service_and_the_inline_ones_of_the_page(
+    client: httpx.AsyncClient, web: Path
+) -> None:
+    early = "const path = location.pathname;\n"
+    (web / "index.html").write_text(
+        f'<script>{early}</script><script type="module" src="./assets/index-abc.js"></script>'
+    )
+    known = f"'sha256-{base64.b64encode(hashlib.sha256(early.encode()).digest()).decode()}'"
+    for path in ("/", "/experiments/exp_1"):
+        policy = (await client.get(path)).headers["content-security-policy"]
+        rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+        assert rules["script-src"] == f"'self' {known}"
+        assert (rules["default-src"], rules["connect-src"]) == ("'none'", "'self'")
+        assert (rules["frame-ancestors"], rules["base-uri"]) == ("'none'", "'none'")
+    (web / "index.html").write_text("<title>without inline scripts</title>")
+    assert "script-src 'self';" in (await client.get("/")).headers["content-security-policy"]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +124,7 @@ async def test_long_answers_are_compressed(client: httpx.AsyncClient) -> None:
 async def test_a_missing_bundle_says_how_to_build_it(client: httpx.AsyncClient) -> None:
     response = await client.get("/")
     assert (response.status_code, "make web" in response.text) == (200, True)
+    assert "script-src 'self';" in response.headers["content-security-policy"]
     assert (await client.get("/experiments/exp_1")).status_code == 404
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import functools
+import hashlib
 import mimetypes
+import re
 from pathlib import Path
 
 from fastapi import APIRouter, Request
@@ -25,6 +29,12 @@ FOREVER = {
     "Cache-Control": "public, max-age=31536000, immutable",
 }  # the file names contain a hash of the content
 ALWAYS_ASK = {**HEADERS, "Cache-Control": "no-cache"}
+
+POLICY = (
+    "default-src 'none'; script-src {scripts}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+"""The Content-Security-Policy of the web UI. Mantine puts its variables into <style> elements, so inline styles are allowed."""
 
 MISSING = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>tuner</title>
@@ -51,7 +61,7 @@ def router(web: Path | None) -> APIRouter:
         if not index.is_file() and first in RESERVED:
             raise HTTPException(404, f"there is no /{path}")
         if not index.is_file():
-            return HTMLResponse(MISSING, 200 if not path else 404, ALWAYS_ASK)
+            return _html(MISSING, 200 if not path else 404)
         if (file := _found(bundle, path)) is not None:
             return _file(request, file, FOREVER if path.startswith("assets/") else ALWAYS_ASK)
         if first in OWN and "." not in path.rpartition("/")[2]:
@@ -75,7 +85,19 @@ def _found(bundle: Path, path: str) -> Path | None:
 def _index(index: Path, path: str, status: int = 200) -> Response:
     """Return index.html with links to its files that are relative to this path, so that it works behind any path prefix."""
     up = "../" * path.count("/")
-    return HTMLResponse(index.read_text(encoding="utf-8").replace('="./', f'="./{up}'), status, ALWAYS_ASK)
+    return _html(index.read_text(encoding="utf-8").replace('="./', f'="./{up}'), status)
+
+
+def _html(text: str, status: int) -> Response:
+    return HTMLResponse(text, status, {**ALWAYS_ASK, "Content-Security-Policy": _policy(text)})
+
+
+@functools.lru_cache(maxsize=32)
+def _policy(html: str) -> str:
+    """Return a policy that allows scripts of this service only, and the inline scripts of this page by their hashes."""
+    inline = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in inline)
+    return POLICY.format(scripts=" ".join(["'self'", *(f"'sha256-{digest}'" for digest in hashes)]))
 
 
 def _file(request: Request, file: Path, headers: dict[str, str], status: int = 200) -> Response:
