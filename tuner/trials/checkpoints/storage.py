@@ -225,7 +225,9 @@ _SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "hf", "local", "s3", "
 
 def unknown_scheme(uri: str) -> str | None:
     """Return what is wrong with the scheme of a storage URI, or None. This neither loads pyarrow nor connects to anything."""
-    scheme, mark, _ = uri.partition("://")
+    scheme, mark, rest = uri.partition("://")
+    if scheme == "file" and not rest.startswith("/"):
+        return f"file:// is followed by an absolute path of this machine; expected file:///{rest}"
     if not mark or scheme in _SCHEMES or scheme.startswith("fsspec+"):
         return None
     expected = ", ".join(f"{name}://" for name in _SCHEMES)
