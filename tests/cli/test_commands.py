@@ -94,9 +94,12 @@ def test_an_experiments_name_does_as_well_as_its_id(experiment: str, monkeypatch
 def test_no_password_is_printed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Store.open
     monkeypatch.setattr(Store, "open", lambda url, **more: real(sqlite_url))
-    assert output("migrate", "--database-url", "postgresql://me:hunter2@host/db") == (
-        "postgresql://me:***@host/db is up to date\n"
-    )
+    given = CliRunner().invoke(app, ["migrate", "--database-url", "postgresql://me:hunter2@host/db"])
+    assert given.stdout == "postgresql://me:***@host/db is up to date\n"
+    assert "set TUNER_DATABASE_URL instead" in given.stderr  # other users see arguments in the list of processes
+    assert "hunter2" not in given.stderr
+    without = CliRunner().invoke(app, ["migrate", "--database-url", "postgresql://me@host/db"])
+    assert (without.stdout, without.stderr) == ("postgresql://me@host/db is up to date\n", "")
 
 
 @pytest.mark.parametrize("command", ["explain", "schedule", "resume"])

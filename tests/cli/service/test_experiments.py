@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -123,8 +126,31 @@ def test_exit_codes(
     assert status(monkeypatch, "ls") == 6
 
 
-def test_completion_is_offered() -> None:
-    assert "--install-completion" in output("--help")
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.parametrize("command", [["tuner"], [sys.executable, "-m", "tuner"]], ids=["tuner", "python -m tuner"])
+def test_the_completion_script_completes_the_command_tuner(tmp_path: Path, command: list[str]) -> None:
+    """Let bash complete `tuner resu` with the script that either form of the command prints."""
+    tool = tmp_path / "tuner"
+    main = "import sys; from tuner.cli import main; sys.argv[0] = 'tuner'; main()"
+    tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{main}" "$@"\n')
+    tool.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    asked = [*command, "--show-completion", "bash"]
+    script = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout
+    words = "COMP_WORDS=(tuner resu); COMP_CWORD=1; _tuner_completion tuner; echo ${COMPREPLY[@]}"
+    completed = subprocess.run(
+        ["bash", "-c", f"{script}\n{words}"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (completed.stdout, completed.stderr) == ("resume\n", "")
+
+
+def test_completion_is_refused_if_there_is_no_command_to_complete(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert status(monkeypatch, "--show-completion") == 1
+    assert "which is not on the PATH" in capsys.readouterr().err
 
 
 def test_a_service_gives_the_same_as_the_database(

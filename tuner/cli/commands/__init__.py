@@ -5,7 +5,9 @@ The modules only declare commands. What a command does is in the other modules o
 
 from __future__ import annotations
 
+import shutil
 import sys
+import sysconfig
 from typing import Any
 
 import typer
@@ -58,7 +60,25 @@ def main(early: Any = None) -> None:
         early: the `tuner.service.early.Early` that already answers requests to the service, if any.
     """
     try:
-        app(obj=early)
+        app(obj=early, prog_name=_program())
     except TunerError as error:
         print(f"error: {printable(str(error))}", *error.__notes__, sep="\n", file=sys.stderr)
         sys.exit(exit_code(error))
+
+
+def _program() -> str | None:
+    """Return the name for which completion is set up, or None if no completion is asked for.
+
+    Shells complete the arguments of commands, and `python -m tuner` is not one, so it sets up the completion of `tuner`.
+
+    Raises:
+        TunerError: the PATH has no command `tuner`.
+    """
+    if not {"--install-completion", "--show-completion"}.intersection(sys.argv[1:2]):
+        return None
+    if shutil.which("tuner") is None:
+        raise TunerError(
+            "shells can complete only the command `tuner`, which is not on the PATH; "
+            f"add its folder to the PATH, probably {sysconfig.get_path('scripts')}"
+        )
+    return "tuner"

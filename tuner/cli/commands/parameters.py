@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
+
+
+def _warn_about_a_password(url: str | None) -> str | None:
+    from tuner.store.sql.connect import shown_url
+
+    if url is not None and shown_url(url) != url:
+        print(
+            "warning: every user of this machine can read the password in --database-url with `ps`; "
+            "set TUNER_DATABASE_URL instead",
+            file=sys.stderr,
+        )
+    return url
+
 
 ExperimentName = Annotated[str, typer.Argument(help="the experiment: exp_..., or its name")]
 TrialNumber = Annotated[int | None, typer.Argument(help="number of a trial of the experiment")]
@@ -18,7 +32,9 @@ IdempotencyKey = Annotated[
         help="a key for this request: a second request with the same key creates nothing and prints the same id",
     ),
 ]
-DatabaseUrl = Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://...")]
+DatabaseUrl = Annotated[
+    str | None, typer.Option(help="sqlite:///FILE or postgresql://...", callback=_warn_about_a_password)
+]
 RayAddress = Annotated[str | None, typer.Option(help="address of a Ray cluster to use instead of a local one")]
 
 # Options of a search, for `tuner run` and `tuner simulate`. The types of the last three differ from command to command.
