@@ -122,6 +122,9 @@ def test_exit_codes(
     assert status(monkeypatch, "submit", str(tmp_path / "none.yaml")) == 2
     (tmp_path / "spec.yaml").write_text("a: [")
     assert status(monkeypatch, "submit", str(tmp_path / "spec.yaml")) == 2
+    monkeypatch.delenv("TUNER_ADDRESS", raising=False)
+    monkeypatch.setenv("TUNER_DATABASE_URL", "postgresql://me@127.0.0.1:9/db")
+    assert status(monkeypatch, "ls") == 6
     monkeypatch.setenv("TUNER_ADDRESS", "http://127.0.0.1:9")
     assert status(monkeypatch, "ls") == 6
 

@@ -129,6 +129,9 @@ def test_a_server_that_is_not_there_is_worth_another_try(tmp_path: Path) -> None
         ("postgresql+psycopg://me:p@ss:hunter2@host/db", "postgresql+psycopg://me:***@host/db"),
         ("postgresql://:hunter2@host/db", "postgresql://:***@host/db"),
         ("postgresql:///db?host=/tmp&password=hunter2&user=me", "postgresql:///db?host=/tmp&password=***&user=me"),
+        ("postgresql://me:two hunter2@host/db", "postgresql://me:***@host/db"),
+        ("host=h user=me password=hunter2 dbname=db", "host=h user=me password=***"),
+        ("host=h password = 'two hunter2'", "host=h password =***"),
         ("postgresql://me@host/db", "postgresql://me@host/db"),
         ("sqlite:////home/me/tuner.db", "sqlite:////home/me/tuner.db"),
     ],
@@ -138,7 +141,14 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["postgres//me:hunter2@host", "postgresql://me:hunter2@127.0.0.1:1/db", "x://a:hunter2@b"]
+    "url",
+    [
+        "postgres//me:hunter2@host",
+        "postgresql://me:hunter2@127.0.0.1:1/db",
+        "postgresql://me:hunter2@127.0.0.1:port/db",
+        "host=127.0.0.1 password=hunter2",
+        "x://a:hunter2@b",
+    ],
 )
 def test_no_error_tells_the_password(url: str) -> None:
     with pytest.raises(StoreError) as raised:

@@ -43,7 +43,7 @@ not acknowledge, for instance because the network is partitioned. The keepalives
 _PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransaction"})
 """Temporary errors: a lost connection, a lock, a full disk (including PostgreSQL's 53100), a server that became a standby."""
 
-_SECRETS = re.compile(r"(?i)(?<=//)([^/@:]*):\S*(?=@)|(?<=[?&])([^=&]*(?:password|secret)[^=&]*)=[^&]*")
+_SECRETS = re.compile(r"(?i)(?<=//)([^/@:]*):[^\n]*(?=@)|(?<![^?&\s])([^=&\s]*(?:password|secret)[^=&\s]*\s*)=[^&\n]*")
 
 
 class StoreUnavailable(StoreError, Retryable):
@@ -54,7 +54,7 @@ def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
     """Return an engine with this project's settings. Raise StoreError if the URL is wrong or not supported."""
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:  # ValueError: the port is not a number
         raise StoreError(
             f"not a database URL: {shown_url(url)!r}; expected sqlite:////path/to/file or postgresql://user@host/name"
         ) from error

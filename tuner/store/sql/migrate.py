@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from tuner.errors import StoreError
-from tuner.store.sql.connect import shown_url
+from tuner.store.sql.connect import shown_url, translate
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,8 @@ def migrate(engine: Engine) -> None:
         if (before := revision(engine)) == head():
             return
     except DBAPIError as error:
-        raise StoreError(f"cannot open the database {_shown(engine)}: {error.orig}") from error
+        kind = type(translate(error.orig or error, engine.dialect.name))
+        raise kind(f"cannot open the database {_shown(engine)}: {shown_url(str(error.orig))}") from error
 
     # Otherwise Alembic writes a line for each plugin when it is imported, and one for each revision.
     logging.getLogger("alembic").setLevel(logging.WARNING)
