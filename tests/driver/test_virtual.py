@@ -430,3 +430,13 @@ def test_elastic_trials_use_the_workers_of_stopped_ones() -> None:
     assert max(segment.workers for trial in elastic.trials for segment in trial.segments) > 2
     with pytest.raises(SpecError, match="expected an integer or"):
         searched({"min": 2})
+
+
+def test_a_function_with_other_arguments_is_refused_before_any_trial() -> None:
+    def train(config: dict[str, float]) -> Iterator[Step]:
+        yield Step({"loss": config["lr"]})
+
+    with pytest.raises(
+        SpecError, match=r"expected a function evaluate\(config, checkpoint\), but .*train cannot be called so"
+    ):
+        simulate(train, {"lr": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=2)  # type: ignore[arg-type]

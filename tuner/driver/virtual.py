@@ -12,6 +12,7 @@ result = tuner.simulate(evaluate, {"lr": tuner.loguniform(1e-4, 1e-1)}, metric="
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -114,6 +115,8 @@ def simulate(
     """
     mistakes = ErrorCollector()
     with mistakes:
+        _check_evaluate(evaluate)
+    with mistakes:
         built = space if isinstance(space, Space) else Space.from_python(space)
     with mistakes:
         aims = objectives(metric, mode)
@@ -151,6 +154,18 @@ def simulate(
     for warning in done.warnings:
         warnings.warn(warning, UserWarning, stacklevel=3)  # the frame above `keywords_explained`
     return done
+
+
+def _check_evaluate(evaluate: Evaluate) -> None:
+    """Raise SpecError unless the function can be called with a configuration and a checkpoint."""
+    try:
+        inspect.signature(evaluate).bind({}, None)
+    except TypeError as error:
+        name = getattr(evaluate, "__qualname__", repr(evaluate))
+        message = f"expected a function evaluate(config, checkpoint), but {name} cannot be called so: {error}"
+        raise SpecError(message, "/evaluate") from error
+    except ValueError:  # a builtin without a readable signature
+        return
 
 
 def _scaling(num_workers: int | Mapping[str, int], resources_allocation: Literal["even", "top"]) -> Scaling:
