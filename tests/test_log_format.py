@@ -26,12 +26,15 @@ def written() -> Iterator[io.StringIO]:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(log_format.JsonFormatter())
-    root, level = logging.getLogger(), logging.getLogger().level
+    root, ours = logging.getLogger(), logging.getLogger("tuner")
+    levels = root.level, ours.level
     root.addHandler(handler)
     root.setLevel("DEBUG")
+    ours.setLevel("NOTSET")  # an earlier test may have started a service, which sets it
     yield stream
     root.removeHandler(handler)
-    root.setLevel(level)
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
