@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, assert_never
 
-from tuner import tracing
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.batch import Batch
@@ -30,6 +29,7 @@ from tuner.driver.ports import Groups, Journal
 from tuner.errors import LostLease, Retryable
 from tuner.schedulers.stoppers import ITERATION, TIME, CombinedStopper, Stopper
 from tuner.search.base import Suggestion
+from tuner.telemetry import tracing
 
 log = logging.getLogger(__name__)
 

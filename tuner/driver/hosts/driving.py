@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Collection, Sequence
 
-from tuner import __version__, log_format
+from tuner import __version__
 from tuner.domain.batch import Batch
 from tuner.domain.segments import CheckpointInfo
 from tuner.domain.states import ExperimentState
@@ -20,6 +20,7 @@ from tuner.driver.hosts.upkeep.candidates import Candidates
 from tuner.driver.hosts.upkeep.leftovers import ended_uploads, find_logs, sweep_after, sweep_checkpoints, sweep_objects
 from tuner.errors import Conflict, LostLease, StoreError, TunerError
 from tuner.store.records import CommandRecord, ExperimentRecord
+from tuner.telemetry import log_format
 
 log = logging.getLogger(__name__)
 
