@@ -18,15 +18,16 @@ if sys.version_info < (3, 11):
 endef
 export CHECK
 
-# A current pip comes first: the one of Python 3.11 takes two minutes to choose versions, although all are pinned. Then torch, with its
-# pin, so that pip does not choose a build with gigabytes of CUDA.
+# torch comes first, with its pin, so that no build with gigabytes of CUDA is chosen. uv installs the rest in a fifth of pip's time. pip
+# takes its place if uv fails, for instance because only pip knows of a mirror. The pip of Python 3.11 is too slow for that.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -c "$$CHECK"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c "$$CHECK"
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -U pip
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -U pip uv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch hatchling editables
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt --no-build-isolation -e '.[dev]' || \
+		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
 setup: $(VENV)/.installed web  ## set up everything: .venv, dependencies, web bundle
@@ -76,6 +77,7 @@ generate: setup  ## write the generated files: reference and examples of the API
 	$(BIN)/python -m tuner.api.reference
 	$(BIN)/python web/build.py types
 	$(BIN)/python -m tests.api.record_examples
+	$(BIN)/python -m tests.api.record_operations
 
 docs: $(VENV)/.installed  ## build the docs as a site with search, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

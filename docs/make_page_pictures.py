@@ -116,7 +116,8 @@ def animation(pictures: Sequence[Image.Image]) -> bytes:
 
 def save(page: Page, name: str) -> None:
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    few = picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)  # white stays white
+    # Large areas keep their colours exactly. MAXCOVERAGE had given dark panels a green tint.
+    few = picture.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     few.save(HERE / f"{name}.png", optimize=True)
     print(f"{name}.png: {(HERE / f'{name}.png').stat().st_size} bytes")
 
@@ -126,7 +127,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=40)
     trials = parser.parse_args().trials
     with service() as url, connected(url) as client, sync_playwright() as playwright:
-        chromium = shutil.which("chromium") or shutil.which("google-chrome")
+        chromium = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
         browser = playwright.chromium.launch(executable_path=chromium, args=["--headless", "--no-sandbox"])
         page = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
         experiment = client.create(spec(trials)).get().id

@@ -19,6 +19,5 @@ context.configure(
     target_metadata=metadata,
     render_item=render,
     transactional_ddl=True,
-    render_as_batch=connection.dialect.name == "sqlite",
 )
 context.run_migrations()

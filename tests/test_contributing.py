@@ -1,4 +1,4 @@
-"""The steps of CONTRIBUTING.md, walked in a copy of the package: a new limit, a new column of a trial and a new scheduler."""
+"""The steps of CONTRIBUTING.md, walked in a copy of the package: new limits, a column of a trial, a verb and a scheduler."""
 
 from __future__ import annotations
 
@@ -104,6 +104,132 @@ def test_a_limit(copy: Path) -> None:
     run(copy, "-c", textwrap.dedent(script))
 
 
+def test_a_limit_of_the_whole_experiment(copy: Path) -> None:
+    edit(
+        copy,
+        "tuner/domain/experiment.py",
+        "    max_failures: int = option(",
+        '    max_reports: int | None = option(None, "reports of all trials together", **_COUNT)\n',
+    )
+    limits = "tuner/driver/core/state/limits.py"
+    rule = """
+        def _enough_reports(experiment: Counted, reports: float) -> Finish | None:
+            most = experiment.spec.limits.max_reports
+            return Finish(reason=f"{reports:g} reports were made") if most is not None and reports >= most else None
+
+
+    """
+    edit(copy, limits, "LIMITS: Mapping[str, Limit] = {", textwrap.dedent(rule).lstrip())
+    entry = '    "reports": Limit(lambda experiment: experiment.progress.reports, _enough_reports),\n'
+    edit(copy, limits, '}\n"""The limits.', entry)
+    script = """
+        import tuner
+        from tuner.domain import events as e
+        from tuner.domain.experiment import Limits, Objective, Spec
+        from tuner.driver.assemble import assemble
+        from tuner.driver.virtual_loop import virtual_loop
+        from tuner.space import Space
+
+        space = Space.from_python({"x": tuner.uniform(0, 1)})
+        limits = Limits(max_concurrent_trials=1, max_reports=5)
+        scheduler, search = {"type": "fifo"}, {"type": "random"}
+        spec = Spec(
+            name="x", space=space.to_json(), objectives=(Objective("x", "min"),), num_samples=4, max_t=3,
+            limits=limits, scheduler=scheduler, search=search,
+        )
+
+        def train(config, checkpoint):
+            while True:
+                yield tuner.Step({"x": config["x"]}, 1.0)
+
+        loop = virtual_loop(assemble(spec, space), space, train, 0.0)
+        loop.run()
+        core = loop.core
+        assert [trial.reports for trial in core.trials] == [3, 2], core.trials
+        assert core.experiment.finishing == "5 reports were made"
+        again = assemble(spec, space)
+        for seq, entry in loop.journal.log:
+            again.fold(seq, entry)
+        again.handle(e.Commanded(time=100.0, command="continue"))
+        assert not again.ended and again.experiment.finishing is None
+        assert len(again.trials) == 3, "a continued experiment has five more reports"
+    """
+    run(copy, "-c", textwrap.dedent(script))
+
+
+def test_a_verb(copy: Path) -> None:
+    verbs, commands = "tuner/experiment/operations/verbs.py", "tuner/driver/core/state/commands.py"
+    verb = """
+        Verb(
+            name="drain",
+            summary="Start no more trials, and let the running ones complete.",
+            past="drained",
+            done=frozenset(),
+            refused=_OVER,
+            button=Button(effect="It starts no more trials.", keep="Let it go on", final=False),
+        ),
+    """
+    edit(
+        copy,
+        verbs,
+        '        Verb(\n            name="continue",',
+        textwrap.indent(textwrap.dedent(verb).lstrip(), " " * 8),
+    )
+    edit(copy, verbs, '    "pause", "resume", "cancel", "kill", "continue", "edit"', '    "drain",\n')
+    edit(copy, "tuner/domain/events.py", '"pause", "resume", "cancel", "kill", "continue", "stop"', '"drain", ')
+    case = """
+        case "drain":
+            state.finishing = f"drained {event.reason or 'by a user'}"
+    """
+    edit(
+        copy,
+        commands,
+        '        case "kill":\n            _kill(',
+        textwrap.indent(textwrap.dedent(case).lstrip(), " " * 8),
+    )
+    note = '        case "drain":\n            return [d.Note(reason=f"drained {by}")]\n'
+    edit(copy, "tuner/driver/core/rules/commands.py", '        case "continue":\n', note)
+    script = """
+        from typer.testing import CliRunner
+
+        from tuner.api import create_app
+        from tuner.cli.commands import app
+        from tuner.domain.experiment import Limits, Objective, Spec
+        from tuner.experiment.operations.verbs import VERBS, act, actions
+        from tuner.settings import Settings
+        from tuner.store import Store
+        from tuner.domain import events as e
+        from tuner.driver.assemble import assemble
+        from tuner.space import Space
+        import build
+
+        with Store.open("sqlite:///one.db") as store:
+            store.migrate()
+            space, parts = Space({}), {"scheduler": {"type": "fifo"}, "search": {"type": "random"}}
+            limits = Limits(max_concurrent_trials=1)
+            spec = Spec(name="x", space={}, objectives=(Objective("x", "min"),), num_samples=4, limits=limits, **parts)
+            record = store.experiments.create(spec)
+            assert "drain" in actions(record, 0.0)
+            act(store, "drain", record.public_id)
+            [command] = store.commands.pending([record.id])
+            assert command.command == "drain"
+            paths = create_app(Settings(), store).openapi()["paths"]
+            assert paths["/api/v1/experiments/{experiment_id}/drain"]["post"]["summary"].startswith("Start no more")
+        assert "drain" in CliRunner().invoke(app, ["--help"], env={"COLUMNS": "120"}).output
+        assert '"keep": "Let it go on"' in build.verbs(VERBS=VERBS)
+
+        core = assemble(spec, space)
+        core.handle(e.DriverStarted(time=0.0, epoch=1))
+        core.handle(e.SegmentStarted(time=1.0, trial=0, segment=1))
+        core.handle(e.Commanded(time=2.0, command="drain"))
+        core.handle(e.Reported(time=3.0, trial=0, segment=1, report_no=1, iteration=1, metrics={"x": 1.0}))
+        core.handle(e.SegmentEnded(time=4.0, trial=0, segment=1, outcome="returned"))
+        assert len(core.trials) == 1 and core.state == "completed", core.state
+    """
+    shutil.copy(ROOT / "web" / "build.py", copy)
+    run(copy, "-c", textwrap.dedent(script))
+
+
 def test_a_column_of_a_trial(copy: Path) -> None:
     edit(
         copy,
@@ -119,12 +245,19 @@ def test_a_column_of_a_trial(copy: Path) -> None:
     )
     run(copy, "-m", "tuner.store.sql.revise", "seconds of GPUs")
     script = """
+        from alembic import command
+        from alembic.config import Config
+        from alembic.script import ScriptDirectory
+
         from tuner.api import create_app, schemas
+        from tuner.client.records import trial_record
         from tuner.domain.batch import Batch
         from tuner.domain.experiment import Objective, Spec
         from tuner.domain.trial import Trial
         from tuner.settings import Settings
         from tuner.store import Store
+        from tuner.store.sql import migrate
+        from tuner.store.sql.connect import connect
 
         with Store.open("sqlite:///one.db") as store:
             store.migrate()
@@ -135,8 +268,19 @@ def test_a_column_of_a_trial(copy: Path) -> None:
             page, total = store.trials.sorted_page(made.id, sort="-gpu_s", where=["gpu_s>1"])
             assert [trial.gpu_s for trial in page.items] == [2.5, 1.5]
             assert schemas.Trial.of(page.items[0], made).model_dump()["gpu_s"] == 2.5
+            shown = schemas.Trial.of(page.items[0], made)
+            assert trial_record(shown).gpu_s == 2.5, "results over HTTP have it"
             found = create_app(Settings(), store).openapi()["components"]["schemas"]["Trial"]["properties"]
             assert found["gpu_s"]["description"] == "seconds of its GPUs"
+
+        config = Config()
+        config.set_main_option("script_location", str(migrate.scripts()))
+        assert ScriptDirectory.from_config(config).get_heads() == [migrate.head()]
+        engine = connect("sqlite:///one.db")
+        with engine.begin() as connection:  # also with trials in it
+            config.attributes["connection"] = connection
+            command.downgrade(config, "-1")
+        engine.dispose()
     """
     run(copy, "-c", textwrap.dedent(script))
 

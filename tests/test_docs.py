@@ -27,7 +27,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped, unus
 import tuner
 from tuner import errors
 from tuner.api.reference import document
-from tuner.cli.commands import app
+from tuner.cli.commands import app, main
 from tuner.domain.segments import CAUSES
 from tuner.settings import Settings
 from tuner.store.sql.connect import StoreUnavailable
@@ -79,6 +79,42 @@ def test_every_error_and_every_cause_has_its_section_in_troubleshooting() -> Non
     causes = {cause for cell in rows for cause in re.findall(r"`(\w+)`", cell)} - {"traceback"}  # a field, not a cause
     assert causes == CAUSES
     assert kinds | CAUSES == sections
+
+
+def test_errors_of_other_modules_have_a_section_of_their_own_or_of_a_close_kind() -> None:
+    """A class that is derived from TunerError itself would send its readers to the section about errors in general."""
+    classes = [
+        (node.name, ast.unparse(base))
+        for path in (ROOT / "tuner").rglob("*.py")
+        if path.name != "errors.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        for base in node.bases
+    ]
+    internal = {"Closed"}  # its only callers catch it
+    assert {name for name, base in classes if base in ("TunerError", "errors.TunerError")} == internal
+
+
+def test_a_package_that_is_missing_is_named_by_an_error_with_a_section() -> None:
+    found = {
+        str(path.relative_to(ROOT)): path.read_text().count("raise ImportError(")
+        for path in (ROOT / "tuner").rglob("*.py")
+        if "raise ImportError(" in path.read_text()
+    }
+    assert found == {"tuner/__init__.py": 1}, "it names the version of Python, before anything else can be imported"
+    assert errors.MissingPackage("x").__notes__ == ["What to do: tuner docs MissingPackage"]
+    assert issubclass(errors.MissingPackage, ImportError)
+
+
+def test_the_command_line_names_the_section(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["tuner", "show", "nothing"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 3
+    assert capsys.readouterr().err.splitlines() == ["error: no experiment 'nothing'", "What to do: tuner docs NotFound"]
 
 
 def test_a_traceback_names_the_section() -> None:

@@ -140,7 +140,8 @@ def test_nothing_else_reads_settings_from_the_environment() -> None:
                 and node.value.startswith("TUNER_")
                 and node.value.isupper()
             ):
-                assert path.name == "settings.py", f"{path} mentions {node.value}"
+                # `early` reads the port itself, since the settings take longer to load than it takes to answer
+                assert path.name in {"settings.py", "early.py"}, f"{path} mentions {node.value}"
 
 
 def test_an_unknown_kind_of_storage_is_refused_at_once() -> None:

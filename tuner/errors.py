@@ -20,6 +20,10 @@
     │   ├── NotAllowed            the token is missing or wrong, or its role does not allow the request
     │   └── ServiceUnreachable    no service answers at the address
     ├── ReportsLost               reports of a trial did not reach the driver
+    ├── OutsideTrial              a function that works only inside a trial was called elsewhere
+    ├── NotHere                   a trial called a function of Ray that does not work in it
+    ├── MissingPackage            a package that this call needs is not installed
+    ├── RolloutFailed             the new version of a served model did not come up
     └── CheckpointError           a checkpoint is missing, incomplete, or cannot be written
         ├── CheckpointLost        the checkpoint is missing or incomplete, or was on the disk of a node that is gone
         └── CheckpointUnreachable the node or storage that has the checkpoint cannot be reached at the moment; retryable
@@ -175,6 +179,22 @@ class ServiceUnreachable(ServiceError, Retryable):
 
 class ReportsLost(TunerError):
     """Reports of a trial did not reach the driver, because the driver has ended or was unreachable for too long."""
+
+
+class OutsideTrial(TunerError, RuntimeError):
+    """A function that works only inside a trial was called elsewhere, or in a child process of a trial."""
+
+
+class NotHere(TunerError, RuntimeError):
+    """User code called a function of Ray that does not work in a trial of `tuner`."""
+
+
+class MissingPackage(TunerError, ImportError):
+    """A package that this call needs is not installed. The message has the command that installs it."""
+
+
+class RolloutFailed(TunerError):
+    """The new version of a served model did not come up. The old one still answers."""
 
 
 class CheckpointError(TunerError):

@@ -100,7 +100,7 @@ NO_ARGUMENT = {
     "raise_on_failed_trial": "a failed trial raises no exception; see result.trials and result.error",
     "resume": "tuner.resume(experiment_id) continues an earlier search",
 }
-"""Arguments of Ray Tune and Optuna that do not exist here, with what to use instead."""
+"""Arguments of Ray Tune and Optuna that do not exist here -> what to use instead."""
 
 OF_THE_EXPERIMENT = frozenset(
     {

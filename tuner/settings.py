@@ -32,7 +32,7 @@ class OidcRule:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The amount of a resource that all experiments of a project may hold together. The project ``*`` is every other one."""
+    """The amount of a resource that all experiments of a project may hold together. ``*`` stands for all other projects."""
 
     project: str
     resource: str
@@ -150,7 +150,7 @@ class Settings:
     quotas: tuple[Quota, ...] = _setting(
         "TUNER_QUOTAS",
         "how much of a resource all experiments of a project may hold together, such as vision=GPU:4,vision=CPU:32,*=GPU:2; the "
-        "project * is every other one",
+        "project * stands for all other projects",
         default=(),
     )
     preempt_after_s: float = _setting(

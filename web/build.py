@@ -4,7 +4,7 @@
     python web/build.py test         run the unit tests of the pages
     python web/build.py lint         ESLint and Prettier
     python web/build.py format       let them mend what they can
-    python web/build.py types        write src/api/schema.ts anew from the service's OpenAPI document
+    python web/build.py types        write src/api/schema.ts, limits.ts and verbs.ts anew from the service
     python web/build.py npm ARGS     npm, with that Node, in this folder
 
 Quick when nothing has changed: packages are installed when package-lock.json differs from what was installed, the bundle is
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -121,8 +122,9 @@ def compress(bundle: Path) -> None:
 
 
 def types(into: Path = WEB / "src" / "api") -> None:
-    """Write the TypeScript types of the HTTP API, and the list of limits. Needs the project itself to be installed."""
+    """Write the TypeScript types of the HTTP API, the limits and the verbs. Needs the project itself to be installed."""
     from tuner.api import create_app
+    from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS
     from tuner.settings import Settings
     from tuner.store import Store
 
@@ -138,6 +140,7 @@ def types(into: Path = WEB / "src" / "api") -> None:
         document.write_text(json.dumps(made))
         npm("exec", "--", "openapi-typescript", str(document), "--output", str(into / "schema.ts"), quiet=True)
     (into / "limits.ts").write_text(limits(made["components"]["schemas"]["Limits"]["properties"]))
+    (into / "verbs.ts").write_text(verbs(EXPERIMENT_VERBS=VERBS, TRIAL_VERBS=TRIAL_VERBS))
 
 
 def limits(properties: Mapping[str, Mapping[str, Any]]) -> str:
@@ -148,6 +151,18 @@ def limits(properties: Mapping[str, Mapping[str, Any]]) -> str:
         "/** Name, label and meaning of each limit. `python web/build.py types` writes this file; do not edit it. */\n"
         f"export const LIMITS = [\n{lines}] as const;\n"
     )
+
+
+def verbs(**tables: Mapping[Any, Any]) -> str:
+    """Return the module with the verbs of experiments and trials: what they do, in words, and the buttons that they have."""
+    text = "/** The verbs and their buttons. `python web/build.py types` writes this file; do not edit it. */\n"
+    for name, table in tables.items():
+        rows = {
+            verb.name: {"summary": verb.summary, "past": verb.past, "button": verb.button and asdict(verb.button)}
+            for verb in table.values()
+        }
+        text += f"export const {name} = {json.dumps(rows, indent=2, ensure_ascii=False)} as const;\n"
+    return text
 
 
 def main(args: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -9,8 +10,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -216,9 +219,14 @@ def test_tuner_agent_runs_a_program(
         assert trial["best_value"] == pytest.approx(trial["params"]["lr"])
 
 
-def test_the_plain_client_of_the_docs(service: AgentService, tmp_path: Path) -> None:
+def plain_client() -> str:
     text = (ROOT / "docs/agents.md").read_text()
     [code] = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "urllib" in block]
+    return str(code)
+
+
+def test_the_plain_client_of_the_docs(service: AgentService, tmp_path: Path) -> None:
+    code = plain_client()
     assert len([line for line in code.splitlines() if line.strip()]) <= 24
     (tmp_path / "plain.py").write_text(code)
     name = service.create(space=SPACE, scheduler=ASHA, num_samples=6)
@@ -230,6 +238,33 @@ def test_the_plain_client_of_the_docs(service: AgentService, tmp_path: Path) -> 
     ended = service.get(f"/experiments/{name}")
     assert (ended["state"], ended["counts"]["failed"]) == ("completed", 0)
     assert any(trial["iteration"] < 9 for trial in service.trials(name))
+
+
+def test_the_plain_client_waits_for_a_service_that_is_starting(tmp_path: Path) -> None:
+    """The service answers 503 until it has a driver, and 410 to the report, as if the lease had ended. Then the search ends."""
+    assignment = {"lease": "seg_1", "iteration": 0, "checkpoint": None, "config": {"lr": 0.1}}
+    answers = iter([(503, {}), (201, assignment), (503, {}), (410, {}), (410, {})])
+    asked: list[tuple[str, str]] = []
+
+    class Starting(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            status, answer = next(answers)
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            asked.append((self.path.rpartition("/")[2], body))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+    (tmp_path / "plain.py").write_text(plain_client())
+    with HTTPServer(("127.0.0.1", 0), Starting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [sys.executable, "-S", "plain.py", f"http://127.0.0.1:{server.server_port}", "far"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        server.shutdown()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [path for path, _ in asked] == ["assignments", "assignments", "reports", "reports", "assignments"]
+    assert asked[0] == asked[1], "the same request again"
+    assert asked[2] == asked[3], "the same report again"
 
 
 CURL = r"""

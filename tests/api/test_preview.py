@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -112,6 +113,62 @@ async def test_the_bound_of_gpu_hours_of_elastic_trials_counts_their_most_worker
     assert (await dry(client, timed))["gpu_hours_at_most"] == 12
     fixed = {**trained, "scaling": {**scaling, "num_workers": 2}}
     assert (await dry(client, fixed, seconds_per_iteration=100))["gpu_hours_at_most"] == 20
+
+
+async def test_it_says_how_many_trials_reach_which_iteration(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
+    asha = {"type": "asha", "grace_period": 1, "reduction_factor": 3}
+    spec = {
+        **spec,
+        "scaling": {"num_workers": 2, "use_gpu": True},
+        "num_samples": 81,
+        "max_t": 27,
+        "scheduler": asha,
+        "limits": {},
+    }
+    found = await dry(client, spec, seconds_per_iteration=1800)
+    levels = [(one["iteration"], one["trials"]) for one in found["reached"]]
+    assert [iteration for iteration, _ in levels] == [1, 3, 9, 27]
+    assert levels[0] == (1, 81)
+    for (_, before), (_, trials) in pairwise(levels):  # a third continues, and more of those that come first
+        assert before / 3 - 1 <= trials <= before / 3 + 6
+    iterations = sum(trials * more for (_, trials), more in zip(levels, (1, 2, 6, 18), strict=True))
+    assert found["expected_gpu_hours"] == iterations
+    assert found["gpu_hours_at_most"] == 27 * 81
+    bounded = await dry(client, {**spec, "limits": {"gpu_hours": 5}}, seconds_per_iteration=1800)
+    assert bounded["expected_gpu_hours"] == 5
+    assert (await dry(client, spec))["expected_gpu_hours"] is None, "nobody knows how long an iteration takes"
+
+
+@pytest.mark.parametrize("kind", ["asha", "asha_promotion", "hyperband"])
+async def test_the_expected_levels_are_those_of_the_scheduler(
+    client: httpx.AsyncClient, spec: dict[str, Any], kind: str
+) -> None:
+    spec = {**spec, "num_samples": 27, "max_t": 9, "scheduler": {"type": kind}}
+    reached = (await dry(client, spec))["reached"]
+    assert reached[0]["trials"] == 27
+    assert [one["trials"] for one in reached] == sorted({one["trials"] for one in reached}, reverse=True)
+    assert reached[-1]["iteration"] == 9
+    assert reached[-1]["trials"] < 9
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "changes", "expected"),
+    [
+        ("fifo", {}, [{"iteration": 27, "trials": 16}]),
+        ("pbt", {}, [{"iteration": 27, "trials": 16}]),
+        ("median", {}, None),
+        ("freeze_thaw", {}, None),
+        ("asha", {"num_samples": 1001}, None),
+        ("asha", {"num_samples": 900, "max_t": 10_000}, None),
+        ("asha", {"time_attr": "time_total_s"}, None),
+    ],
+)
+async def test_what_depends_on_values_is_not_expected(
+    client: httpx.AsyncClient, spec: dict[str, Any], scheduler: str, changes: dict[str, Any], expected: Any
+) -> None:
+    spec = {**spec, "max_t": 27, "num_samples": 16, "scheduler": {"type": scheduler}, **changes}
+    del spec["search"]
+    assert (await dry(client, spec))["reached"] == expected
 
 
 async def test_its_errors_are_those_of_creating(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:

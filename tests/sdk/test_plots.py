@@ -14,6 +14,7 @@ from tests.store.examples import begin
 from tuner.domain.experiment import Objective, Spec
 from tuner.driver.virtual import simulate
 from tuner.errors import SpecError, TunerError
+from tuner.sdk.plots import Search, _axis
 from tuner.sdk.result import Result
 from tuner.space import Space
 from tuner.store import Store
@@ -88,6 +89,21 @@ def test_parallel_coordinates_show_what_a_trial_lacks(result: Result) -> None:
     assert any(lacking)
     assert set(axes["opt/name"].ticktext) == {"sgd", "adam"}
     assert max(axes["lr"].values) <= -1  # on the logarithmic scale
+
+
+def test_the_best_trials_are_dark_in_parallel_coordinates(sqlite_store: Store) -> None:
+    """Viridis begins with its darkest colour, which the lowest loss gets, and reversed the highest accuracy."""
+    (lines,) = of(sqlite_store, Objective("loss", "min")).plot("parallel").data
+    assert lines.line.reversescale is False
+    (lines,) = of(sqlite_store, Objective("loss", "max")).plot("parallel").data
+    assert lines.line.reversescale is True
+
+
+def test_the_ticks_of_parallel_coordinates_do_not_overlap() -> None:
+    search = Search(name="net", trials=[], segments={}, objectives=(), space=Space.from_python(SPACE))
+    assert _axis(search, "lr", [0.001, 0.01, 0.1])["tickvals"] == [-3, -2, -1], "a tick at each value"
+    assert _axis(search, "lr", [0.001, 0.00101, 0.1])["tickvals"] == pytest.approx([-3, -2.5, -2, -1.5, -1])
+    assert _axis(search, "lr", [0.001, 0.001])["tickvals"] == [-3], "all trials have the same value"
 
 
 def test_slices_have_a_chart_for_each_parameter(result: Result) -> None:

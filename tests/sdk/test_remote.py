@@ -41,12 +41,14 @@ class Loaded:
         return os.environ.__setitem__, ("TUNER_TEST_UNPICKLED", "yes")
 
 
-def driven(store: Store, stop: threading.Event) -> threading.Thread:
-    """Drive whatever is created in the database, as a driver host does, until the event is set."""
+def driven(store: Store, stop: threading.Event, held: threading.Event | None = None) -> threading.Thread:
+    """Drive whatever is created in the database, as a driver host does, until `stop` is set, but not while `held` is set."""
 
     def drive() -> None:
         search = None
         while not stop.wait(0.02):
+            if held is not None and held.is_set():
+                continue
             if search is None:
                 for record in store.experiments.page(state="pending").items:
                     search = Search(store, record.spec, start=T0, record=record, curve=steady)
@@ -131,6 +133,35 @@ def test_the_second_ctrl_c_leaves_it_to_the_service(
     thread.join()
     [made] = sqlite_store.experiments.page().items
     assert made.state == "pending"
+
+
+def test_more_trials_do_not_show_the_end_from_before(
+    server: str, sqlite_store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The driver takes the experiment up again only after the first lines were shown."""
+    stop, held = threading.Event(), threading.Event()
+    driver = driven(sqlite_store, stop, held)
+    result = tuner.run(train, SPACE, **WAYS, address=server)
+    held.set()
+    shown = [capsys.readouterr().out]
+
+    def begins() -> bool:
+        shown.append(capsys.readouterr().out)
+        return "runs at" in "".join(shown[1:])
+
+    def let_go() -> None:
+        until("the first lines", begins)
+        held.clear()
+
+    watcher = threading.Thread(target=let_go)
+    watcher.start()
+    more = result.add(num_samples=2)
+    watcher.join()
+    stop.set()
+    driver.join(timeout=20)
+    assert (more.state, len(more.trials)) == ("completed", 8)
+    assert "pending, 6/8 trials" in "".join(shown[1:])
+    assert "not started" not in "".join(shown[1:])
 
 
 def test_an_entrypoint_is_left_to_the_service(server: str, sqlite_store: Store, driver: None) -> None:

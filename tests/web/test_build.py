@@ -123,7 +123,7 @@ def test_the_first_page_is_small_and_an_experiments_page_is_asked_for_early(bund
 
 def test_the_types_are_those_of_the_api(bundle: Path, tmp_path: Path) -> None:
     load(ROOT / "web" / "build.py").types(tmp_path)
-    for name in ("schema.ts", "limits.ts"):
+    for name in ("schema.ts", "limits.ts", "verbs.ts"):
         committed = (ROOT / "web" / "src" / "api" / name).read_text()
         assert (tmp_path / name).read_text() == committed, "run python web/build.py types"
 

@@ -111,6 +111,7 @@ def test_nothing_yet_says_what_to_do_and_the_first_experiment_shows_up(visit: Op
     expect(page.get_by_text("tuner.run(")).to_be_visible()
     page.get_by_role("tab", name="HTTP").click()
     expect(page.get_by_text(f"curl -X POST {service.url}/api/v1/experiments")).to_be_visible()
+    expect(page.get_by_role("link", name="fill in a form")).to_have_attribute("href", "/new")
     Search(service.store, digits("first"), start=time.time())
     expect(page.get_by_role("link", name="first")).to_be_visible()
 
@@ -258,13 +259,13 @@ def test_one_trial_can_be_stopped(visit: Open, running: Search) -> None:
     page = visit(f"/experiments/{running.public_id}?trial={number}")
     panel = page.get_by_role("dialog", name=re.compile("^Trial"))
     panel.get_by_role("button", name="Stop", exact=True).click()
-    page.get_by_role("button", name="Stop the trial").click()
-    expect(panel.get_by_role("button", name="Stopping…")).to_be_disabled()
+    page.get_by_role("button", name="Stop this trial").click()
+    expect(panel.get_by_role("button", name="Stop requested")).to_be_disabled()
     running.obey()
     running.advance(6)
     assert running.core.trials[number].state == "stopped"
     expect(panel).to_contain_text(running.core.trials[number].reason)
-    expect(panel.get_by_role("button", name="Stopping…")).to_have_count(0)
+    expect(panel.get_by_role("button", name="Stop requested")).to_have_count(0)
 
 
 def test_a_service_that_stops_is_said_so_and_taken_up_again(visit: Open, service: Service, running: Search) -> None:

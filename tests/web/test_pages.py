@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from dataclasses import replace
@@ -470,6 +471,60 @@ def test_on_a_phone_nothing_sticks_out(visit: Open, service: Service, ended: Sea
         assert page.evaluate("document.documentElement.scrollWidth") <= 420, path
 
 
+# The controls that are smaller than a finger needs, without links within sentences and steppers of number fields. A checkbox has
+# margins of 3 pixels, which count.
+SMALL = """() => [...document.querySelectorAll('a[href], button, input, summary, [role=tab]')]
+  .filter((each) => each.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true }))
+  .filter((each) => !each.closest('p, .mantine-NumberInput-controls') && getComputedStyle(each).display !== 'inline')
+  .map((each) => [each, (each.closest('label') ?? each).getBoundingClientRect(), each.matches('[type=checkbox]') ? 6 : 0])
+  .filter(([, box, margins]) => box.width > 1 && box.right > 0 && (box.width + margins < 23.5 || box.height + margins < 23.5))
+  .map(([each, box]) => `${each.outerHTML.slice(0, 120)}: ${box.width} x ${box.height}`)"""
+
+
+def test_on_a_phone_every_control_is_large_enough_for_a_finger(visit: Open, service: Service, ended: Search) -> None:
+    trials = service.store.trials.page(ended.id).items
+    one = f"/experiments/{ended.public_id}"
+    page = visit("/experiments", width=420, height=860)
+    for path, words in (
+        ("/experiments", "older"),
+        (one, "Trials · 27"),
+        (f"{one}?tab=decisions", "all 27 trials ended"),
+        (f"/trials/{trials[4].public_id}?view=logs&segment=1", "Download rank 0"),
+        (f"/trials/{trials[1].public_id}?view=checkpoints", "Download"),
+        (f"/compare?trials={trials[0].public_id},{trials[1].public_id}", "Differences"),
+        ("/new", "Preview"),
+        ("/settings", "New token"),
+    ):
+        page.goto(service.url + path)
+        expect(page.get_by_text(words).first).to_be_visible()
+        assert page.evaluate(SMALL) == [], path
+
+
+def test_the_focus_returns_to_where_a_dialog_or_a_trial_was_opened(visit: Open, service: Service) -> None:
+    search = Search(service.store, digits("going on"), start=time.time() - 60)
+    search.advance(30)
+    page = visit(f"/experiments/{search.public_id}")
+    number = page.get_by_role("row").nth(2).get_by_role("link")
+    for opener, opened in (
+        (page.get_by_role("button", name="Pause", exact=True), "Pause this experiment?"),
+        (number, re.compile("^Trial")),
+    ):
+        opener.focus()
+        page.keyboard.press("Enter")
+        dialog = page.get_by_role("dialog", name=opened)
+        expect(dialog).to_be_visible()
+        expect(dialog.locator(":focus")).to_have_count(1)
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        expect(opener).to_be_focused()
+    # The arrow keys go on through the curves, though they have opened a trial.
+    chart = page.get_by_role("img", name=re.compile("^Curves of"))
+    chart.focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("dialog", name=re.compile("^Trial"))).to_be_visible()
+    expect(chart).to_be_focused()
+
+
 def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: Service) -> None:
     page = visit("/")
     page.get_by_role("link", name="Cluster").click()
@@ -498,6 +553,12 @@ def test_the_cluster_page_shows_who_holds_what_and_why_others_wait_as_it_changes
     expect(page.get_by_role("region", name="Running").get_by_role("row").nth(2)).to_contain_text("trial 1")
     page.get_by_role("link", name="trial 2").click()
     expect(page).to_have_url(re.compile(third))
+
+
+LEVELS = """() => [...document.querySelectorAll('h1, h2, h3, h4, h5, h6')].filter((each) => each.checkVisibility())
+  .map((each) => Number(each.tagName[1]))"""
+UNNAMED = """() => [...document.querySelectorAll('h1, h2, h3')].filter((each) => !each.textContent.trim())
+  .map((each) => each.outerHTML)"""
 
 
 AT_REST = """() => new Promise(requestAnimationFrame).then(() => Promise.all(
@@ -563,7 +624,11 @@ def test_axe_finds_nothing_serious_on_any_page_and_all_text_can_be_read(
                 found[f"{name}, {colours}"] = serious
                 page.screenshot(path=tmp_path / f"{name}-{colours}.png")
         page.emulate_media(color_scheme="light")
-        assert page.locator("h1").count() == 1, name
+        levels = page.evaluate(LEVELS)
+        assert levels[0] == 1, name
+        assert levels.count(1) == 1, name
+        assert all(level <= before + 1 for before, level in itertools.pairwise(levels)), f"{name}: {levels}"
+        assert page.evaluate(UNNAMED) == [], name
     assert found == {}
 
 

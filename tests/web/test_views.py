@@ -77,6 +77,10 @@ def test_one_failed_trial_of_a_completed_run_is_a_line_with_a_way_to_it(visit: O
     expect(page.get_by_role("alert")).to_have_count(0)
     page.get_by_role("button", name="Show trial 4").click()
     expect(page.get_by_role("dialog").get_by_role("region", name="Failure")).to_contain_text(SHAPES)
+    page.goto(f"{page.url.partition('?')[0]}?state=cancelled")
+    expect(page.get_by_text("No trial passes the filters, so there is no curve.")).to_be_visible()
+    page.get_by_role("button", name="Show all trials").click()
+    expect(page.get_by_role("img", name=re.compile("^Curves of"))).to_be_visible()
 
 
 def test_asha_shows_its_rungs_on_a_log_axis_and_what_it_saved(visit: Open, finished: Search) -> None:
@@ -499,6 +503,11 @@ def test_brushes_on_several_axes_choose_trials_for_table_and_curves(
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Remove the filter width: 64").click()
     expect(page.get_by_role("heading", name="Trials · 27")).to_be_visible()
+    page.get_by_role("slider", name="Filter by width").focus()
+    page.keyboard.press("ArrowUp")
+    wider = [t for t in finished.core.trials if t.params["width"] > 16]
+    expect(page.get_by_role("heading", name=f"Trials · {len(wider)} of 27")).to_be_visible()
+    expect(page.get_by_role("slider", name="Filter by width")).to_have_attribute("aria-valuetext", "32 or 64")
 
 
 def test_a_trial_says_what_its_neighbours_reached(visit: Open, finished: Search) -> None:

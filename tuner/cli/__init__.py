@@ -1,6 +1,8 @@
 """The `tuner` command."""
 
+import os
 import sys
+from typing import Any
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as of a shell."""
@@ -9,8 +11,18 @@ INTERRUPTED = 130
 def main() -> None:
     """Run the `tuner` command. Ctrl-C ends it without a traceback, even while its modules are imported."""
     try:
-        from tuner.cli import commands
+        if sys.argv[1:2] == ["serve"]:
+            from tuner.service.early import guessed
 
-        commands.main()
+            with guessed(sys.argv[1:], os.environ) as early:
+                _run(early)
+        else:
+            _run(None)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _run(early: Any) -> None:
+    from tuner.cli import commands
+
+    commands.main(early)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tuner.errors import TunerError
+from tuner.errors import MissingPackage
 from tuner.schedulers.asha import ASHAScheduler
 from tuner.sdk.result import Result
 from tuner.sdk.run import run
@@ -24,7 +24,7 @@ def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 
     try:
         from tuner.examples import digits
     except ImportError as error:  # it says which extra is missing
-        raise TunerError(str(error)) from error
+        raise MissingPackage(str(error)) from error
     console = Console(stderr=as_json)
     page = None
     if serve_after:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from tuner.api import schemas
 from tuner.client.protocol import Event
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Objective, Spec
 from tuner.experiment.analysis.lineage import Place
-from tuner.sdk.result import Found, history_row
+from tuner.sdk.result import Found
+from tuner.sdk.trial_result import history_row
 from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store.records import ExperimentRecord, SegmentRecord, StreamItem, TrialRecord
+
+_Record = TypeVar("_Record", ExperimentRecord, TrialRecord, SegmentRecord)
 
 
 class Log:
@@ -110,93 +114,64 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         tags=shown.tags,
         resolved=shown.resolved.model_dump(exclude_none=True) if shown.resolved is not None else {},
     )
-    return ExperimentRecord(
+    return _record(
+        ExperimentRecord,
+        shown,
         id=0,
         public_id=shown.id,
         spec=spec,
-        state=shown.state,
-        source=shown.source,
-        project=shown.project,
         code_hash=None,
         driver_epoch=0,
         driver_owner=None,
         lease_until=None,
-        last_event_seq=shown.last_event_seq,
         best=_best(shown.best),
-        no_best=shown.no_best,
         counts=shown.counts.model_dump(),
-        gpu_hours=shown.gpu_hours,
-        gpu_hours_saved=shown.gpu_hours_saved,
-        cpu_hours=shown.cpu_hours,
-        reason=shown.reason,
-        error=shown.error,
-        created_at=_time(shown.created_at),
-        started_at=_time_or_none(shown.started_at),
-        ended_at=_time_or_none(shown.ended_at),
         first_spec=spec,
         changes={},
-        revision=shown.revision,
-        archived_at=_time_or_none(shown.archived_at),
-        thinned_at=_time_or_none(shown.thinned_at),
     )
 
 
 def trial_record(shown: Any) -> TrialRecord:
     """Return the record of a trial, without its segments."""
-    return TrialRecord(
+    return _record(
+        TrialRecord,
+        shown,
         id=0,
         public_id=shown.id,
         experiment_id=0,
         experiment=shown.experiment_id,
-        number=shown.number,
-        state=shown.state,
-        params=shown.params,
         searcher={},
         tags={},
-        iteration=shown.iteration,
         last=_numbers(shown.last),
-        last_value=shown.last_value,
-        best_value=shown.best_value,
-        best_iteration=shown.best_iteration,
-        space_revision=shown.space_revision,
-        best_params=shown.best_params,
-        feasible=shown.feasible,
         reports=0,
-        running_s=shown.running_s,
-        failures=shown.failures,
         system_failures=0,
+        segments=(),
         failure=shown.error.model_dump() if shown.error is not None else None,
-        reason=shown.reason,
-        waiting=shown.waiting,
         checkpoint=shown.checkpoint.model_dump() if shown.checkpoint is not None else None,
-        created_at=_time(shown.created_at),
-        started_at=_time_or_none(shown.started_at),
-        ended_at=_time_or_none(shown.ended_at),
     )
 
 
 def segment_record(shown: Any) -> SegmentRecord:
     """Return the record of a segment, without its placement."""
-    return SegmentRecord(
+    return _record(
+        SegmentRecord,
+        shown,
         id=0,
         public_id="",
-        ordinal=shown.ordinal,
-        cause=shown.cause,
-        start_iteration=shown.start_iteration,
-        params=shown.params,
         source_checkpoint=None,
         source_trial=shown.source_trial_number,
-        source_ordinal=shown.source_ordinal,
         placement={},
-        warm=shown.warm,
-        startup_s=shown.startup_s,
-        held_s=shown.held_s,
-        created_at=_time(shown.created_at),
-        started_at=_time_or_none(shown.started_at),
-        ended_at=_time_or_none(shown.ended_at),
-        outcome=shown.outcome,
-        workers=shown.workers,
     )
+
+
+def _record(kind: type[_Record], shown: Any, **own: Any) -> _Record:
+    """Return a record with `own` values, and with what the API shows under the names of the other columns."""
+    names = [column.name for column in fields(kind) if column.name not in own and hasattr(shown, column.name)]
+    return kind(**own, **{name: _value(name, getattr(shown, name)) for name in names})
+
+
+def _value(name: str, shown: Any) -> Any:
+    return _time(shown) if name.endswith("_at") and shown is not None else shown
 
 
 def _best(shown: schemas.Best | None) -> dict[str, Any] | None:
@@ -226,10 +201,6 @@ def _number(value: float | None) -> float:
 
 def _time(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
-
-
-def _time_or_none(text: str | None) -> float | None:
-    return None if text is None else _time(text)
 
 
 def stream_item(data: Mapping[str, Any]) -> StreamItem:

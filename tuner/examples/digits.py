@@ -12,6 +12,7 @@ from typing import Any
 from sklearn.datasets import load_digits
 
 import tuner
+from tuner.errors import MissingPackage
 from tuner.names import with_extra
 
 try:
@@ -20,7 +21,7 @@ try:
     from torch import Tensor, nn
     from torch.utils.data import DataLoader, TensorDataset
 except ImportError as error:
-    raise ImportError(f"this example and `tuner demo` need PyTorch: {with_extra('torch')} ({error})") from error
+    raise MissingPackage(f"this example and `tuner demo` need PyTorch: {with_extra('torch')} ({error})") from error
 
 SPACE = {
     "lr": tuner.loguniform(1e-4, 1e-1),

@@ -10,23 +10,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tuner.domain.experiment import Objective
-from tuner.errors import SpecError, TunerError
+from tuner.errors import MissingPackage, SpecError
 from tuner.names import did_you_mean, with_extra
 from tuner.schedulers.shared import pareto
 from tuner.sdk.live.notebook import short
+from tuner.sdk.trial_result import TrialResult
 from tuner.space import Space
 from tuner.store.records import SegmentRecord
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from tuner.sdk.result import TrialResult
-
 MOST = 100
 """The largest number of curves in a chart. More curves could not be told apart."""
 SCALE = "Viridis"
 MANY = 12
 """The largest number of distinct values for which an axis has a tick at each value."""
+NEAR = 0.05
+"""The smallest part of an axis between two ticks. The texts of closer ones overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ def plot(search: Search, kind: str | None, options: Mapping[str, Any]) -> Figure
     try:
         import plotly  # noqa: F401  # optional
     except ImportError as error:
-        raise TunerError(
+        raise MissingPackage(
             "result.plot() draws with plotly, which is not installed: run `pip install plotly`, or `"
             f"{with_extra('plot')}`. `tuner serve` shows the same charts without it."
         ) from error
@@ -174,7 +175,7 @@ def importance(search: Search) -> Figure:
 
 
 def parallel(search: Search, metric: str | None = None) -> Figure:
-    """Draw every trial as a line through its parameters and its value."""
+    """Draw every trial as a line through its parameters and its value. The best ones are dark, as among the curves."""
     from plotly import graph_objects as go
 
     metric = search.check(metric)
@@ -183,7 +184,12 @@ def parallel(search: Search, metric: str | None = None) -> Figure:
     names = list(dict.fromkeys(name for config in configs for name in config))
     axes = [_axis(search, name, [config.get(name) for config in configs]) for name in names]
     values = [value for _, value in found]
-    lines = {"color": values, "colorscale": SCALE, "showscale": True, "reversescale": _lower_is_better(search, metric)}
+    lines = {
+        "color": values,
+        "colorscale": SCALE,
+        "showscale": True,
+        "reversescale": not _lower_is_better(search, metric),
+    }
     figure = go.Figure(
         go.Parcoords(line=lines, dimensions=[*axes, {"label": metric, "values": values}], labelangle=-20)
     )
@@ -363,9 +369,9 @@ def _axis(search: Search, name: str, values: Sequence[Any]) -> dict[str, Any]:
     low, high = min(known), max(known)
     axis: dict[str, Any] = {"label": name, "values": scaled}
     if log or len(have) < len(values) or len(set(known)) <= MANY:
-        if len(set(known)) <= MANY:
-            marks = sorted(set(known))
-        else:
+        marks = sorted(set(known))
+        gaps = [(after - before) / (high - low) for before, after in itertools.pairwise(marks)]
+        if len(marks) > MANY or any(gap < NEAR for gap in gaps):
             marks = [low + (high - low) * at / 4 for at in range(5)]
         texts = [f"{10**mark if log else mark:.4g}" for mark in marks]
         if len(have) < len(values):

@@ -113,7 +113,7 @@ def _follow(
     before: the last_event_seq before the service acted. An end of the experiment up to this entry belongs to an earlier run.
     """
     with (
-        Progress(_Served(looks), show=verbose > 0) as progress,
+        Progress(_Served(looks), show=verbose > 0, reopens=before >= 0) as progress,
         observing(callbacks, ServedLog(looks), handle.id, Settings.from_env().home, progress.say),
     ):
         progress.say(f"{handle.id} runs at {handle.client.address}")

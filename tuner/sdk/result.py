@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import html
 import math
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tuner.domain.events import CheckpointInfo, Reported
 from tuner.domain.segments import Failure
 from tuner.domain.states import TrialState
 from tuner.domain.thinned import why_thinned
-from tuner.errors import CheckpointError, Conflict, SpecError, TrialError, TunerError
+from tuner.errors import Conflict, SpecError, TrialError, TunerError
 from tuner.experiment.analysis import lineage
 from tuner.names import printable
 from tuner.schedulers.shared import pareto
 from tuner.sdk import plots
 from tuner.sdk.live import notebook
+from tuner.sdk.trial_result import TrialResult, config_of, flat, history_row, not_here, opened, trial_of
 from tuner.search import constraints
 from tuner.space.revisions import Revisions
 from tuner.store import Store
@@ -36,76 +35,6 @@ if TYPE_CHECKING:
     from tuner.trials.checkpoints.checkpoints import Checkpoint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialResult:
-    """The outcome of one trial.
-
-    `reason` says why the trial ended, and `error` which rank failed and why.
-    """
-
-    id: str
-    number: int
-    state: TrialState
-    config: Mapping[str, Any]  # the current configuration
-    iterations: int
-    metrics: Mapping[str, float]  # the newest value of each metric
-    # These are of the best report that satisfies the constraints; if no report does, of the best report.
-    best_value: float | None
-    best_iteration: int | None  # training_iteration of that report
-    best_config: Mapping[str, Any]  # the configuration at that report; under PBT, `config` may be a later one
-    feasible: bool | None  # True if its result satisfies the constraints; None without constraints or reports
-    last_value: float | None
-    reason: str
-    error: str | None  # one line: which rank failed, where, and why
-    traceback: str = field(default="", repr=False)  # the traceback of the rank that failed
-    log_tail: str = field(default="", repr=False)  # the last lines that this rank printed
-    notes: Mapping[str, Any]  # what the training code attached to the trial: an Optuna trial's user attributes
-    checkpoint: Checkpoint | None = field(
-        repr=False
-    )  # the trial's newest checkpoint; result.best_checkpoint belongs to the best value
-    history: list[dict[str, float]] = field(repr=False)
-    """One dict for each report: its metrics, training_iteration, segment, time, and the `step` that was passed, if any."""
-    COLUMNS: ClassVar[notebook.Columns] = (
-        ("trial", True), ("state", False), ("iterations", True), ("best value", True), ("config", False), ("reason", False),
-    )  # fmt: skip
-
-    def cells(self) -> tuple[object, ...]:
-        """Return the cells of the trial's row in a notebook's table."""
-        config = notebook.short(dict(_flat(self.best_config)))
-        return (
-            self.number, self.state, self.iterations, notebook.number(self.best_value), config, self.error or self.reason,
-        )  # fmt: skip
-
-    def _repr_html_(self) -> str:
-        best = "" if self.best_value is None else f"{self.best_value:.6g} at iteration {self.best_iteration}"
-        metrics = "\n".join(f"{name} = {value:.6g}" for name, value in self.metrics.items())
-        config = "\n".join(f"{name} = {value}" for name, value in _flat(self.best_config))
-        return notebook.box(
-            f"<b>trial {self.number}</b> {self.state}, {self.iterations} iterations",
-            notebook.facts(
-                [
-                    ("best value", best),
-                    ("config", config),
-                    ("metrics", metrics),
-                    ("reason", self.reason),
-                    ("error", self.error if self.error != self.reason else ""),
-                    ("traceback", self.traceback),
-                    ("checkpoint", self.checkpoint.path if self.checkpoint else ""),
-                ]
-            ),
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(_not_here("trial of a Result", name, _OF_A_TRIAL))
-
-
-_OF_A_TRIAL = {  # attributes of Ray Tune's and Optuna's results that have other names here
-    "metrics_dataframe": "history, or result.dataframe(history=True)",
-    "params": "config",
-    "path": "checkpoint.path; the logs are beside the database",
-    "user_attrs": "notes",
-    "value": "best_value or last_value",
-}
 _OF_A_RESULT = {
     "best_params": "best_config",
     "best_result": "best_trial",
@@ -124,10 +53,6 @@ _OF_A_RESULT = {
     "results_df": "dataframe()",
     "trials_dataframe": "dataframe()",
 }
-
-
-def _not_here(what: str, name: str, instead: Mapping[str, str]) -> str:
-    return f"a {what} has no {name!r}" + (f"; it has {instead[name]}" if name in instead else "")
 
 
 class More(Protocol):
@@ -177,13 +102,13 @@ class Result:
         self.reason = record.reason
         self.metric, self.mode = spec.objective.metric, spec.objective.mode
         self.trials = notebook.Rows(
-            _trial(row, space, spec.seed, found.histories.get(row.number, [])) for row in found.trials
+            trial_of(row, space, spec.seed, found.histories.get(row.number, [])) for row in found.trials
         )
         best = record.best
         self.best_trial: TrialResult | None = self.trials[best["trial_number"]] if best else None
         self.best_value: float | None = best["value"] if best else None
         self.best_config: dict[str, Any] | None = (
-            _config(space, spec.seed, best["params"], best["trial_number"]) if best else None
+            config_of(space, spec.seed, best["params"], best["trial_number"]) if best else None
         )
         finished = best.get("finished") if best else None
         self.best_finished: TrialResult | None = self.trials[finished["trial_number"]] if finished else None
@@ -201,7 +126,7 @@ class Result:
         self._segments = found.segments
         self._best_place = found.best_place
         self._more = found.more
-        self.best_checkpoint: Checkpoint | None = _opened(found.best_checkpoint) if found.best_checkpoint else None
+        self.best_checkpoint: Checkpoint | None = opened(found.best_checkpoint) if found.best_checkpoint else None
 
     @classmethod
     def load(cls, store: Store, experiment_id: str, more: More | None = None) -> Result:
@@ -350,7 +275,7 @@ class Result:
             return []
         found = lineage.schedule(lineage.lineage(place, lambda number: self._segments.get(number, ())))
         return [
-            {**entry, "config": _config(self._space, self._seed, entry["params"], entry["trial"])} for entry in found
+            {**entry, "config": config_of(self._space, self._seed, entry["params"], entry["trial"])} for entry in found
         ]
 
     def dataframe(self, history: bool = False) -> pd.DataFrame:
@@ -369,7 +294,7 @@ class Result:
         rows: list[dict[str, Any]] = []
         for trial in self.trials:
             fixed = {"trial": trial.number, "state": str(trial.state)}
-            config = {f"config/{name}": value for name, value in _flat(trial.config)}
+            config = {f"config/{name}": value for name, value in flat(trial.config)}
             if history:
                 rows += [{**fixed, **report, **config} for report in self._judged(trial.history)]
             else:
@@ -391,7 +316,7 @@ class Result:
         return found
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(_not_here("Result", name, _OF_A_RESULT))
+        raise AttributeError(not_here("Result", name, _OF_A_RESULT))
 
     def __getitem__(self, index: Any) -> Any:
         raise TypeError("a Result is not a list; its trials are in result.trials")
@@ -412,7 +337,7 @@ class Result:
         head = f"{self.name} {self.experiment_id}: {self.state}, {len(self.trials)} trials{failed}"
         best = finished = ""
         if self.best_trial is not None and self.best_config is not None:
-            config = notebook.short(dict(_flat(self.best_config)))
+            config = notebook.short(dict(flat(self.best_config)))
             best = f"{self.best_value:.6g} by trial {self.best_trial.number}: {config}"
         if self.best_finished is not None:
             finished = f"{self.best_finished_value:.6g} by trial {self.best_finished.number}"
@@ -479,29 +404,6 @@ def _all_trials(store: Store, experiment: int) -> list[TrialRecord]:
             return rows
 
 
-def _trial(row: TrialRecord, space: Revisions, seed: int, history: list[dict[str, float]]) -> TrialResult:
-    return TrialResult(
-        id=row.public_id,
-        number=row.number,
-        state=row.state,
-        config=_config(space, seed, row.params, row.number, row.space_revision),
-        notes=row.tags.get("notes", {}),
-        checkpoint=_opened(CheckpointInfo(**row.checkpoint)) if row.checkpoint else None,
-        iterations=row.iteration,
-        metrics=row.last,
-        best_value=row.best_value,
-        best_iteration=row.best_iteration,
-        best_config=_config(space, seed, row.best_params, row.number),
-        feasible=row.feasible,
-        last_value=row.last_value,
-        reason=row.reason,
-        error=row.reason if row.state is TrialState.FAILED else None,
-        traceback=(row.failure or {}).get("traceback") or "",
-        log_tail=(row.failure or {}).get("log_tail") or "",
-        history=history,
-    )
-
-
 def _error(trial: TrialResult, failure: Mapping[str, Any]) -> TrialError:
     """Return the failure of a trial as a TrialError."""
     known = {one.name for one in fields(Failure)}
@@ -510,14 +412,6 @@ def _error(trial: TrialResult, failure: Mapping[str, Any]) -> TrialError:
     if trial.traceback:
         error.add_note(trial.traceback.rstrip())
     return error
-
-
-def _config(
-    spaces: Revisions, seed: int, params: Mapping[str, Any], number: int, revision: int | None = None
-) -> dict[str, Any]:
-    """Return the configuration that the training function got, with the parameters that it drew itself (define-by-run)."""
-    space = spaces.holding(params, revision)
-    return {name: value for name, value in params.items() if name not in space} | space.config(params, seed, number)
 
 
 def _histories(store: Store, experiment: int) -> dict[int, list[dict[str, float]]]:
@@ -529,44 +423,8 @@ def _histories(store: Store, experiment: int) -> dict[int, list[dict[str, float]
     return found
 
 
-def history_row(
-    iteration: int, segment: int, time: float, metrics: Mapping[str, float], step: int | None
-) -> dict[str, float]:
-    """Return a report as an item of `TrialResult.history`."""
-    row = {"training_iteration": iteration, "segment": segment, "time": time, **metrics}
-    if step is not None:
-        row.setdefault("step", step)
-    return row
-
-
 def _checkpoint(store: Store, public_id: str | None) -> CheckpointInfo | None:
     if public_id is None:
         return None
     row = store.trials.checkpoint(public_id)
     return CheckpointInfo(id=row.public_id, uri=row.uri, step=row.step, bytes=row.bytes, node=row.node)
-
-
-def _opened(info: CheckpointInfo) -> Checkpoint:
-    from tuner.trials.checkpoints.checkpoints import Checkpoint  # loads Ray
-
-    return Checkpoint(info.uri, info=info, fetch=functools.partial(_fetch, info.uri, info.node) if info.node else None)
-
-
-def _fetch(uri: str, node: str, target: str) -> None:
-    """Download a checkpoint that is not on this machine. This needs a process that is connected to Ray."""
-    ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
-        raise CheckpointError(
-            f"there is no committed checkpoint at {uri} on this machine: it is on the disk of node {node[:8]}, "
-            "which can be read only from a process that is connected to that Ray cluster"
-        )
-    from tuner.trials.checkpoints import transfer  # loads Ray
-
-    transfer.fetch(uri, node, target)
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for name, value in config.items():
-        pairs += _flat(value, f"{prefix}{name}/") if isinstance(value, Mapping) else [(f"{prefix}{name}", value)]
-    return pairs

@@ -125,7 +125,7 @@ class Cache(ABC):
 
     @abstractmethod
     def fold(self, trials: Population) -> None:
-        """Update the cache with what has changed in the population since the last call."""
+        """Apply the changes of the population since the last call to the cache."""
 
 
 class _Seen(Cache):

@@ -1,26 +1,32 @@
 """Answer health checks while the service loads its modules, which takes a second or two.
 
 The port is open from the start. `/healthz` answers that the process is alive; all other paths answer that it is not ready yet.
-This module imports only the standard library, so that it can answer at once.
+This module is loaded before the command line and the settings are, since these take longer to load than to answer. So it imports
+little, and neither asyncio nor json.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
-import os
+import selectors
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.errors import SpecError
 
 PATIENCE_S = 2.0
 """Seconds that a client may take to send a request."""
 
-NOT_ASKED = (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
-"""The errors that occur if a client sends no request or only part of a request."""
+MOST_BYTES = 16_384
+"""The size of the largest head of a request that is read."""
+
+MOST_CLIENTS = 100
+"""How many connections are open at most. A further one closes the oldest."""
+
+DEFAULTS = {"host": "127.0.0.1", "port": "8000"}
+"""The defaults of the settings. A test compares them."""
 
 STARTING = "the service is starting"
 
@@ -33,83 +39,165 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listening.bind((host, port))
         listening.listen(128)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         listening.close()
-        raise SpecError(
-            f"port {port} of {host} cannot be used: {error.strerror}; --port 0 picks a free one", "/port"
-        ) from error
+        why = error.strerror if isinstance(error, OSError) else "a port is a number from 0 to 65535"
+        raise SpecError(f"port {port} of {host} cannot be used: {why}; --port 0 picks a free one", "/port") from error
     return listening
 
 
 class Early:
     """Answers requests on a socket, in a thread, until `end` is called. The socket then stays open for the service."""
 
-    def __init__(self, listening: socket.socket) -> None:
-        self.listening = listening
-        self._loop = asyncio.new_event_loop()
-        self._done = asyncio.Event()
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self.listening = listen(host, port)
+        self._told, self._tell = socket.socketpair()
+        self._clients: dict[socket.socket, _Client] = {}
         self._thread = threading.Thread(target=self._run, name="early", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
         """Stop answering. Close accepted connections, and leave those that were not accepted yet to the service."""
-        if self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # the loop is closed already
-                self._loop.call_soon_threadsafe(self._done.set)
-            self._thread.join()
+        self._tell.close()
+        self._thread.join()
+
+    def close(self) -> None:
+        """Stop answering, and close the socket."""
+        self.end()
+        self.listening.close()
 
     def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._loop.close()
+        self.listening.setblocking(False)
+        with self._told, selectors.DefaultSelector() as waiting:
+            waiting.register(self._told, selectors.EVENT_READ)
+            waiting.register(self.listening, selectors.EVENT_READ)
+            while True:
+                for key, _ in waiting.select(PATIENCE_S if self._clients else None):
+                    if key.fileobj is self._told:
+                        for connection in self._clients:
+                            connection.close()
+                        return
+                    if key.fileobj is self.listening:
+                        self._accept(waiting)
+                    elif not self._clients[key.data].goes_on():
+                        self._drop(key.data, waiting)
+                while self._clients and next(iter(self._clients.values())).until <= time.monotonic():
+                    self._drop(next(iter(self._clients)), waiting)
 
-    async def _serve(self) -> None:
-        own = socket.socket(self.listening.family, self.listening.type, fileno=os.dup(self.listening.fileno()))
-        server = await asyncio.start_server(_answer, sock=own, limit=16_384)
-        await self._done.wait()
-        server.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others)
-        await asyncio.sleep(0)  # lets the event loop close the connections of the cancelled tasks
+    def _accept(self, waiting: selectors.BaseSelector) -> None:
+        if len(self._clients) >= MOST_CLIENTS:
+            self._drop(next(iter(self._clients)), waiting)
+        with contextlib.suppress(OSError):  # the client has gone again
+            connection, _ = self.listening.accept()
+            connection.setblocking(False)
+            self._clients[connection] = _Client(connection)
+            waiting.register(connection, selectors.EVENT_READ, connection)
+
+    def _drop(self, connection: socket.socket, waiting: selectors.BaseSelector) -> None:
+        del self._clients[connection]
+        waiting.unregister(connection)
+        connection.close()
+
+
+class _Client:
+    """A connection, and what was read from it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.until = time.monotonic() + PATIENCE_S
+        self._head: bytes | None = b""  # None: the request is answered
+
+    def goes_on(self) -> bool:
+        """Read what has arrived, and answer if it is a whole head. Return whether to read more."""
+        try:
+            data = self.connection.recv(MOST_BYTES)
+            if self._head is None:
+                return bool(data)  # reads a body without using it: closing with unread bytes would discard the answer
+            self._head += data
+            if b"\r\n\r\n" not in self._head:
+                return bool(data) and len(self._head) < MOST_BYTES
+            method, target, _ = self._head.split(b"\r\n", 1)[0].split(b" ")
+            self._head = None
+            self.connection.sendall(_response(method == b"HEAD", target.split(b"?")[0]))
+            self.connection.shutdown(socket.SHUT_WR)
+        except (OSError, ValueError):  # the client has gone, or this is no HTTP
+            return False
+        return True
 
 
 @contextlib.contextmanager
-def answering(host: str, port: int) -> Iterator[Early]:
-    """Yield an `Early` that answers on this port until the block ends. Raise SpecError if the port cannot be used."""
-    with listen(host, port) as listening:
-        early = Early(listening)
-        try:
-            yield early
-        finally:
-            early.end()
+def guessed(arguments: Sequence[str], environ: Mapping[str, str]) -> Iterator[Early | None]:
+    """Yield an `Early` on the port that `tuner serve` will probably use, before its options and settings are read.
+
+    `answering` takes it over if the guess was right. Yield None if the command will not serve or the port cannot be used;
+    the command then says why.
+
+    Args:
+        arguments: those of the command `tuner`.
+        environ: the environment variables.
+    """
+    early: Early | None = None
+    if (found := guess(arguments, environ)) is not None:
+        with contextlib.suppress(SpecError):
+            early = Early(*found)
+    try:
+        yield early
+    finally:
+        if early is not None:
+            early.close()
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(*NOT_ASKED, asyncio.CancelledError):
-        async with asyncio.timeout(PATIENCE_S):
-            head = await reader.readuntil(b"\r\n\r\n")
-            method, target, _ = head.split(b"\r\n", 1)[0].split(b" ")
-            writer.write(_response(method == b"HEAD", target.split(b"?")[0]))
-            await writer.drain()
-    writer.close()
+def guess(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[str, int] | None:
+    """Return the host and the port that these arguments and variables name, or None if they do not name a port to open."""
+    if arguments[:1] != ["serve"] or {"--stop", "--help"} & {*arguments}:
+        return None
+    found: dict[str, str] = {}
+    for name, default in DEFAULTS.items():
+        found[name] = environ.get(f"TUNER_{name.upper()}", "").strip() or default
+        for number, argument in enumerate(arguments):
+            if argument == f"--{name}":
+                found[name] = "".join(arguments[number + 1 : number + 2])
+            elif argument.startswith(f"--{name}="):
+                found[name] = argument.partition("=")[2]
+    return (found["host"], int(found["port"])) if found["host"] and found["port"].isdecimal() else None
+
+
+@contextlib.contextmanager
+def answering(host: str, port: int, begun: Early | None = None) -> Iterator[Early]:
+    """Yield an `Early` that answers on this port until the block ends. Raise SpecError if the port cannot be used.
+
+    Args:
+        host: the address to listen on.
+        port: the port; 0 picks a free one.
+        begun: an `Early` that already answers. It is used if it is on this host and port, and closed otherwise.
+    """
+    if begun is not None and (begun.host, begun.port) == (host, port):
+        yield begun
+        return
+    if begun is not None:
+        begun.close()
+    early = Early(host, port)
+    try:
+        yield early
+    finally:
+        early.close()
 
 
 def _response(only_head: bool, path: bytes) -> bytes:
-    body: dict[str, object]
     kind, more = "application/json", ""
     if path == b"/healthz":
-        status, body = "200 OK", {"status": "ok"}
+        status, body = "200 OK", '{"status": "ok"}'
     elif path == b"/readyz":
-        status, body = "503 Service Unavailable", {"status": "unready", "problems": [STARTING]}
+        status, body = "503 Service Unavailable", f'{{"status": "unready", "problems": ["{STARTING}"]}}'
     else:
         status, kind, more = "503 Service Unavailable", "application/problem+json", "Retry-After: 1\r\n"
-        body = {"type": "about:blank", "title": "Service Unavailable", "status": 503, "detail": STARTING, "errors": []}
-    text = json.dumps(body).encode()
+        body = (
+            '{"type": "about:blank", "title": "Service Unavailable", "status": 503, '
+            f'"detail": "{STARTING}", "errors": []}}'
+        )
     head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(text)}\r\n{more}"
+        f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}"
         "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
-    return head.encode() + (b"" if only_head else text)
+    return (head + ("" if only_head else body)).encode()

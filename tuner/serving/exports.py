@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tuner.errors import SpecError, TunerError
+from tuner.errors import MissingPackage, SpecError, TunerError
 from tuner.names import did_you_mean, with_extra
 from tuner.serving.card import card, config_json
 from tuner.serving.origin import Origin, Source, origin
@@ -19,7 +19,7 @@ from tuner.serving.origin import Origin, Source, origin
 try:
     import torch
 except ImportError as error:
-    raise ImportError(f"tuner.export needs PyTorch: {with_extra('export')} ({error})") from error
+    raise MissingPackage(f"tuner.export needs PyTorch: {with_extra('export')} ({error})") from error
 
 from tuner.trials.training.weights import load_model, load_weights
 

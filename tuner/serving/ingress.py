@@ -12,7 +12,8 @@ from fastapi import Depends, FastAPI, Header, HTTPException, Response
 from pydantic import BaseModel
 
 from tuner import __version__
-from tuner.serving.rollouts import RolloutFailed, Rollouts
+from tuner.errors import RolloutFailed
+from tuner.serving.rollouts import Rollouts
 
 log = logging.getLogger(__name__)
 

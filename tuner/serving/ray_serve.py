@@ -28,7 +28,7 @@ from fastapi import FastAPI
 from tuner.api.access.auth import is_here
 from tuner.client.synchronous import connect as connect_to_service
 from tuner.driver.hosts.ray import cluster
-from tuner.errors import Conflict, NotFound, SpecError, TunerError
+from tuner.errors import Conflict, MissingPackage, NotFound, SpecError, TunerError
 from tuner.experiment.operations.usecases import id_of
 from tuner.names import with_extra
 from tuner.sdk.result import Result
@@ -163,7 +163,8 @@ def deployment(
         SpecError: other machines could reach the model, but no token is given; or the token is empty.
         NotFound: there is no such experiment.
         CheckpointError: the experiment has no best checkpoint.
-        TunerError: Ray Serve is not installed, or the predictor failed.
+        MissingPackage: Ray Serve is not installed.
+        TunerError: the predictor failed.
     """
     check_host(host, token)
     settings = Settings.from_env()
@@ -204,11 +205,11 @@ def deployment(
 
 
 def _serve() -> Any:
-    """Return the module `ray.serve`. Raise TunerError if it is not installed."""
+    """Return the module `ray.serve`. Raise MissingPackage if it is not installed."""
     try:
         return importlib.import_module("ray.serve")
     except ImportError as error:
-        raise TunerError(
+        raise MissingPackage(
             f"Ray Serve is not installed: {with_extra('serve')}. `tuner serve-model --without-ray` needs no extra ({error})"
         ) from error
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
-from tuner.errors import TunerError
+from tuner.errors import RolloutFailed
 from tuner.serving.origin import Origin
 
 log = logging.getLogger(__name__)
@@ -65,10 +65,6 @@ class Stage(Protocol):
     async def down(self, running: Running) -> None:
         """End a model that gets no more inputs, after it has answered the inputs that it already has."""
         ...
-
-
-class RolloutFailed(TunerError):
-    """The new model did not come up. The old model still answers."""
 
 
 class Rollouts:

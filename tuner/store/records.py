@@ -32,7 +32,7 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeRecord:
-    """A trainable that is pickled by value, with what another process needs to unpickle it."""
+    """A trainable that is pickled by value, and the data that another process needs to unpickle it."""
 
     hash: str
     blob: bytes | None = None  # cloudpickle; None if the spec's entrypoint is imported

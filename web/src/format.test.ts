@@ -148,5 +148,6 @@ it("takes the longest training from the scheduler if only that has it", () => {
   const asha = { type: "asha", max_t: 27 };
   expect(longestOf({ max_t: null, scheduler: asha, resolved: null })).toBe(27);
   expect(longestOf({ max_t: 9, scheduler: asha, resolved: null })).toBe(9);
+  expect(longestOf({ max_t: 81, scheduler: asha, resolved: null })).toBe(27);
   expect(longestOf({ max_t: null, scheduler: {}, resolved: null })).toBeNull();
 });

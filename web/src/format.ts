@@ -142,13 +142,14 @@ export function trained(amount: string, time_attr: string): string {
   return `${amount} ${amount === "1" ? "iteration" : "iterations"}`;
 }
 
-/** The longest training of a trial, which the spec may give in the scheduler only; null if there is no limit. */
+/** The longest training of a trial; null if there is no limit. The experiment's max_t ends a trial, and so does the scheduler's. */
 export function longestOf({
   max_t,
   scheduler,
   resolved,
-}: Pick<Experiment, "max_t" | "scheduler" | "resolved">): unknown {
-  return max_t ?? (resolved?.scheduler ?? scheduler)["max_t"] ?? null;
+}: Pick<Experiment, "max_t" | "scheduler" | "resolved">): number | null {
+  const limits = [max_t, (resolved?.scheduler ?? scheduler)["max_t"]].filter((limit) => typeof limit === "number");
+  return limits.length > 0 ? Math.min(...limits) : null;
 }
 
 /** Seconds from start to end, or to now if it has not ended. */

@@ -169,7 +169,14 @@ async def test_only_failed_trials_are_retried_and_only_those_with_checkpoints_fo
     assert (foreign.status_code, foreign.json()["errors"][0]["pointer"]) == (422, "/checkpoint_id")
 
 
-@pytest.mark.parametrize("spec", [{"max_t": 1}, {"scheduler": {"type": "asha", "max_t": 1}}], ids=["spec", "scheduler"])
+AT_ONE = {"type": "asha", "max_t": 1}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"max_t": 1}, {"scheduler": AT_ONE}, {"max_t": 9, "scheduler": AT_ONE}],
+    ids=["spec", "scheduler", "smaller"],
+)
 async def test_a_trial_is_not_forked_from_a_checkpoint_at_its_end(
     client: httpx.AsyncClient, sqlite_store: Store, tmp_path: Path, spec: dict[str, Any]
 ) -> None:

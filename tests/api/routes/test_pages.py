@@ -64,6 +64,8 @@ async def test_the_page_finds_its_bundle_from_every_address(
         "/%2e%2e/secret.txt",
         "/..%2fsecret.txt",
         "/a%00.js",
+        "/assets/" + 300 * "a",
+        "/" + 9000 * "a",
         "/api/nothing",
         "/docs",
         "/redoc",

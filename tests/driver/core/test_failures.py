@@ -14,7 +14,7 @@ from tuner.domain import events as e
 from tuner.domain.events import Failure
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.driver.assemble import Parts, assemble
-from tuner.driver.core.decider import GIVE_UP_AFTER
+from tuner.driver.core.state.limits import GIVE_UP_AFTER
 from tuner.schedulers.stoppers import FunctionStopper
 from tuner.space import Space
 
@@ -91,17 +91,35 @@ def test_the_error_says_that_the_scheduler_raised_even_if_a_trial_had_failed_bef
     assert bench.successor().core.experiment.error == error
 
 
-def test_the_error_of_a_search_that_gives_up_names_one_failure_once() -> None:
-    bench = Bench(num_samples=20, limits={"max_concurrent_trials": 1})
-    for number in range(GIVE_UP_AFTER):
+def fail(bench: Bench, numbers: range) -> None:
+    """Let trials fail before they report, each in another line: failures that are alike end a search before the limit."""
+    for number in numbers:
         bench.started(number)
-        # a different line each time: failures that are alike end a search before this
         failure = Failure(kind="user", message=f"KeyError: {number}", rank=0, traceback=f'File "a.py", line {number}')
         bench.ended(number, "failed", failure)
+
+
+def test_the_error_of_a_search_that_gives_up_names_one_failure_once() -> None:
+    bench = Bench(num_samples=20, limits={"max_concurrent_trials": 1})
+    fail(bench, range(GIVE_UP_AFTER))
     assert bench.core.state is ExperimentState.FAILED
     assert bench.core.experiment.error == (
         "10 trials failed and none has ever reported; the last one: trial 9, rank 0: KeyError: 9"
     )
+
+
+def test_a_search_that_gave_up_tries_again_once_a_user_continues_it() -> None:
+    bench = Bench(num_samples=50, limits={"max_concurrent_trials": 1})
+    fail(bench, range(GIVE_UP_AFTER))
+    assert bench.core.state is ExperimentState.FAILED
+    bench = bench.successor()
+    assert launches(bench.command("continue")) == [(GIVE_UP_AFTER, 1)]
+    fail(bench, range(GIVE_UP_AFTER, 2 * GIVE_UP_AFTER - 1))
+    assert bench.core.state is ExperimentState.RUNNING
+    bench = bench.successor()
+    fail(bench, range(2 * GIVE_UP_AFTER - 1, 2 * GIVE_UP_AFTER))
+    assert bench.core.state is ExperimentState.FAILED
+    assert bench.states == ["failed"] * 20
 
 
 def test_a_scheduler_that_raises_ends_trials_too_that_are_leaving_for_an_exploit() -> None:

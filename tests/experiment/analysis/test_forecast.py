@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -121,7 +122,7 @@ def test_a_gain_past_the_end_of_the_scale_is_only_a_bound(sqlite_store: Store) -
         assert found.more.gain.high <= rest + 1e-9
         bound = found.more.gain.mean >= rest - 1e-9
         said["can" if bound else "would"] += 1
-        assert ("How much accuracy would improve cannot be said yet" in found.summary) is bound
+        assert ("How much accuracy would improve is not known yet" in found.summary) is bound
         assert ("Accuracy would improve by" in found.summary) is not bound
         assert f"any improvement is {100 * found.more.gain.chance:.0f} %" in found.summary
     assert min(said.values()) > 0
@@ -137,6 +138,25 @@ def test_a_loss_is_forecast_downwards(sqlite_store: Store) -> None:
     assert found.best.low <= found.best.expected <= found.best.high <= record.best["value"]
     assert found.more is not None
     assert found.more.gain.mean > 0
+
+
+def test_no_best_value_is_forecast_past_the_end_of_the_scale(sqlite_store: Store) -> None:
+    """After a third of a PBT run whose loss had fallen from 4 to 0.15, the page said: "The best loss will then be about -0"."""
+
+    def falling(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> dict[str, float]:
+        return {"loss": 4 * 0.92**iteration}
+
+    spec = digits(objectives=(Objective("loss", "min"),), scheduler={"type": "fifo"}, max_t=40, trials=6, limits=FOUR)
+    made = Search(sqlite_store, spec, start=T0, curve=falling)
+    said = []
+    for _ in range(30):
+        made.advance(8)
+        found = told(sqlite_store, made)
+        said.append(found.summary)
+        assert "-0" not in found.summary
+        if found.best is not None:
+            assert found.best.expected > 0
+    assert any("it would pass the end of the scale" in one for one in said)
 
 
 def test_what_is_not_known_is_said(sqlite_store: Store) -> None:

@@ -37,15 +37,19 @@ def train(config: dict[str, Any], checkpoint: Any) -> Any:
         yield tuner.Step({"loss": config["x"] + 1 / epoch})
 
 
-@pytest.fixture
-def search(sqlite_store: Store) -> str:
-    """Return a search of eight trials, some of which were stopped early, as a driver would have committed it."""
+def committed(store: Store, trials: int) -> str:
+    """Store a search, some of whose trials were stopped early, as a driver would have committed it. Return its id."""
     found = simulate(
-        train, SPACE, metric="loss", mode="min", num_samples=8, max_t=4, scheduler="asha", search_alg="random"
+        train, SPACE, metric="loss", mode="min", num_samples=trials, max_t=4, scheduler="asha", search_alg="random"
     )
     space = Space.from_python(SPACE).to_json()
     spec = Spec(name="s", space=space, objectives=(Objective("loss", "min"),), entrypoint="module:train")
-    return stored_simulation(found, spec, sqlite_store).public_id
+    return stored_simulation(found, spec, store).public_id
+
+
+@pytest.fixture
+def search(sqlite_store: Store) -> str:
+    return committed(sqlite_store, 8)
 
 
 class Recorder(tuner.callbacks.Callback):
@@ -133,6 +137,30 @@ def test_errors_of_a_callback_are_logged_and_reach_nobody(
     assert recorder.of("end")
     assert len(caplog.records) == observers.TOLD
     assert "Broken: on_trial_result failed; the search continues" in caplog.text
+
+
+def test_a_callback_that_cannot_be_set_up_is_told_nothing_until_it_can(
+    sqlite_store: Store, search: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Needy(Recorder):
+        missing = True
+
+        def setup(self, **info: Any) -> None:
+            if self.missing:
+                raise ImportError("no such package")
+
+        def close(self) -> None:
+            self.seen.append(("close",))
+
+    needy = Needy()
+    said = observed(sqlite_store, search, tmp_path, needy)
+    assert said == ["callback Needy failed in setup: ImportError: no such package"]
+    assert needy.seen == []
+    assert len(caplog.records) == 1
+    needy.missing = False
+    assert observed(sqlite_store, search, tmp_path, needy) == []
+    assert len(needy.of("start")) == 8
+    assert needy.seen[-2:] == [("end", 8), ("close",)]
 
 
 def test_a_slow_callback_holds_nobody_up(

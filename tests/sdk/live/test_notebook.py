@@ -80,7 +80,7 @@ def test_a_long_list_says_what_it_leaves_out(study: tuner.Result) -> None:
     page = Checked(notebook.Rows(study.trials * 5)._repr_html_())
     assert page.tags.count("tr") == 31
     assert "and 30 more: [30:] shows them" in page.text
-    assert Checked(notebook.Rows[tuner.sdk.result.TrialResult]()._repr_html_()).text == "none "
+    assert Checked(notebook.Rows[tuner.sdk.trial_result.TrialResult]()._repr_html_()).text == "none "
 
 
 def test_styled_texts_keep_their_colours_and_lines() -> None:

@@ -17,10 +17,10 @@ from optuna.terminator.erroreval import report_cross_validation_scores
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Report, Verdict
-from tuner.errors import EntrypointError, TunerError
+from tuner.errors import EntrypointError, OutsideTrial, TunerError
 from tuner.trials.compat.optuna_compat import Objective, Trial
 from tuner.trials.training import driver_calls, session
-from tuner.trials.training.session import Context, LeaveTrial, OutsideTrial, Session
+from tuner.trials.training.session import Context, LeaveTrial, Session
 
 
 class Driver:

@@ -19,12 +19,12 @@ from ray.tune.integration.ray_train import TuneReportCallback
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Report, Verdict
-from tuner.errors import TunerError
+from tuner.errors import NotHere, TunerError
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.compat import datasets, ray_compat
 from tuner.trials.compat.class_form import ClassForm
 from tuner.trials.compat.datasets import Shards
-from tuner.trials.compat.ray_compat import Finished, NotHere
+from tuner.trials.compat.ray_compat import Finished
 from tuner.trials.training.session import Context, LeaveTrial, Session, activate
 
 PACKAGE = Path(ray_compat.__file__).resolve().parents[1]

@@ -115,7 +115,6 @@ def test_the_service_of_wandb_serves_the_next_trial_too() -> None:
 
 
 def test_a_run_of_wandb_ends_with_its_trial(tmp_path: Path) -> None:
-    pytest.importorskip("wandb", reason="wandb is not installed")
     trial = f"""
     os.environ |= {{"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": "{tmp_path}"}}
     import wandb

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import os
 import subprocess
@@ -229,7 +230,14 @@ def test_a_failure_is_described_by_what_the_script_said(tmp_path: Path, begin: S
     assert describe(caught.value, "").cause == "script_signal"
 
 
-def test_a_failure_under_torchrun_is_described_by_what_its_processes_said(tmp_path: Path, begin: Start) -> None:
+def test_a_failure_under_torchrun_is_described_by_what_its_processes_said(
+    tmp_path: Path, begin: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    # As for a script whose directory has the environment in it, torch is named by a path from a directory above its own.
+    monkeypatch.setenv("PYTHONPATH", str(Path(torch.origin).parents[2]))
     begin()
     (tmp_path / "inner.py").write_text(
         "import os, time\n"

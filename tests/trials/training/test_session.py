@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 
 from tuner.domain.segments import Report, Verdict
+from tuner.errors import OutsideTrial
 from tuner.trials.checkpoints.checkpoints import Source
 from tuner.trials.compat.ray_compat import TrainContext
 from tuner.trials.messages.channel import ChannelClient, ChannelServer
 from tuner.trials.messages.launch import Launch
 from tuner.trials.training import session
-from tuner.trials.training.session import Context, LeaveTrial, OutsideTrial, Session
+from tuner.trials.training.session import Context, LeaveTrial, Session
 
 
 class Memory:

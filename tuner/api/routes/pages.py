@@ -52,10 +52,8 @@ def router(web: Path | None) -> APIRouter:
             raise HTTPException(404, f"there is no /{path}")
         if not index.is_file():
             return HTMLResponse(MISSING, 200 if not path else 404, ALWAYS_ASK)
-        if "\0" not in path:
-            file = (bundle / path).resolve()
-            if file.is_relative_to(bundle) and file.is_file():
-                return _file(request, file, FOREVER if path.startswith("assets/") else ALWAYS_ASK)
+        if (file := _found(bundle, path)) is not None:
+            return _file(request, file, FOREVER if path.startswith("assets/") else ALWAYS_ASK)
         if first in OWN and "." not in path.rpartition("/")[2]:
             return _index(index, path)
         if first in RESERVED or "text/html" not in request.headers.get("accept", ""):
@@ -63,6 +61,15 @@ def router(web: Path | None) -> APIRouter:
         return _index(index, path, 404)  # the web UI shows that there is no such page
 
     return routes
+
+
+def _found(bundle: Path, path: str) -> Path | None:
+    """Return the file of the bundle at this path, or None if there is none."""
+    try:
+        file = (bundle / path).resolve()
+        return file if file.is_relative_to(bundle) and file.is_file() else None
+    except (OSError, ValueError):  # no file can have this name: it is too long, or has a null character
+        return None
 
 
 def _index(index: Path, path: str, status: int = 200) -> Response:

@@ -28,7 +28,7 @@ ProjectName = Annotated[str, Path(description="the name of the project", example
     "/projects",
     response_model=schemas.ProjectList,
     responses=BAD,
-    summary="List the projects that have experiments, settings or a quota, with what their experiments have used.",
+    summary="List the projects that have experiments, settings or a quota, and the resources that their experiments have used.",
 )
 def projects(here: Here) -> Response:
     """Return the projects that the caller may see."""
@@ -41,7 +41,7 @@ def projects(here: Here) -> Response:
     name="get",
     response_model=schemas.Project,
     responses={**NOT_FOUND, **BAD},
-    summary="Get a project with its settings, and with what its experiments have used.",
+    summary="Get a project: its settings, and the resources that its experiments have used.",
 )
 def get_project(here: Here, project: ProjectName) -> Response:
     name = plain_text(project)

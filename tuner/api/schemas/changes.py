@@ -56,7 +56,10 @@ class Changes(Model):
 
     since: Annotated[int, Field(description="the event_seq after which the changes of this message begin")]
     seq: Annotated[
-        int, Field(description="the event_seq up to which this message has the changes; also the id of the message")
+        int,
+        Field(
+            description="the event_seq of the newest entry whose changes this message has; also the id of the message"
+        ),
     ]
     reset: Annotated[
         bool,

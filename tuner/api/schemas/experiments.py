@@ -324,6 +324,13 @@ class Configuration(Model):
     ]
 
 
+class Reached(Model):
+    iteration: Annotated[int, Field(description="a training iteration")]
+    trials: Annotated[
+        int, Field(description="the number of trials that will probably be trained to at least this iteration")
+    ]
+
+
 class DryRun(Model):
     """A preview of the experiment that a spec describes, with all defaults and with the choices that tuner makes."""
 
@@ -359,6 +366,22 @@ class DryRun(Model):
             )
         ),
     ]
+    reached: Annotated[
+        list[Reached] | None,
+        Field(
+            description=(
+                "how many trials will probably be trained how far: all of them to max_t, or what the scheduler does in virtual "
+                "time with trials in random order; null if it depends on the reported values, or there are too many trials"
+            )
+        ),
+    ]
+    expected_gpu_hours: Annotated[
+        float | None,
+        Field(
+            description="the GPU hours of the trainings in `reached` at seconds_per_iteration, at most gpu_hours_at_most; null "
+            "if unknown"
+        ),
+    ]
     configurations: Annotated[
         list[Configuration],
         Field(description="the configurations of the first trials, which are chosen before any result is known"),
@@ -380,6 +403,10 @@ class DryRun(Model):
             scaling=spec.scaling,
             limits=spec.limits,
             gpu_hours_at_most=found.gpu_hours_at_most,
+            reached=None
+            if found.reached is None
+            else [Reached(iteration=iteration, trials=trials) for iteration, trials in found.reached],
+            expected_gpu_hours=found.expected_gpu_hours,
             configurations=[Configuration(params=dict(p), config=dict(c)) for p, c in found.configurations],
         )
 

@@ -6,6 +6,7 @@ The modules only declare commands. What a command does is in the other modules o
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
 
@@ -50,10 +51,14 @@ def exit_code(error: TunerError) -> int:
     return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
 
 
-def main() -> None:
-    """Run the `tuner` command. An expected error is printed as one line without a traceback."""
+def main(early: Any = None) -> None:
+    """Run the `tuner` command. An expected error is printed without a traceback, with its section of the docs.
+
+    Args:
+        early: the `tuner.service.early.Early` that already answers requests to the service, if any.
+    """
     try:
-        app()
+        app(obj=early)
     except TunerError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", *error.__notes__, sep="\n", file=sys.stderr)
         sys.exit(exit_code(error))

@@ -17,6 +17,7 @@ group = typer.Typer()
 
 @group.command(cls=OnThisMachine)
 def serve(
+    context: typer.Context,
     host: Annotated[
         str | None, typer.Option(help="address to listen on; addresses other than loopback require tokens")
     ] = None,
@@ -47,7 +48,7 @@ def serve(
         return
     from tuner.service.early import answering
 
-    with answering(settings.host, settings.port) as early:
+    with answering(settings.host, settings.port, context.obj) as early:
         from tuner.service.serve import serve as serve_until_told
 
         serve_until_told(settings, early, adopt)

@@ -27,6 +27,7 @@ from tuner.driver.core.rules.ends import after_end
 from tuner.driver.core.rules.reports import after_report, missed_metrics
 from tuner.driver.core.rules.sizes import resized, waiting_resized
 from tuner.driver.core.rules.words import counted, names, where_from
+from tuner.driver.core.state import limits
 from tuner.driver.core.state.state import State
 from tuner.driver.core.state.wishes import Wish
 from tuner.schedulers.base import ALLOWED, Fact, TrialReported, can_resume
@@ -34,9 +35,6 @@ from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
 
 log = logging.getLogger(__name__)
-
-GIVE_UP_AFTER = 10
-"""The experiment fails once this many trials have failed and none has ever reported."""
 
 FIT_AGAIN_S = 30.0
 """Seconds to wait after a failed model fit before a new fit is requested."""
@@ -242,6 +240,8 @@ class Decider:
             yield from self._obey(self.trials[event.trial])
         if self.stopper is not None and self.experiment.finishing is None:
             yield from self._ask_stopper(self.stopper)
+        if self.experiment.finishing is None and self.experiment.state is _X.RUNNING:
+            yield from self._check_limits()
         if self.experiment.finishing is not None or self._has_free_slot():
             yield from self._use_slots()
         if self.experiment.spec.scaling.elastic and isinstance(event, e.Reported) and event.waits:
@@ -315,17 +315,22 @@ class Decider:
             yield from stop_all(self.experiment, why)
             yield d.Finish(reason=why)
 
+    def _check_limits(self) -> Iterator[Decision]:
+        """End the whole search if it has reached one of its limits."""
+        if (finish := limits.reached(self.experiment, self.experiment.counted)) is None:
+            return
+        if finish.failed:
+            yield from self._finish(finish.reason, finish.fatal)
+        else:
+            yield from stop_all(self.experiment, finish.reason)
+            yield finish
+
     def _use_slots(self) -> Iterator[Decision | Question]:
         """Fill free slots with enqueued trials and the scheduler's choices. End the search when nothing is left to do."""
         experiment = self.experiment
         if experiment.finishing is not None and experiment.state is _X.RUNNING:
             yield from self._stop_paused(experiment.finishing)
         while self._has_free_slot():
-            if self._hopeless():
-                last = self.trials[max(self.trials.in_state(_S.FAILED))]
-                why = f"{GIVE_UP_AFTER} trials failed and none has ever reported; the last one: {last.reason}"
-                yield from self._finish(why, fatal=last.number)
-                return
             if experiment.queue:
                 yield from self._start_wanted(experiment.queue[0])
                 continue
@@ -358,9 +363,6 @@ class Decider:
         experiment, segments = self.experiment, self.experiment.segments
         runs = experiment.state is _X.RUNNING and experiment.finishing is None
         return runs and not segments.ready and segments.open < experiment.slots
-
-    def _hopeless(self) -> bool:
-        return self.trials.count(_S.FAILED) >= GIVE_UP_AFTER and all(trial.reports == 0 for trial in self.trials)
 
     def _nothing_is_left(self) -> bool:
         """Return whether no segment is open, and nothing is pending that could start another segment.

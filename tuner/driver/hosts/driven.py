@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointSaved, Commanded, Drawn, Noted, Reported, SegmentStarted, Waiting
@@ -17,22 +17,25 @@ from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.core.rules.reports import unusable
 from tuner.driver.hosts.agents.messages import is_within
+from tuner.driver.hosts.executor import Executor
+from tuner.driver.hosts.executors import Executors
 from tuner.driver.hosts.helpers.judge import Judge
-from tuner.driver.hosts.measures.logs import Owner
+from tuner.driver.hosts.helpers.proposals import Proposals
+from tuner.driver.hosts.measures.driver_log import DriverLogs
+from tuner.driver.hosts.measures.logs import LogKeeper, Owner
+from tuner.driver.hosts.writer import Writer
 from tuner.driver.loop import ExperimentLoop, is_ours, runs_user_code
 from tuner.driver.parts import load_parts
 from tuner.errors import SpecError
 from tuner.schedulers.functions import functions_by_name, sealed
 from tuner.search.base import Searcher, Suggestion
+from tuner.settings import Settings
 from tuner.space import Space
+from tuner.store import Store
 from tuner.store.records import CodeRecord, ExperimentRecord
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.checkpoints.storage import join
 from tuner.trials.messages.launch import CodeRef, Launch, Resend
-
-if TYPE_CHECKING:
-    from tuner.driver.hosts.host import Host
-
 
 SETTLE_S = 0.002
 """Seconds between two checks of whether a segment has ended."""
@@ -53,6 +56,21 @@ class Running:
     ref: SegmentRef
     start_iteration: int
     inbound: RankInbound
+
+
+class DriverHost(Protocol):
+    """The parts of a `Host` that the drivers of its experiments share."""
+
+    settings: Settings
+    store: Store
+    owner: str  # the name under which the host holds leases
+    executor: Executor
+    executors: Executors
+    segments: dict[str, Running]  # the segments that run, by id
+    logs: LogKeeper | None
+    driver_logs: DriverLogs
+    proposals: Proposals
+    writer: Writer
 
 
 @dataclass(slots=True)
@@ -87,7 +105,7 @@ class _Received:
 class StoreJournal:
     """The journal of one experiment, which writes batches to the store in the host's writer thread."""
 
-    def __init__(self, host: Host, experiment: int, epoch: int) -> None:
+    def __init__(self, host: DriverHost, experiment: int, epoch: int) -> None:
         self._host, self._experiment, self._epoch = host, experiment, epoch
 
     async def commit(self, batch: Batch) -> Collection[str]:
@@ -207,7 +225,7 @@ class HostGroups:
 
     def __init__(
         self,
-        host: Host,
+        host: DriverHost,
         record: ExperimentRecord,
         core: Core,
         space: Space,
@@ -343,7 +361,7 @@ class HostGroups:
 class Driven:
     """An experiment that this host drives: the core, folded from the experiment's log, the loop, and the ports of the loop."""
 
-    def __init__(self, host: Host, record: ExperimentRecord, epoch: int) -> None:
+    def __init__(self, host: DriverHost, record: ExperimentRecord, epoch: int) -> None:
         self.record = record
         spec = record.first_spec  # the log contains later changes
         code = host.store.code.get(spec.code) if spec.code else None
@@ -396,7 +414,7 @@ def _suggest(searcher: Searcher, number: int, trials: Population) -> Suggestion 
     return searcher.suggest(number, trials)
 
 
-def _code_ref(host: Host, record: ExperimentRecord, code: CodeRecord | None) -> CodeRef:
+def _code_ref(host: DriverHost, record: ExperimentRecord, code: CodeRecord | None) -> CodeRef:
     spec = record.spec
     if spec.executor == "agents":
         return CodeRef(hash="agents", entrypoint=spec.entrypoint)

@@ -9,21 +9,17 @@ import os
 import socket
 import time
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from tuner import __version__, log_format
 from tuner.domain.batch import Batch
 from tuner.domain.segments import CheckpointInfo
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
-from tuner.driver.hosts.driven import Driven
+from tuner.driver.hosts.driven import Driven, DriverHost
 from tuner.driver.hosts.upkeep.candidates import Candidates
 from tuner.driver.hosts.upkeep.leftovers import ended_uploads, find_logs, sweep_after, sweep_checkpoints, sweep_objects
 from tuner.errors import Conflict, LostLease, StoreError, TunerError
 from tuner.store.records import CommandRecord, ExperimentRecord
-
-if TYPE_CHECKING:
-    from tuner.driver.hosts.host import Host
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +44,7 @@ class Driving:
         candidates: knows the drivers that are dead.
     """
 
-    def __init__(self, host: Host, candidates: Candidates) -> None:
+    def __init__(self, host: DriverHost, candidates: Candidates) -> None:
         self._host, self._candidates = host, candidates
         self.tasks: dict[int, asyncio.Task[ExperimentState]] = {}
         self.driven: dict[int, Driven] = {}
@@ -191,7 +187,7 @@ class Driving:
         return epoch
 
     def _executor(self, record: ExperimentRecord, said: str) -> str:
-        """Return the sentence on where the trials run, for the experiment's log: what the spec says, or what was said."""
+        """Return the sentence for the experiment's log on where the trials run: from the spec, or else `said`."""
         if record.spec.executor == "agents":
             return "trials run on agents, which ask for them over HTTP: executor is 'agents'"
         if record.spec.executor == "local" and self._host.executor.name != "local":

@@ -206,7 +206,7 @@ class Host:
     async def news(self) -> list[str]:
         """Return lines for the service's log about the experiments found since the last call: those driven here, and others.
 
-        The others have lost their script, and their lines say how users can continue them.
+        The scripts of the others have ended, and their lines say how users can continue these experiments.
         """
         self._attended_at = time.monotonic()
         told, self._news = self._news, []

@@ -134,8 +134,8 @@ def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Fore
     found = _Found.of(store, record, pace)
     best = None if end is None or found is None else found.best_after(end, pace)
     more = None if found is None else found.more(hours, pace)
-    several = len(spec.objectives) > 1
-    return Forecast(metric, now, end, best, more, _summary(spec, end, best, more, found, several))
+    why = "" if end is None or found is None else found.unknown(end, pace)
+    return Forecast(metric, now, end, best, more, _summary(spec, end, best, more, found, why))
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +292,16 @@ class _Found:
         rest = room(self.spec.objective, self.score)
         return expected_gain(self.work, self.score, pace.total, training, rest)
 
+    def is_bound(self, gain: float) -> bool:
+        """Return True if this gain would reach the end of the scale, so that it does not say how much will be gained."""
+        return gain >= room(self.spec.objective, self.score)
+
+    def unknown(self, end: End, pace: _Pace) -> str:
+        """Return why `best_after` returned None."""
+        if self.gain(end.seconds.expected * pace.at_once, pace) is None:
+            return "less than a third of the expected training is done"
+        return "if it improved as it has so far, it would pass the end of the scale"
+
     def best_after(self, end: End, pace: _Pace) -> Range | None:
         """Return the best value that is expected at the end."""
         seconds, objective, now = end.seconds, self.spec.objective, self.score[-1]
@@ -301,7 +311,7 @@ class _Found:
             return Range(*(objective.score(now),) * 3)
         early = self.gain(min(seconds.low * pace.at_once, furthest), pace)
         late = self.gain(min(seconds.high * pace.at_once, furthest), pace)
-        if middle is None or late is None:
+        if middle is None or late is None or self.is_bound(middle.middle):
             return None
         scores = (now + middle.middle, now + (early.low if early else 0.0), now + late.high)
         expected, *ends = (objective.score(score) for score in scores)
@@ -333,8 +343,9 @@ ENDED_BY: Mapping[Limit, str] = {
 
 
 def _summary(
-    spec: Spec, end: End | None, best: Range | None, more: More | None, found: _Found | None, several: bool
+    spec: Spec, end: End | None, best: Range | None, more: More | None, found: _Found | None, unknown: str
 ) -> str:
+    """Return the forecast in words. unknown: why the best value at the end is not known, if it is not."""
     metric = spec.objective.metric
     said = []
     if end is None:
@@ -347,10 +358,10 @@ def _summary(
         said.append(
             f"the best {metric} will then be about {_rounded(best.expected)}{_interval(best, _rounded)}; it is {now} now"
         )
-    elif several:
+    elif len(spec.objectives) > 1:
         said.append("the best value is forecast only for experiments with one objective")
     elif end is not None:
-        said.append("the best value at the end is not known yet: less than a third of the expected training is done")
+        said.append("the best value at the end is not known yet" + (f": {unknown}" if unknown else ""))
     if more is not None:
         hours = (
             f"{more.gpu_hours:.3g} more GPU hours" if more.gpu_hours is not None else f"{_duration(more.seconds)} more"
@@ -358,9 +369,8 @@ def _summary(
         because = ", twice the training so far," if more.furthest else ""
         gain = more.gain
         said.append(f"with {hours}{because} the chance of any improvement is {100 * gain.chance:.0f} %")
-        if found is not None and gain.mean >= room(spec.objective, found.score):
-            # the past gains would lead past the end of the scale, so they do not say how much of the rest will be gained
-            said.append(f"how much {metric} would improve cannot be said yet")
+        if found is not None and found.is_bound(gain.mean):
+            said.append(f"how much {metric} would improve is not known yet")
         else:
             most = f"and by at most {_rounded(gain.high)} in nine of ten cases"
             said.append(f"{metric} would improve by {_rounded(gain.mean)} on average, {most}")
@@ -373,7 +383,7 @@ def _interval(found: Range, word: Callable[[float], str]) -> str:
 
 
 def _rounded(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else str(value)
+    return f"{value + 0.0:.3g}" if math.isfinite(value) else str(value)  # + 0.0 makes -0.0 positive
 
 
 def _duration(seconds: float) -> str:

@@ -14,6 +14,7 @@ from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.core.actions import Ask, suggested
 from tuner.errors import SpecError
+from tuner.experiment.analysis.reach import reached
 from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store
@@ -30,6 +31,9 @@ class Preview:
     num_samples: the number of trials that would be started; None if only the time budget ends the search.
     gpu_hours_at_most: the GPU hours if every trial trains to max_t, or the GPU hours that the limits allow, whichever is less;
         None if unknown.
+    reached: (iteration, number of trials that will probably be trained to at least this iteration); None if unknown.
+    expected_gpu_hours: the GPU hours if so many trials are trained so far, or `gpu_hours_at_most` if that is less; None if
+        unknown.
     configurations: (flat params, nested config) of the trials that start before any result is known.
     """
 
@@ -40,6 +44,8 @@ class Preview:
     num_samples: int | None
     max_t: int | None
     gpu_hours_at_most: float | None
+    reached: Sequence[tuple[int, int]] | None
+    expected_gpu_hours: float | None
     configurations: tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...]
 
 
@@ -51,6 +57,8 @@ def preview(spec: Spec, configurations: int, seconds_per_iteration: float | None
     space = Space.from_json(spec.space)
     core = assemble(spec, space)
     total = core.spec.num_samples if core.scheduler.PROPOSES else core.searcher.total()
+    at_most = _gpu_hours_at_most(core.spec, total, seconds_per_iteration)
+    levels = reached(core.spec, core.scheduler.resolved(), total)
     return Preview(
         spec=core.spec,
         scheduler=core.scheduler.resolved(),
@@ -58,7 +66,9 @@ def preview(spec: Spec, configurations: int, seconds_per_iteration: float | None
         notes=tuple(core.notes),
         num_samples=total,
         max_t=core.spec.max_t,
-        gpu_hours_at_most=_gpu_hours_at_most(core.spec, total, seconds_per_iteration),
+        gpu_hours_at_most=at_most,
+        reached=levels,
+        expected_gpu_hours=_expected_gpu_hours(core.spec, levels, seconds_per_iteration, at_most),
         configurations=tuple(
             (trial.params, space.config(trial.params, spec.seed, trial.number))
             for trial in (_started(core, configurations) if configurations else ())
@@ -83,6 +93,18 @@ def _gpu_hours_at_most(spec: Spec, trials: int | None, seconds: float | None) ->
     if limits.time_budget_s is not None and limits.max_concurrent_trials is not None:
         bounds.append(limits.time_budget_s * limits.max_concurrent_trials * gpus / 3600)
     return 0.0 if not gpus else min(bounds, default=None)
+
+
+def _expected_gpu_hours(
+    spec: Spec, levels: Sequence[tuple[int, int]] | None, seconds: float | None, at_most: float | None
+) -> float | None:
+    if levels is None or seconds is None:
+        return None
+    starts = (0, *(iteration for iteration, _ in levels))
+    iterations = sum((level - start) * trials for start, (level, trials) in zip(starts, levels, strict=False))
+    gpus = spec.scaling.bundle().get("GPU", 0.0) * spec.scaling.most_workers
+    expected = iterations * seconds * gpus / 3600
+    return expected if at_most is None else min(expected, at_most)
 
 
 def _started(core: Core, count: int) -> list[Any]:

@@ -105,7 +105,7 @@ class Bundles:
         return {**rest, "runtime_env": {**environment, "py_modules": [found.uri, *others]}}
 
     def prune(self, before: float, now: float | None = None) -> int:
-        """Delete the bundles last used before this time that no experiment refers to. Return how many were deleted."""
+        """Delete the bundles that no experiment refers to and that were last used before this time. Return their number."""
         stored = [name for name, end, rest in (each.partition(".zip") for each in place(self._folder).modified())
                   if end and not rest and SHA256.fullmatch(name)]  # fmt: skip
         return self._used.prune(stored, before, self._delete, now)

@@ -36,7 +36,7 @@ Found = list[tuple[ExperimentRecord, Space]]
 def with_earlier(
     store: Store, spec: Spec, inherited: Collection[str] = (), default: Literal["auto"] | None = None
 ) -> Spec:
-    """Return the spec with what was learned from its `warm_start`; without one, add a note if "auto" would find experiments.
+    """Add the lessons from its `warm_start` to the spec; without one, add a note if "auto" would find experiments.
 
     inherited: names in `warm_start` that a fork has from its original. If nothing can be learned from one of them any more, for
         instance because it was deleted, a note says so.
@@ -73,7 +73,7 @@ def with_earlier(
 
 
 def _with_default(store: Store, spec: Spec, default: Literal["auto"]) -> Spec:
-    """Return the spec with the `warm_start` of its project, and with what was learned from it."""
+    """Return the spec with the `warm_start` of its project, and with the lessons from those experiments."""
     words = f"warm_start={json.dumps(default)}, the default of the project {spec.project!r}"
     if len(spec.objectives) > 1:
         note = f"did not take {words}: an experiment with several objectives cannot learn from earlier experiments yet"

@@ -43,7 +43,7 @@ def delete_experiment(
         store: the database.
         experiment: the public id of the experiment.
         storage: where checkpoints are stored, unless the spec says otherwise.
-        home: the folder with the logs of all experiments, and with what callbacks of scripts have read.
+        home: the folder with the logs of all experiments, and with the positions of the callbacks of scripts.
         force: True to kill the experiment first if it has not ended.
         revision: if given, the experiment is deleted only if it is at this revision.
         poke: a function that wakes the driver after a command.

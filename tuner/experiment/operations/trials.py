@@ -143,7 +143,7 @@ def _last_iteration(record: ExperimentRecord) -> float | None:
     scheduler = spec.resolved.get("scheduler") or spec.scheduler
     if {spec.time_attr, scheduler.get("time_attr") or "training_iteration"} != {"training_iteration"}:
         return None
-    return scheduler.get("max_t") if spec.max_t is None else spec.max_t
+    return min((end for end in (spec.max_t, scheduler.get("max_t")) if end is not None), default=None)
 
 
 def _changed(record: ExperimentRecord, trial: TrialRecord, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The verbs: requests that users can make of an experiment or a trial.
 
-`VERBS` is the only declaration of a verb. The routes, the commands of `tuner`, the field `actions` of an experiment, and
-docs/api_reference.md are made from it. A verb only writes a command; `tuner.driver.core` decides what the driver does about it.
+`VERBS` is the only declaration of a verb. The routes, the commands of `tuner`, the field `actions` of an experiment, the
+page's buttons and docs/api_reference.md are made from it. A verb only writes a command; `tuner.driver.core` decides what the
+driver does about it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,22 @@ _E = ExperimentState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Button:
+    """The button of a verb on the page, and the question that the page asks before it sends the verb.
+
+    effect: what the verb does to the experiment or the trial, in one or two sentences that call it "it".
+    keep: the label of the button that sends nothing.
+    final: True if the effect cannot be undone.
+    in_menu: True if the button stands in a menu; only for experiments.
+    """
+
+    effect: str
+    keep: str
+    final: bool
+    in_menu: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """A command that users can give.
 
@@ -31,6 +48,7 @@ class Verb:
     done: states in which the command does nothing and raises no error, so that it may be repeated.
     refused: states in which the command raises an error.
     undoes: another command that this one withdraws if that command is still pending.
+    button: the verb's button on the page; None if the page has a form of its own for the verb.
     adopts: True if the command hands the experiment over to the service after the script that created it has ended.
     """
 
@@ -40,6 +58,7 @@ class Verb:
     done: frozenset[ExperimentState] | frozenset[TrialState]
     refused: frozenset[ExperimentState] | frozenset[TrialState] = frozenset()
     undoes: Command | None = None
+    button: Button | None = None
     adopts: bool = False
 
 
@@ -55,6 +74,14 @@ VERBS: dict[Command, Verb] = {
             done=frozenset({_E.PAUSED, _E.PAUSING}),
             refused=_OVER,
             undoes="resume",
+            button=Button(
+                effect=(
+                    "Every running trial stops at its next report, keeps its newest checkpoint and releases its resources. "
+                    "You can resume it at any time."
+                ),
+                keep="Keep it running",
+                final=False,
+            ),
         ),
         Verb(
             name="resume",
@@ -63,6 +90,11 @@ VERBS: dict[Command, Verb] = {
             done=frozenset({_E.PENDING, _E.RUNNING}),
             refused=_OVER,
             undoes="pause",
+            button=Button(
+                effect="Its trials continue from their newest checkpoints as resources become free.",
+                keep="Leave it paused",
+                final=False,
+            ),
             adopts=True,
         ),
         Verb(
@@ -71,6 +103,14 @@ VERBS: dict[Command, Verb] = {
             past="cancelled",
             done=frozenset({_E.CANCELLED, _E.CANCELLING}),
             refused=frozenset({_E.COMPLETED, _E.FAILED}),
+            button=Button(
+                effect=(
+                    "Running trials end at their next report, where they can still save a checkpoint, and no new ones start. "
+                    "Results and checkpoints so far are kept."
+                ),
+                keep="Keep it",
+                final=True,
+            ),
         ),
         Verb(
             name="kill",
@@ -78,6 +118,15 @@ VERBS: dict[Command, Verb] = {
             past="killed",
             done=frozenset({_E.CANCELLED}),
             refused=frozenset({_E.COMPLETED, _E.FAILED}),
+            button=Button(
+                effect=(
+                    "Its processes end now, without a last report or checkpoint: use it if cancelling takes too long. "
+                    "Results and checkpoints so far are kept."
+                ),
+                keep="Keep it",
+                final=True,
+                in_menu=True,
+            ),
         ),
         Verb(
             name="continue",
@@ -99,6 +148,13 @@ TRIAL_VERBS: dict[Command, Verb] = {
             summary="End the trial at its next report. The experiment continues.",
             past="stopped",
             done=frozenset(state for state in TrialState if state.ended),
+            button=Button(
+                effect=(
+                    "It ends at its next report and keeps its results and checkpoints; the experiment continues without it."
+                ),
+                keep="Keep it running",
+                final=True,
+            ),
         ),
         Verb(
             name="kill",
@@ -108,6 +164,14 @@ TRIAL_VERBS: dict[Command, Verb] = {
             ),
             past="killed",
             done=frozenset(state for state in TrialState if state.ended),
+            button=Button(
+                effect=(
+                    "Its processes end now, without a last report or checkpoint: use it if stopping takes too long. It keeps "
+                    "its results and checkpoints so far; the experiment continues without it."
+                ),
+                keep="Keep it running",
+                final=True,
+            ),
         ),
         Verb(
             name="retry",
@@ -115,6 +179,14 @@ TRIAL_VERBS: dict[Command, Verb] = {
             past="retried",
             done=frozenset(),
             refused=frozenset(state for state in TrialState if state is not TrialState.FAILED),
+            button=Button(
+                effect=(
+                    "A new trial with its parameters starts from its newest checkpoint, or from the beginning if it has none. "
+                    "An experiment that has ended runs again for it."
+                ),
+                keep="Leave it",
+                final=False,
+            ),
         ),
     )
 }

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
 
 from tuner.domain.trial import Population, Trial
 from tuner.options import options_of
 from tuner.schedulers.base import Fact, SchedulerContext
-
-if TYPE_CHECKING:
-    from tuner.schedulers.stoppers.function import FunctionStopper
 
 ITERATION = "training_iteration"
 TIME = "time_total_s"
@@ -24,6 +22,16 @@ TIME = "time_total_s"
 def next_report(trial: Trial) -> float:
     """Return a milestone that the trial's next report reaches, whatever its value of time_attr is."""
     return math.nextafter(trial.t, math.inf)
+
+
+class CallsFunction(Protocol):
+    """The part of a stopper that calls a user's function, as the driver sees it; see `FunctionStopper`."""
+
+    function: Any
+    outside: bool
+
+    def arguments(self, trial: Trial) -> dict[str, float]: ...
+    def answered(self, number: int, segment: int, iteration: int, answer: Mapping[str, Any]) -> None: ...
 
 
 class Stopper(ABC):
@@ -77,6 +85,6 @@ class Stopper(ABC):
         """Return why the whole search is over, or None to let it continue. The core calls this after every event."""
         return None
 
-    def functions(self) -> list[FunctionStopper]:
+    def functions(self) -> list[CallsFunction]:
         """Return the parts of this stopper that call a user's function, always in the same order."""
         return []

@@ -9,7 +9,7 @@ from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.options import build, check_number, pick
 from tuner.schedulers.base import Fact, SchedulerContext
-from tuner.schedulers.stoppers.base import Stopper
+from tuner.schedulers.stoppers.base import CallsFunction, Stopper
 from tuner.schedulers.stoppers.from_ray import stopper_from_ray
 from tuner.schedulers.stoppers.function import FunctionStopper
 from tuner.schedulers.stoppers.limits import MaximumIterationStopper, ThresholdStopper, TimeStopper
@@ -36,7 +36,7 @@ class CombinedStopper(Stopper):
     def metrics(self) -> frozenset[str]:
         return frozenset().union(*(stopper.metrics() for stopper in self.stoppers))
 
-    def functions(self) -> list[FunctionStopper]:
+    def functions(self) -> list[CallsFunction]:
         return [one for stopper in self.stoppers for one in stopper.functions()]
 
     def to_json(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.schedulers.base import Fact, TrialEnded
 from tuner.schedulers.functions import function_name, import_function, name_of, sealed
-from tuner.schedulers.stoppers.base import ITERATION, TIME, Stopper, next_report
+from tuner.schedulers.stoppers.base import ITERATION, TIME, CallsFunction, Stopper, next_report
 
 
 class FunctionStopper(Stopper):
@@ -38,7 +38,7 @@ class FunctionStopper(Stopper):
         """Pickle the function separately, so that unpickling the stopper does not load it."""
         return {**self.__dict__, "function": sealed(self.function)}
 
-    def functions(self) -> list[FunctionStopper]:
+    def functions(self) -> list[CallsFunction]:
         return [self]
 
     def arguments(self, trial: Trial) -> dict[str, float]:

@@ -16,7 +16,7 @@ from tuner.schedulers.stoppers.base import ITERATION, TIME, Stopper, next_report
 
 
 class MaximumIterationStopper(Stopper):
-    """Ends every trial at its report number `max_iter`."""
+    """Ends every trial at its `max_iter`-th report."""
 
     TYPE = "iterations"
 

@@ -227,7 +227,7 @@ class Observer:
                         pass
                 at = entry.seq
         objective = experiment.spec.objective
-        self._call(
+        ready = self._call(
             "setup",
             {
                 "name": experiment.name, "experiment_id": experiment.public_id, "metric": objective.metric,
@@ -235,6 +235,8 @@ class Observer:
                 "total_num_samples": experiment.spec.num_samples,
             },
         )  # fmt: skip
+        if not ready:  # the other methods could only fail, too
+            return
         try:
             self._follow(reader)
         finally:
@@ -271,10 +273,11 @@ class Observer:
                 return
             self._last.wait(POLL_S)
 
-    def _call(self, method: str, keywords: Mapping[str, Any]) -> None:
+    def _call(self, method: str, keywords: Mapping[str, Any]) -> bool:
+        """Call a method of the callback, if it has it. Return False if the method fails."""
         function = getattr(self.callback, method, None)
         if function is None:
-            return
+            return True
         try:
             if method not in self._accepts:
                 self._accepts[method] = _parameters(function)
@@ -282,6 +285,8 @@ class Observer:
             function(**{name: value for name, value in keywords.items() if accepted is None or name in accepted})
         except BaseException as error:
             self._note(method, error)
+            return False
+        return True
 
     def _note(self, what: str, error: BaseException) -> None:
         self.error = self.error or f"{what}: {type(error).__name__}: {error}"

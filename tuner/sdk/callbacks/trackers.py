@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from tuner.errors import TunerError
+from tuner.errors import MissingPackage
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
 from tuner.sdk.callbacks.files import metrics_of
 
@@ -31,7 +31,7 @@ class MLflowLoggerCallback(Callback):
         try:
             from mlflow.tracking import MlflowClient
         except ImportError as error:
-            raise TunerError("MLflowLoggerCallback needs MLflow: pip install mlflow-skinny") from error
+            raise MissingPackage("MLflowLoggerCallback needs MLflow: pip install mlflow-skinny") from error
         self._client = MlflowClient(tracking_uri=self._uri)
         called = self._name or name
         found = self._client.get_experiment_by_name(called)
@@ -106,7 +106,7 @@ class WandbLoggerCallback(Callback):
         try:
             import wandb
         except ImportError as error:
-            raise TunerError("WandbLoggerCallback needs Weights & Biases: pip install wandb") from error
+            raise MissingPackage("WandbLoggerCallback needs Weights & Biases: pip install wandb") from error
         self._wandb = wandb
         self._given = {
             "project": self._project or name, "group": self._group or experiment_id, "mode": self._mode, "dir": folder,

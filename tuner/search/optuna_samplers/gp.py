@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
-from tuner.errors import TunerError
+from tuner.errors import MissingPackage
 from tuner.names import with_extra
 from tuner.options import check_boolean, check_integer
 from tuner.search.optuna_samplers.model_based import LIGHT_UNTIL, ModelBased
@@ -88,7 +88,7 @@ class GPSearch(ModelBased):
         from optuna.samplers import GPSampler
 
         if importlib.util.find_spec("torch") is None:
-            raise TunerError(f'the searcher gp needs PyTorch: {with_extra("torch")}; "tpe" does not')
+            raise MissingPackage(f'the searcher gp needs PyTorch: {with_extra("torch")}; "tpe" does not')
         return GPSampler(
             seed=seed,
             n_startup_trials=self.n_startup_trials,

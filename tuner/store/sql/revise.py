@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.script import Script
 
 from tuner.store.sql.connect import connect
 from tuner.store.sql.migrate import migrate, scripts
@@ -20,8 +24,12 @@ def main(message: str) -> None:
         migrate(engine)
         with engine.connect() as connection:
             config.attributes["connection"] = connection
-            command.revision(config, message, autogenerate=True, rev_id=f"{_last() + 1:04d}")
+            script = command.revision(config, message, autogenerate=True, rev_id=f"{_last() + 1:04d}")
         engine.dispose()
+    assert isinstance(script, Script)
+    path = Path(script.path)
+    path.write_text(re.sub(r"\n *# ### [^\n]*", "", path.read_text()))
+    subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(path)], check=True)
 
 
 def _last() -> int:

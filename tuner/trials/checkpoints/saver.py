@@ -120,7 +120,7 @@ class Saver:
         self._telling = False  # whether the driver is being told of a checkpoint
         self._left = False  # whether the segment has ended, so that the driver asks for the rest
         self._outcomes: dict[str, CheckpointInfo | str] = {}  # of the checkpoints that were saved after that
-        self._abandoned = ""  # why no checkpoint may be committed any more
+        self._abandoned = ""  # why no further checkpoint may be committed
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
         """Move or copy the content of a checkpoint to the staging directory, and let the background thread save it.
@@ -226,7 +226,7 @@ class Saver:
             return self._outcomes.get(checkpoint, self._abandoned)
 
     def abandon(self, why: str) -> None:
-        """Commit no checkpoint any more. An upload that is under way continues, but no trial will start from it."""
+        """Commit no further checkpoint. An upload that is under way continues, but no trial will start from it."""
         with self._progress:
             self._abandoned = self._abandoned or why
             self._progress.notify_all()

@@ -341,7 +341,7 @@ def _replace_link(path: str, said: str, top: str) -> None:
 
 
 def copy_tree(source: str, target: str) -> None:
-    """Copy a local directory, with what symbolic links in it point to. If that fails, delete what has been copied.
+    """Copy a local directory, and the targets of the symbolic links in it. If that fails, delete what has been copied.
 
     Raise CheckpointError if a link leads to nothing or back to a directory around it, if there is a pipe, a socket or a
     device, or if a file cannot be read or written.

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tuner.errors import EntrypointError
+from tuner.errors import EntrypointError, OutsideTrial
 from tuner.trials.compat import ray_compat
 from tuner.trials.training import session
 
@@ -62,7 +62,7 @@ class ClassForm:
     def __call__(self, config: dict[str, Any]) -> None:
         here = session.current()
         if here is None:
-            raise session.OutsideTrial(f"{self.cls.__name__} works only inside a trial: pass it to tuner.run")
+            raise OutsideTrial(f"{self.cls.__name__} works only inside a trial: pass it to tuner.run")
         steps = self._create(config, here)
         try:
             if here.checkpoint is not None:

@@ -24,7 +24,7 @@ from optuna.distributions import (
     distribution_to_json,
 )
 
-from tuner.errors import EntrypointError, TunerError
+from tuner.errors import EntrypointError, OutsideTrial, TunerError
 from tuner.trials.checkpoints.checkpoints import Source
 from tuner.trials.compat.on_import import on_import
 from tuner.trials.training import driver_calls, session
@@ -52,7 +52,7 @@ class Objective:
     def __call__(self, config: Mapping[str, Any]) -> None:
         here = session.current()
         if here is None:
-            raise session.OutsideTrial(f"{self.__name__} works only inside a trial: pass it to tuner.run")
+            raise OutsideTrial(f"{self.__name__} works only inside a trial: pass it to tuner.run")
         trial = Trial(here, config, self.metrics)
         cancel = on_import(DISTRIBUTED, _one_for_all_ranks)
         try:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
-from tuner.errors import TunerError
+from tuner.errors import NotHere
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.compat.datasets import Shards
 from tuner.trials.compat.on_import import on_import
@@ -62,10 +62,6 @@ TRAINABLE_TRIAL = "TRIAL_INFO"
 TUNE_WRAPPERS = "ray.tune.trainable.util"
 TUNE_RESOURCES = "_resources"
 """The attribute that `ray.tune.with_resources` sets. `TUNE_WRAPPERS` is the module that defines that function."""
-
-
-class NotHere(TunerError, RuntimeError):
-    """User code called a function of Ray that does not work in a trial of `tuner`."""
 
 
 class Finished(BaseException):

@@ -4,6 +4,7 @@ Use `prepare_trainer` and `ReportCallback` in a trial, `load_model` after a sear
 and `RayModelParallelStrategy` to train on a Ray cluster without tuning.
 """
 
+from tuner.errors import MissingPackage
 from tuner.names import with_extra
 
 try:
@@ -14,7 +15,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name not in ("torch", "lightning", "pytorch_lightning"):
         raise
-    raise ImportError(f"tuner.lightning needs PyTorch and Lightning: {with_extra('lightning')} ({error})") from error
+    raise MissingPackage(f"tuner.lightning needs PyTorch and Lightning: {with_extra('lightning')} ({error})") from error
 
 __all__ = [
     "RayFSDPStrategy",

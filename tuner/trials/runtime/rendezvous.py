@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from tuner.errors import TunerError
+from tuner.errors import MissingPackage, TunerError
 from tuner.names import with_extra
 from tuner.trials.messages.channel import ChannelClient, ChannelServer
 from tuner.trials.messages.protocol import RankAssignment
@@ -92,7 +92,7 @@ def join(
         import torch
         import torch.distributed as dist
     except ImportError as error:
-        raise TunerError(
+        raise MissingPackage(
             f"{assignment.world_size} ranks meet in a process group of PyTorch, which is not installed: {with_extra('torch')}, "
             "or set backend='none' if they need no process group"
         ) from error

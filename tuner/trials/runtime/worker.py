@@ -249,7 +249,7 @@ class Rank:
             running.release(interrupt, milestone)
 
     def send_reports(self) -> None:
-        """Let no report begin any more, and return once the driver has committed those that were made.
+        """Begin no new report, and return once the driver has committed the reports that were made.
 
         Called on rank 0 when another rank has failed, before the processes are killed.
         """
@@ -314,7 +314,7 @@ class Rank:
         checkpoint: the id of one of the checkpoints in `RankResult.uploading`.
         """
         saver = self._uploads.saver(segment_id)
-        return saver.outcome(checkpoint) if saver is not None else "its upload is not known any more"
+        return saver.outcome(checkpoint) if saver is not None else "its upload is no longer known"
 
     def abandon(self, segment_id: str, why: str) -> None:
         """Commit none of the checkpoints of an ended segment that are still being uploaded."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tuner.errors import OutsideTrial
 from tuner.trials.checkpoints import objects
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.messages.rpc import DriverLink
-from tuner.trials.training.session import OutsideTrial
 
 
 class DriverCalls:

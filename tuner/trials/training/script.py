@@ -23,6 +23,7 @@ from typing import Any
 
 import psutil
 
+from tuner.errors import OutsideTrial
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.training import oom, session
 from tuner.trials.training.metric_lines import LONGEST, MetricLines
@@ -43,8 +44,11 @@ TRIAL_DIR = "trial_dir"
 
 _POLL_S = 0.05
 _TAIL = 20
-_OF_TORCHRUN = re.compile(r"[A-Z]\d{4} [\d:.]+ \d+ torch/distributed/")
-"""The beginning of a line of torchrun's own log."""
+_OF_TORCHRUN = re.compile(r"[A-Z]\d{4} [\d:.]+ \d+ (?:[^\]]*/)?torch/distributed/")
+"""The beginning of a line of torchrun's own log.
+
+torch names its files relative to `sys.path`. If an environment lies in the script's own directory, its path comes first.
+"""
 # The launcher asks the kernel to kill it when the rank dies, and then replaces itself by the script.
 _LAUNCHER = (
     "import ctypes, os, sys\n"
@@ -91,7 +95,7 @@ class Script:
         """Run the script until it ends. If it fails, raise ScriptFailed with the last lines of its stderr."""
         running = session.current()
         if running is None:
-            raise session.OutsideTrial("a script is run by tuner.run, not called")
+            raise OutsideTrial("a script is run by tuner.run, not called")
         with tempfile.TemporaryDirectory(prefix="tuner-script-") as folder:
             _Run(self, running, folder, self.command(config, running.context.trial_dir)).run()
 

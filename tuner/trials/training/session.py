@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Report, Verdict
-from tuner.errors import TunerError
+from tuner.errors import OutsideTrial
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.training import script_client
 from tuner.trials.training.metrics import MetricWarnings, flatten
@@ -31,10 +31,6 @@ class LeaveTrial(BaseException):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(f"{verdict.action}: {verdict.reason}" if verdict.reason else verdict.action)
         self.verdict = verdict
-
-
-class OutsideTrial(TunerError, RuntimeError):
-    """A function that works only inside a trial was called elsewhere, or in a child process of a trial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,7 +438,7 @@ _current: Session | None = None
 
 
 def activate(session: Session | None) -> None:
-    """Make `session` the session of this process. If it is None, the process has no session any more."""
+    """Make `session` the session of this process. If it is None, the process has no session from now on."""
     global _current
     _current = session
 

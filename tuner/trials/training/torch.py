@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Literal
 
+from tuner.errors import MissingPackage
 from tuner.names import with_extra
 from tuner.trials.training import session
 
@@ -25,7 +26,7 @@ try:
         SequentialSampler,
     )
 except ImportError as error:
-    raise ImportError(f"tuner.torch needs PyTorch: {with_extra('torch')} ({error})") from error
+    raise MissingPackage(f"tuner.torch needs PyTorch: {with_extra('torch')} ({error})") from error
 
 from tuner.trials.training.weights import load_model as load_model
 from tuner.trials.training.weights import load_weights as load_weights

@@ -21,6 +21,7 @@ import type {
   SegmentItem,
   Webhook,
 } from "./types";
+import type { EXPERIMENT_VERBS, TRIAL_VERBS } from "./verbs";
 
 export class ApiError extends Error {
   readonly status: number;
@@ -148,11 +149,14 @@ export interface CurvesQuery {
   to?: number;
 }
 
-/** The verbs that are asked about in one question. The service says which of these the experiment's state allows. */
-export type Action = Extract<
-  Experiment["actions"][number],
-  "pause" | "resume" | "cancel" | "kill" | "archive" | "unarchive"
->;
+/** The verbs of a table that have a button. */
+type WithButton<T> = { [K in keyof T]: T[K] extends { button: null } ? never : K }[keyof T];
+
+/** The actions on an experiment that are asked about in one question. */
+export type Action = WithButton<typeof EXPERIMENT_VERBS> | "archive" | "unarchive";
+
+/** The actions on a trial that are asked about in one question. */
+export type TrialAction = WithButton<typeof TRIAL_VERBS>;
 
 /** The fields of an experiment that can be changed at any time. Fields that are left out stay as they are. */
 export interface ExperimentPatch {
@@ -173,8 +177,6 @@ export interface ExperimentChanges {
   changes: Record<string, unknown>;
   learn: boolean;
 }
-
-export type TrialAction = "stop" | "kill" | "retry";
 
 /** Another scheduler or searcher for what was recorded; null stands for the experiment's own. */
 export interface ReplayAsked {

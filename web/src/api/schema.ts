@@ -1043,7 +1043,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the projects that have experiments, settings or a quota, with what their experiments have used.
+         * List the projects that have experiments, settings or a quota, and the resources that their experiments have used.
          * @description Return the projects that the caller may see.
          */
         get: operations["projects_projects"];
@@ -1062,7 +1062,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get a project with its settings, and with what its experiments have used. */
+        /** Get a project: its settings, and the resources that its experiments have used. */
         get: operations["projects_get"];
         put?: never;
         post?: never;
@@ -1627,7 +1627,7 @@ export interface components {
             since: number;
             /**
              * Seq
-             * @description the event_seq up to which this message has the changes; also the id of the message
+             * @description the event_seq of the newest entry whose changes this message has; also the id of the message
              */
             seq: number;
             /**
@@ -2241,7 +2241,7 @@ export interface components {
             name: string;
             /**
              * Executions
-             * @description how often this segment has executed it; each epoch does so once
+             * @description how often this segment has executed it: once in each epoch
              */
             executions: number;
             /**
@@ -2494,6 +2494,16 @@ export interface components {
              * @description the GPU hours that the experiment uses if every trial is trained to max_t at seconds_per_iteration, or that the limits allow, whichever is less; null if unknown
              */
             gpu_hours_at_most: number | null;
+            /**
+             * Reached
+             * @description how many trials will probably be trained how far: all of them to max_t, or what the scheduler does in virtual time with trials in random order; null if it depends on the reported values, or there are too many trials
+             */
+            reached: components["schemas"]["Reached"][] | null;
+            /**
+             * Expected Gpu Hours
+             * @description the GPU hours of the trainings in `reached` at seconds_per_iteration, at most gpu_hours_at_most; null if unknown
+             */
+            expected_gpu_hours: number | null;
             /**
              * Configurations
              * @description the configurations of the first trials, which are chosen before any result is known
@@ -3815,9 +3825,22 @@ export interface components {
              */
             items: components["schemas"]["Project"][];
         };
+        /** Reached */
+        Reached: {
+            /**
+             * Iteration
+             * @description a training iteration
+             */
+            iteration: number;
+            /**
+             * Trials
+             * @description the number of trials that will probably be trained to at least this iteration
+             */
+            trials: number;
+        };
         /**
          * Replay
-         * @description The outcome of a replay, compared with what happened in the experiment.
+         * @description The outcome of a replay, compared with the outcome of the experiment.
          *
          *     Nothing is estimated: a trial whose record is too short for the replay is censored.
          */

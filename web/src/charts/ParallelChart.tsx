@@ -5,7 +5,18 @@ import { palette, rankedOf, shade, shareOfRank } from "../curves/colours";
 import type { Brushes, Chosen } from "../pages/address";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
-import { ABSENT, choose, chosenWords, positionOf, valueOf, type Dimension } from "./dimensions";
+import {
+  ABSENT,
+  axisName,
+  choose,
+  chosenWords,
+  LETTER,
+  positionOf,
+  shortened,
+  stepped,
+  valueOf,
+  type Dimension,
+} from "./dimensions";
 import { marksOf } from "./scatter";
 import { useWidth } from "./useWidth";
 
@@ -31,7 +42,10 @@ interface ParallelChartProps {
 const TOP = 34;
 /** A second line of names, where they are wider than the room between two axes. */
 const LINE = 15;
-const LETTER = 7.6;
+const GAP = 12;
+/** The room for names left of the first axis and right of the last one. */
+const FIRST = 44;
+const LAST = 56;
 const BOTTOM = 14;
 /** Room below the axes for what is not present. */
 const BELOW = 26;
@@ -39,11 +53,14 @@ const GRIP = 14;
 const NARROWEST = 96;
 const REACH = 12;
 
+const FILTER_KEYS =
+  "The up arrow raises the lower end, and the down arrow lowers the upper end. With Shift, up raises the upper end, and down lowers the lower end. Escape removes the filter.";
+
 interface Layout {
   x: number[];
-  /** The names of the axes are on so many lines, in turn, and have so many letters at most. */
+  /** What is written above the axes, on so many lines in turn. */
+  names: string[];
   lines: number;
-  letters: number;
   top: number;
   bottom: number;
   absent: number;
@@ -79,11 +96,11 @@ export function ParallelChart(props: ParallelChartProps) {
   const layout = useMemo((): Layout => {
     const bottom = height - BOTTOM - (optional ? BELOW : 0);
     const step = dimensions.length > 1 ? (width - 110) / (dimensions.length - 1) : 0;
-    const crowded = dimensions.some((one) => LETTER * written(one).length > step - 6);
+    const crowded = dimensions.some((one) => LETTER * axisName(one).length > step - 6);
     const lines = crowded ? 2 : 1;
-    const letters = Math.max(6, Math.floor((lines * step - 12) / LETTER));
+    const names = shownNames(dimensions.map(axisName), lines, step);
     const top = TOP + (lines - 1) * LINE;
-    return { x: dimensions.map((_, i) => 50 + i * step), lines, letters, top, bottom, absent: height - BOTTOM };
+    return { x: dimensions.map((_, i) => 50 + i * step), names, lines, top, bottom, absent: height - BOTTOM };
   }, [dimensions, width, height, optional]);
 
   const lines = useMemo(() => {
@@ -190,6 +207,9 @@ export function ParallelChart(props: ParallelChartProps) {
   };
   const keys = (dimension: Dimension) => (event: KeyboardEvent) => {
     if (event.key === "Escape" || event.key === "Delete" || event.key === "Backspace") onBrush(dimension.id, null);
+    if (event.key !== "ArrowUp" && event.key !== "ArrowDown") return;
+    event.preventDefault();
+    onBrush(dimension.id, stepped(dimension, brushes[dimension.id], event.key === "ArrowUp", event.shiftKey));
   };
 
   return (
@@ -230,17 +250,17 @@ export function ParallelChart(props: ParallelChartProps) {
                   className={`${classes.axisTitle} ${classes.movable}`}
                   tabIndex={0}
                   role="button"
-                  aria-label={moveWords(dimension, layout.letters)}
+                  aria-label={moveWords(dimension, layout.names[i]!)}
                   onPointerDown={grab(i)}
                   onPointerMove={pull}
                   onPointerUp={drop(dimension)}
                   onPointerCancel={() => setMoved(null)}
                   onKeyDown={step(dimension, i)}
                   y={14 + (i % layout.lines) * LINE}
-                  {...titlePlace(shownName(dimension, layout.letters), i, dimensions.length)}
+                  {...titlePlace(layout.names[i]!, i, dimensions.length)}
                 >
                   <title>{dimension.label}</title>
-                  {shownName(dimension, layout.letters)}
+                  {layout.names[i]}
                 </text>
                 <line y1={layout.top} y2={layout.bottom} className={classes.axisLine} />
                 {marksOf(dimension, layout.bottom - layout.top).map(({ at, label }) => (
@@ -270,6 +290,7 @@ export function ParallelChart(props: ParallelChartProps) {
                   tabIndex={0}
                   role="slider"
                   aria-label={`Filter by ${dimension.label}`}
+                  aria-description={FILTER_KEYS}
                   aria-valuetext={chosen ? chosenWords(dimension, chosen) : "all"}
                   aria-valuenow={0}
                   onPointerDown={begin(dimension)}
@@ -288,9 +309,13 @@ export function ParallelChart(props: ParallelChartProps) {
 }
 
 /** The outer titles are centred over their axes, too, unless they are too long for the margin. */
-function titlePlace(name: string, i: number, count: number): { textAnchor: "start" | "middle" | "end"; x: number } {
-  if (i === 0 && name.length > 11) return { textAnchor: "start", x: -44 };
-  if (i === count - 1 && name.length > 13) return { textAnchor: "end", x: 56 };
+export function titlePlace(
+  name: string,
+  i: number,
+  count: number,
+): { textAnchor: "start" | "middle" | "end"; x: number } {
+  if (i === 0 && name.length > 11) return { textAnchor: "start", x: -FIRST };
+  if (i === count - 1 && name.length > 13) return { textAnchor: "end", x: LAST };
   return { textAnchor: "middle", x: 0 };
 }
 
@@ -342,21 +367,27 @@ function stretches(
   });
 }
 
-function written({ label, range }: Dimension): string {
-  return range?.log ? `${label} (log)` : label;
-}
-
-/** The name of an axis, with the middle left out if it is too long: names of one group often differ at both ends. */
-function shownName(dimension: Dimension, most: number): string {
-  const name = written(dimension);
-  if (name.length <= most) return name;
-  const tail = Math.floor((most - 1) / 2);
-  return `${name.slice(0, most - 1 - tail)}…${name.slice(name.length - tail)}`;
+/** Shorten the names of axes that are `step` pixels apart, so that none touches the next one on its line. */
+export function shownNames(names: readonly string[], lines: number, step: number): string[] {
+  const span = lines * step;
+  const last = names.length - 1;
+  const fit = (name: string, room: number) => shortened(name, Math.max(6, Math.floor(room / LETTER)));
+  const shown = names.map((name) => fit(name, span - GAP));
+  // An outer name begins at the margin instead of over its axis, so it reaches farther towards its neighbour.
+  for (const [outer, neighbour, margin] of [
+    [0, lines, FIRST],
+    [last, last - lines, LAST],
+  ] as const) {
+    if (names[neighbour] === undefined) continue;
+    const both = neighbour === 0 || neighbour === last;
+    const half = (LETTER * shown[neighbour]!.length) / 2;
+    shown[outer] = fit(shown[outer]!, both ? span / 2 + FIRST : span + margin - half - GAP);
+  }
+  return shown;
 }
 
 /** With what is shown in it, so that people who say what they see are understood. */
-function moveWords(dimension: Dimension, most: number): string {
-  const shown = shownName(dimension, most);
+function moveWords(dimension: Dimension, shown: string): string {
   const seen = shown !== dimension.label ? `${shown}: ` : "";
   return `${seen}Move the axis ${dimension.label} with the left and right arrow keys`;
 }

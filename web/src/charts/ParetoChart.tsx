@@ -29,6 +29,22 @@ interface ParetoChartProps {
 const [LEFT, RIGHT, TOP, BOTTOM] = [64, 16, 12, 42];
 const REACH = 14;
 
+/**
+ * Where a trial's number is written, beside its point at (x, y): towards better values, where neither the stairs nor other trials
+ * are, if there is room for it.
+ */
+export function numberPlace(
+  x: number,
+  y: number,
+  size: number,
+  modes: readonly ["min" | "max", "min" | "max"],
+  { right, bottom }: { right: number; bottom: number },
+): [number, number] {
+  const after = modes[0] === "max" ? x + 8 + size <= right : x - 8 - size < LEFT;
+  const above = modes[1] === "max" ? y >= TOP + 16 : y + 14 > bottom;
+  return [after ? x + 8 : x - 8 - size, above ? y - 6 : y + 14];
+}
+
 /** Every trial by two of its objectives, with the front of those that no other one beats in all of them. */
 export function ParetoChart(props: ParetoChartProps) {
   const { points, front, objectives, axes, trials, only, colours, selected, pointed, onSelect, onPoint, height } =
@@ -100,7 +116,7 @@ export function ParetoChart(props: ParetoChartProps) {
       if (!front.has(one.number)) continue;
       const [x, y] = at(one.values[axes[0]]!, one.values[axes[1]]!);
       const size = context.measureText(String(one.number)).width;
-      const place: [number, number] = [x + 8 + size > right ? x - 8 - size : x + 8, y < TOP + 16 ? y + 15 : y - 7];
+      const place = numberPlace(x, y, size, [across.mode, up.mode], { right, bottom });
       if (taken.some(([left, top]) => Math.abs(left - place[0]) < 16 && Math.abs(top - place[1]) < 12)) continue;
       taken.push(place);
       context.strokeText(String(one.number), ...place);

@@ -5,7 +5,7 @@ import { palette, rankedOf, shade, shareOfRank } from "../curves/colours";
 import { config, metric as written } from "../format";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
-import { positionOf, type Dimension } from "./dimensions";
+import { axisName, LETTER, positionOf, shortened, type Dimension } from "./dimensions";
 import { marksOf, type Dot, type Heat } from "./scatter";
 import { useWidth } from "./useWidth";
 
@@ -176,8 +176,8 @@ export function ScatterChart(props: ScatterChartProps) {
           </text>
         )}
         <text className={classes.axisTitle} x={(left + right) / 2} y={height - 6} textAnchor="middle">
-          {across.label}
-          {across.range?.log ? " (log)" : ""}
+          <title>{across.label}</title>
+          {fitting(across, 2 * Math.min((left + right) / 2, width - (left + right) / 2))}
         </text>
         {heat && (
           <text
@@ -185,8 +185,8 @@ export function ScatterChart(props: ScatterChartProps) {
             transform={`translate(12,${(TOP + bottom) / 2}) rotate(-90)`}
             textAnchor="middle"
           >
-            {up.label}
-            {up.range?.log ? " (log)" : ""}
+            <title>{up.label}</title>
+            {fitting(up, height)}
           </text>
         )}
       </svg>
@@ -237,6 +237,10 @@ function pictureOf({ columns, rows, shares, sure }: Heat, shades: readonly strin
     context.fillRect(i % columns, rows - 1 - Math.floor(i / columns), 1, 1);
   });
   return picture;
+}
+
+function fitting(dimension: Dimension, room: number): string {
+  return shortened(axisName(dimension), Math.max(6, Math.floor(room / LETTER)));
 }
 
 function short(text: string): string {

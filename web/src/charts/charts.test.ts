@@ -9,9 +9,13 @@ import {
   matches,
   objectiveId,
   positionOf,
+  stepped,
   valueAt,
   valueOf,
+  type Dimension,
 } from "./dimensions";
+import { shownNames, titlePlace } from "./ParallelChart";
+import { numberPlace } from "./ParetoChart";
 import { frontOf, pointsOf, staircase, type Point } from "./pareto";
 
 const TRIALS = after(nothing(), story(40)).trials;
@@ -116,6 +120,58 @@ describe("the axes of the parallel coordinates", () => {
   });
 });
 
+describe("the arrow keys on an axis", () => {
+  const [lr, width] = dimensionsOf(TRIALS, EXPERIMENT) as [Dimension, Dimension];
+
+  it("narrow what is chosen from below and above, and with Shift widen it again until all is chosen", () => {
+    const { min, max } = lr.range!;
+    const raised = stepped(lr, undefined, true, false) as { from: number; to: number };
+    expect(positionOf(lr, raised.from)).toBeCloseTo(0.1);
+    expect(raised.to).toBe(max);
+    const both = stepped(lr, raised, false, false) as { from: number; to: number };
+    expect(positionOf(lr, both.to)).toBeCloseTo(0.9);
+    const back = stepped(lr, both, false, true) as { from: number; to: number };
+    expect(back.from).toBe(min);
+    expect(stepped(lr, back, true, true)).toBeNull();
+  });
+
+  it("always leave something chosen", () => {
+    let chosen = stepped(lr, undefined, true, false);
+    for (let i = 0; i < 30; i++) chosen = stepped(lr, chosen ?? undefined, true, false);
+    const { from, to } = chosen as { from: number; to: number };
+    expect(to).toBeGreaterThan(from);
+  });
+
+  it("go over categories one by one", () => {
+    expect(stepped(width, undefined, true, false)).toEqual({ of: ["32", "64"] });
+    expect(stepped(width, { of: ["32", "64"] }, false, false)).toEqual({ of: ["32"] });
+    expect(stepped(width, { of: ["32"] }, true, false)).toEqual({ of: ["32"] });
+    expect(stepped(width, { of: ["32"] }, true, true)).toEqual({ of: ["32", "64"] });
+  });
+});
+
+describe("the names of the axes", () => {
+  it.each([2, 3, 4, 5, 9, 14])("do not touch, of %i axes at any distance", (count) => {
+    const wide = 7.6; // pixels of a letter
+    for (let step = 96; step < 500; step += 17)
+      for (const lines of [1, 2]) {
+        const names = Array.from({ length: count }, (_, i) => `parameter_${i}_of_the_block`.repeat(1 + (i % 2)));
+        const shown = shownNames(names, lines, step);
+        const ends = shown.map((name, i) => {
+          const { textAnchor, x } = titlePlace(name, i, count);
+          const left = i * step + x - { start: 0, middle: 0.5, end: 1 }[textAnchor] * wide * name.length;
+          return [left, left + wide * name.length] as const;
+        });
+        for (let i = lines; i < count; i++) expect(ends[i]![0]).toBeGreaterThan(ends[i - lines]![1] + 2);
+        expect(ends[0]![0]).toBeGreaterThanOrEqual(-50);
+      }
+  });
+
+  it("are whole where there is room", () => {
+    expect(shownNames(["learning_rate (log)", "accuracy"], 1, 400)).toEqual(["learning_rate (log)", "accuracy"]);
+  });
+});
+
 describe("the Pareto front", () => {
   const objectives = [
     { metric: "accuracy", mode: "max" },
@@ -149,6 +205,15 @@ describe("the Pareto front", () => {
     })) as Trial[];
     expect(pointsOf(trials, [...objectives]).map((one) => one.number)).toEqual([1, 2]);
     expect([...frontOf(pointsOf(trials, [...objectives]), [...objectives])]).toEqual([1]);
+  });
+
+  it("has its numbers towards better values, where the stairs are not, and inside the chart", () => {
+    const room = { right: 400, bottom: 300 };
+    expect(numberPlace(200, 100, 14, ["max", "min"], room)).toEqual([208, 114]);
+    expect(numberPlace(200, 100, 14, ["max", "max"], room)).toEqual([208, 94]);
+    expect(numberPlace(200, 100, 14, ["min", "max"], room)).toEqual([178, 94]);
+    expect(numberPlace(200, 100, 14, ["min", "min"], room)).toEqual([178, 114]);
+    expect(numberPlace(395, 295, 14, ["max", "min"], room)).toEqual([373, 289]);
   });
 
   it("is drawn as stairs that no point of it lies beyond", () => {

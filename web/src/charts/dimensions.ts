@@ -21,6 +21,20 @@ export interface Dimension {
 /** A category that stands for "the trial does not have this parameter". */
 export const ABSENT = "not present";
 
+/** The width of a letter in an axis's name, in pixels. */
+export const LETTER = 7.6;
+
+export function axisName({ label, range }: Dimension): string {
+  return range?.log ? `${label} (log)` : label;
+}
+
+/** The name, with the middle left out if it is too long: names of one group often differ at both ends. */
+export function shortened(name: string, most: number): string {
+  if (name.length <= most) return name;
+  const tail = Math.floor((most - 1) / 2);
+  return `${name.slice(0, most - 1 - tail)}…${name.slice(name.length - tail)}`;
+}
+
 export function objectiveId(metric: string): string {
   return `objective:${metric}`;
 }
@@ -57,6 +71,8 @@ export function positionOf(dimension: Dimension, value: number | string): number
 export function valueAt({ range }: Dimension, position: number): number {
   if (!range) return NaN;
   const { min, max, log } = range;
+  if (position <= 0) return min; // exactly: a rounded end would leave out the trial that lies on it
+  if (position >= 1) return max;
   return log ? min * (max / min) ** position : min + position * (max - min);
 }
 
@@ -67,6 +83,29 @@ export function choose(dimension: Dimension, from: number, to: number): Chosen |
   const size = dimension.categories.length;
   const of = dimension.categories.filter((_, i) => (i + 0.8) / size > low && (i + 0.2) / size < high);
   return of.length > 0 ? { of } : null;
+}
+
+const STEP = 0.1;
+
+/**
+ * Return the selection after an arrow key: up raises its lower end, and down lowers its upper end. With Shift, each moves the other
+ * end, so that the selection grows again. Null stands for all.
+ */
+export function stepped(dimension: Dimension, chosen: Chosen | undefined, up: boolean, shift: boolean): Chosen | null {
+  const step = dimension.range ? STEP : 1 / dimension.categories.length;
+  let [low, high] = endsOf(dimension, chosen);
+  if (up !== shift) low = shift ? low - step : Math.min(low + step, high - step);
+  else high = shift ? high + step : Math.max(high - step, low + step);
+  return low < 1e-9 && high > 1 - 1e-9 ? null : choose(dimension, Math.max(0, low), Math.min(1, high));
+}
+
+function endsOf(dimension: Dimension, chosen: Chosen | undefined): [number, number] {
+  if (!chosen) return [0, 1];
+  const values = "of" in chosen ? chosen.of : [chosen.from, chosen.to];
+  const places = values.flatMap((value) => positionOf(dimension, value) ?? []);
+  if (places.length === 0) return [0, 1];
+  const half = dimension.range ? 0 : 0.5 / dimension.categories.length;
+  return [Math.min(...places) - half, Math.max(...places) + half];
 }
 
 export function matches(trial: Trial, dimensions: readonly Dimension[], brushes: Brushes): boolean {

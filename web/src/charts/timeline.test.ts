@@ -75,9 +75,11 @@ describe("a timeline", () => {
 describe("the waste of a search", () => {
   it("is named if starting and waiting took more than half of the time", () => {
     expect(wasteWords({ starting: 90, waiting: 24, running: 80, checkpointing: 6, paused: 900 })).toBe(
-      "57 % of the time of all trials was starting and waiting for resources",
+      "57 % of the time of all trials went into starting and waiting for resources",
     );
-    expect(wasteWords({ waiting: 60, running: 40 })).toBe("60 % of the time of all trials was waiting for resources");
+    expect(wasteWords({ waiting: 60, running: 40 })).toBe(
+      "60 % of the time of all trials went into waiting for resources",
+    );
     expect(wasteWords({ starting: 50, running: 50 })).toBeNull();
     expect(wasteWords({ starting: 4, running: 1 })).toBeNull();
   });

@@ -117,7 +117,7 @@ export function shares(totals: Timeline["totals"]): Waste[] {
 }
 
 /**
- * "57 % of the time of all trials was starting and waiting" if it was more than half, so that somebody looks at the timeline; else
+ * "57 % of the time of all trials went into starting and waiting" if it was more than half, so that somebody looks at the timeline; else
  * null. The time in which a trial was paused is nobody's waste.
  */
 export function wasteWords(totals: Timeline["totals"]): string | null {
@@ -126,7 +126,7 @@ export function wasteWords(totals: Timeline["totals"]): string | null {
   const all = start + wait + seconds(["running", "checkpointing"]);
   if (all < LEAST_S || start + wait <= all / 2) return null;
   const what = [start > 0 ? "starting" : "", wait > 0 ? "waiting for resources" : ""].filter(Boolean).join(" and ");
-  return `${Math.round((100 * (start + wait)) / all)} % of the time of all trials was ${what}`;
+  return `${Math.round((100 * (start + wait)) / all)} % of the time of all trials went into ${what}`;
 }
 
 export function timelineRows(lanes: readonly Lane[]): unknown[][] {

@@ -91,6 +91,15 @@ describe("ticks", () => {
       expect(ticks("linear", min, max, ROOMS[0]!).at).toEqual([]);
   });
 
+  it("give a small chart a scale: more than one label", () => {
+    expect(ticks("linear", 0.06, 0.94, { pixels: 100, horizontal: false }).labels).toEqual([
+      "0.2",
+      "0.4",
+      "0.6",
+      "0.8",
+    ]);
+  });
+
   it("stand at round numbers", () => {
     expect(ticks("linear", 0.08, 1.01, ROOMS[0]!).labels).toEqual([
       "0.1",

@@ -27,6 +27,8 @@ const LINE = 26;
 /** On an axis of fewer pixels than this, lines are closer: with a single label, the axis would have no scale. */
 const LOW = 80;
 const LOW_LINE = 14;
+const MIDDLE = 160;
+const MIDDLE_LINE = 20;
 const MAX_TICKS = 100;
 
 const [MINUTE, HOUR, DAY] = [60, 3600, 86_400];
@@ -66,7 +68,7 @@ export function timeTick(seconds: number): string {
 
 /** Pixels that a label takes along the axis, with the room to its neighbour. */
 export function labelSize(label: string, { horizontal, pixels }: Room): number {
-  return horizontal ? label.length * CHARACTER + GAP : pixels < LOW ? LOW_LINE : LINE;
+  return horizontal ? label.length * CHARACTER + GAP : pixels < LOW ? LOW_LINE : pixels < MIDDLE ? MIDDLE_LINE : LINE;
 }
 
 /** Ticks at the multiples of the smallest step whose labels do not touch. */

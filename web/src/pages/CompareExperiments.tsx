@@ -202,7 +202,7 @@ function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
         completed: one.counts.completed,
         stopped: one.counts.stopped,
         failed: one.counts.failed,
-        "running time": elapsed(one.started_at, one.ended_at, Date.now()),
+        "from start to end": elapsed(one.started_at, one.ended_at, Date.now()),
         "GPU hours": one.gpu_hours,
         "GPU hours saved": one.gpu_hours_saved,
         why: one.reason || null,
@@ -260,7 +260,7 @@ function bestColumn(row: ComparedRow, experiments: readonly Experiment[]): numbe
 
 function cellWords(row: ComparedRow, value: unknown): string {
   if (value === undefined || value === null) return row.group === "Best configuration" ? "not present" : "–";
-  if (row.name === "running time") return duration(value as number);
+  if (row.name === "from start to end") return duration(value as number);
   if (row.name.startsWith("GPU hours")) return (value as number).toFixed(2);
   if (row.group === "Results" && typeof value === "number") return written(value);
   return param(value);

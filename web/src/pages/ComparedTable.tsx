@@ -24,6 +24,11 @@ interface ComparedTableProps {
   address: Address;
 }
 
+/** Let the keyboard reach a cell whose text scrolls. A stop at every cell would put hundreds of stops in the way. */
+function reachable(cell: HTMLDivElement | null): void {
+  if (cell) cell.tabIndex = cell.scrollHeight > cell.clientHeight + 1 ? 0 : -1;
+}
+
 /** A column for each of what is compared, and a row for each property in which they differ. */
 export function ComparedTable({ columns, rows, best, words, address }: ComparedTableProps) {
   const theme = useComputedColorScheme("light");
@@ -80,7 +85,7 @@ export function ComparedTable({ columns, rows, best, words, address }: ComparedT
                     <th scope="row">{row.name}</th>
                     {row.values.map((value, i) => (
                       <td key={columns[i]!.id}>
-                        <div tabIndex={0}>
+                        <div ref={reachable}>
                           {i === best.get(row) ? (
                             <b title="the best of them">{words(row, value)}</b>
                           ) : (

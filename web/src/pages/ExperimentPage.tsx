@@ -239,6 +239,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         sort={sort}
         onSort={(next) => set({ sort: formatSort(next, best) })}
         chips={chips}
+        onShowAll={() => set({ state: null, brush: null })}
         picked={picked}
         onPick={pick}
         onCompare={compare}
@@ -482,7 +483,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         <Figure
           label="Time"
           value={duration(elapsed(experiment.started_at, experiment.ended_at, now))}
-          title={`started ${moment(experiment.started_at)}`}
+          title={`since the start at ${moment(experiment.started_at)}, with all pauses`}
         />
         {saved && (
           <Figure
@@ -497,11 +498,13 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         {forecast && <ForecastFigures forecast={forecast} label={leading(experiment)} />}
         <Figure label="Method" value={experiment.method} />
       </div>
-      <div className={classes.progress}>
-        <Progress experiment={experiment} words />
-      </div>
-      <div className={classes.actions}>
-        <Actions experiment={experiment} />
+      <div className={classes.status}>
+        <div className={classes.progress}>
+          <Progress experiment={experiment} words />
+        </div>
+        <div className={classes.actions}>
+          <Actions experiment={experiment} />
+        </div>
       </div>
       {forecast && (forecast.end ?? forecast.more) && (
         <p className={classes.notice}>

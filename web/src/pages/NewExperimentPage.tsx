@@ -17,7 +17,7 @@ import { MissingPage } from "../parts/common/Problem";
 import { CopyMenu } from "../parts/common/CopyMenu";
 import { useTitle } from "../parts/common/useTitle";
 import classes from "./NewExperimentPage.module.css";
-import { askedWords, bundleOf, costWords, roomWords, workersOf } from "./room";
+import { askedWords, bundleOf, costWords, reachWords, roomWords, workersOf } from "./room";
 import { SpaceFields } from "./SpaceFields";
 import { EXAMPLE, newSeed, numberOf, specOf, textOf, withField, withName, type Spec } from "./spec";
 
@@ -190,6 +190,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
                       check.data.max_t === null ? "no limit" : trained(String(check.data.max_t), check.data.time_attr),
                     ],
                     ["Cost at most", costWords(check.data, pace, cluster.data)],
+                    ...(check.data.reached ? [["Expected", reachWords(check.data)] as [string, string]] : []),
                     ["A trial asks for", askedWords(workersOf(check.data.scaling), bundleOf(check.data.scaling))],
                     ...(cluster.data
                       ? [["Room for it", roomWords(check.data.scaling, cluster.data)] as [string, string]]

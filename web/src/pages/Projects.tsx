@@ -13,7 +13,7 @@ import classes from "./SettingsPage.module.css";
 const AUTO = "from earlier ones of the project";
 const NONE = "from none";
 
-/** The projects, with what their experiments have used and may hold, and their settings. A click on one lists its experiments. */
+/** The projects with their settings, and the resources that their experiments have used and may hold. A click on one lists its experiments. */
 export function Projects({ mayChange }: { mayChange: boolean }) {
   const projects = useQuery({ queryKey: ["projects"], queryFn: ({ signal }) => api.projects(signal) });
   if (projects.isError && !projects.data)

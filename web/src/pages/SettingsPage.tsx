@@ -35,7 +35,7 @@ export default function SettingsPage() {
       {session.data && !session.data.required && (
         <p className={classes.words}>
           This service requires no token, because only this machine can reach it. To require tokens, start it with{" "}
-          <code>tuner serve --auth</code> or on another address.
+          <code style={{ whiteSpace: "nowrap" }}>tuner serve --auth</code> or on another address.
         </p>
       )}
       {refused && (

@@ -7,6 +7,7 @@ import type { TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
 import { rankedOf, ranks } from "../curves/colours";
 import { keys, useExperiment } from "../live/useExperiment";
+import { HeadingLevel } from "../parts/common/Heading";
 import { Panel } from "../parts/common/Panel";
 import { MissingPage } from "../parts/common/Problem";
 import { TrialDetails, TrialTitle } from "../parts/trial/TrialDetails";
@@ -61,23 +62,25 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
           margin: "4px 0 12px",
         }}
       >
-        <h1 style={{ margin: 0, fontSize: 20 }}>
-          <TrialTitle trial={trial} experiment={experiment} address={address} />
-        </h1>
+        <TrialTitle trial={trial} experiment={experiment} address={address}>
+          <h1 style={{ margin: 0, fontSize: 20 }}>Trial {trial.number}</h1>
+        </TrialTitle>
         <Anchor component={Link} to={`${to}?trial=${trial.number}`} size="sm">
           Show in the experiment
         </Anchor>
       </div>
       <Panel>
-        <TrialDetails
-          key={trial.id}
-          id={trial.id}
-          experiment={experiment}
-          rank={rank.get(trial.number)}
-          of={rankedOf(rank)}
-          onSelect={open}
-          address={address}
-        />
+        <HeadingLevel value={2}>
+          <TrialDetails
+            key={trial.id}
+            id={trial.id}
+            experiment={experiment}
+            rank={rank.get(trial.number)}
+            of={rankedOf(rank)}
+            onSelect={open}
+            address={address}
+          />
+        </HeadingLevel>
       </Panel>
     </div>
   );

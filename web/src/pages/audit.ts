@@ -1,6 +1,13 @@
 /** Entries of the audit trail in words. */
 
+import { EXPERIMENT_VERBS, TRIAL_VERBS } from "../api/verbs";
+
 const CHECKED = "checked a spec";
+
+const VERBS = [
+  ["experiments", EXPERIMENT_VERBS],
+  ["trials", TRIAL_VERBS],
+] as const;
 
 /** What a call that changes something did, by its method and address. What follows "of" is its subject. */
 const WORDS: readonly (readonly [string, RegExp, string])[] = [
@@ -8,19 +15,14 @@ const WORDS: readonly (readonly [string, RegExp, string])[] = [
   ["POST", /^experiments\/dry-run$/, CHECKED],
   ["PATCH", /^experiments\/([^/]+)$/, "edited"],
   ["DELETE", /^experiments\/([^/]+)$/, "deleted"],
-  ["POST", /^experiments\/([^/]+)\/pause$/, "paused"],
-  ["POST", /^experiments\/([^/]+)\/resume$/, "resumed"],
-  ["POST", /^experiments\/([^/]+)\/cancel$/, "cancelled"],
-  ["POST", /^experiments\/([^/]+)\/kill$/, "killed"],
-  ["POST", /^experiments\/([^/]+)\/continue$/, "continued"],
+  ...VERBS.flatMap(([where, verbs]) =>
+    Object.entries(verbs).map(([name, { past }]) => ["POST", RegExp(`^${where}/([^/]+)/${name}$`), past] as const),
+  ),
   ["POST", /^experiments\/([^/]+)\/archive$/, "archived"],
   ["POST", /^experiments\/([^/]+)\/unarchive$/, "brought back"],
   ["POST", /^experiments\/([^/]+)\/fork$/, "forked"],
   ["POST", /^experiments\/([^/]+)\/enqueue$/, "enqueued a configuration in"],
   ["POST", /^experiments\/([^/]+)\/replay$/, "replayed"],
-  ["POST", /^trials\/([^/]+)\/stop$/, "stopped"],
-  ["POST", /^trials\/([^/]+)\/kill$/, "killed"],
-  ["POST", /^trials\/([^/]+)\/retry$/, "retried"],
   ["POST", /^trials\/([^/]+)\/fork$/, "forked"],
   ["POST", /^trials\/([^/]+)\/profile$/, "profiled"],
   ["POST", /^checkpoints\/([^/]+)\/pin$/, "pinned"],

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Cluster, DryRun, Scaling } from "../api/types";
-import { askedWords, bundleOf, costWords, roomWords } from "./room";
+import { askedWords, bundleOf, costWords, reachWords, roomWords } from "./room";
 
 const scaling = (num_workers: number, resources_per_worker = {}, use_gpu = false) =>
   ({ num_workers, resources_per_worker, use_gpu }) as Scaling;
@@ -62,4 +62,23 @@ describe("what a search costs", () => {
     [{ max_t: null }, 10, two, "no limit"],
     [{ gpu_hours_at_most: 0, scheduler: { budget: 3.2 } }, null, two, "86 iterations"],
   ])("%o at %s s: %o", (more, seconds, cluster, words) => expect(costWords(asked(more), seconds, cluster)).toBe(words));
+});
+
+describe("what a scheduler will probably do", () => {
+  it.each([
+    [null, null, ""],
+    [[], 0, ""],
+    [[{ iteration: 27, trials: 1 }], 0, "1 trial reaches 27 iterations"],
+    [
+      [
+        { iteration: 1, trials: 27 },
+        { iteration: 4, trials: 8 },
+        { iteration: 27, trials: 1 },
+      ],
+      4,
+      "27 trials reach 1 iteration, 8 reach 4, 1 reaches 27; 4 GPU hours",
+    ],
+  ])("%o with %o GPU hours: %o", (reached, expected_gpu_hours, words) =>
+    expect(reachWords({ reached, expected_gpu_hours })).toBe(words),
+  );
 });

@@ -72,3 +72,19 @@ export function costWords(asked: Asked, seconds: number | null, cluster: Pick<Cl
     ...(soon ? [`, in about ${duration(total / most)} with ${most} trials at once`] : []),
   ].join("");
 }
+
+/**
+ * What the scheduler will probably do with the trials: "27 trials reach 1 iteration, 8 reach 4, 3 reach 27; 4 GPU hours". Empty if
+ * nobody knows.
+ */
+export function reachWords({ reached, expected_gpu_hours }: Pick<DryRun, "reached" | "expected_gpu_hours">): string {
+  if (reached === null || reached.length === 0) return "";
+  return [
+    ...reached.map(({ trials, iteration }, index) =>
+      index === 0
+        ? `${trials} ${trials === 1 ? "trial reaches" : "trials reach"} ${trained(String(iteration), "training_iteration")}`
+        : `, ${trials} ${trials === 1 ? "reaches" : "reach"} ${iteration}`,
+    ),
+    ...(expected_gpu_hours ? [`; ${number(expected_gpu_hours)} GPU hours`] : []),
+  ].join("");
+}

@@ -33,13 +33,21 @@ const EXPERIMENT = {
   objectives: [],
 };
 
-function Table({ trials, selected }: { trials: readonly Trial[]; selected: number[] }) {
+interface TableProps {
+  trials: readonly Trial[];
+  selected: number[];
+  /** Return true for the trials that pass the filters. */
+  passes?: (trial: Trial) => boolean;
+  onShowAll?: () => void;
+}
+
+function Table({ trials, selected, passes = () => true, onShowAll = () => {} }: TableProps) {
   const [state, setState] = useState<TrialState | null>(null);
   const [sort, setSort] = useState({ column: "best", descending: true });
   const [picked, setPicked] = useState<readonly number[]>([]);
   const [choice, setChoice] = useState<ColumnChoice>({ hidden: [], pinned: [] });
   const shown = state ? trials.filter((trial) => trial.state === state) : trials;
-  const rows = sortTrials(shown, columnsOf(trials, "accuracy", "training_iteration"), sort);
+  const rows = sortTrials(shown.filter(passes), columnsOf(trials, "accuracy", "training_iteration"), sort);
   return (
     <TrialTable
       experiment={{ ...EXPERIMENT, counts: countsOf(trials), trials: trials.length }}
@@ -56,6 +64,7 @@ function Table({ trials, selected }: { trials: readonly Trial[]; selected: numbe
       sort={sort}
       onSort={setSort}
       chips={[]}
+      onShowAll={onShowAll}
       picked={picked}
       onPick={setPicked}
       onCompare={() => {}}
@@ -177,12 +186,35 @@ describe("the trial table", () => {
   });
 });
 
+it("offers all trials if none passes the filters", () => {
+  const onShowAll = vi.fn();
+  show(<Table trials={VIEWS.trials} selected={[]} passes={() => false} onShowAll={onShowAll} />);
+  expect(screen.getByText("No trial passes these filters.")).toBeTruthy();
+  fireEvent.click(screen.getByRole("button", { name: "Show all trials" }));
+  expect(onShowAll).toHaveBeenCalledOnce();
+});
+
 describe("the decision log", () => {
   it("gives every decision its reason, newest first", () => {
     show(<DecisionLog decisions={VIEWS.decisions} onSelect={() => {}} height={400} />);
     const items = screen.getAllByRole("listitem").map((item) => item.textContent);
     expect(items[0]).toContain("all samples have ended");
     expect(items.some((text) => text.includes("stop") && text.includes("is below the cut"))).toBe(true);
+  });
+
+  it("is one stop of the tab key, and the arrow keys go through its buttons", () => {
+    show(<DecisionLog decisions={VIEWS.decisions} onSelect={() => {}} height={400} details />);
+    const list = screen.getByRole("region");
+    const buttons = [...list.querySelectorAll<HTMLElement>("li button")];
+    expect(new Set(buttons.map((button) => button.tabIndex))).toEqual(new Set([-1]));
+    list.focus();
+    const press = (key: string) => fireEvent.keyDown(document.activeElement!, { key });
+    for (const at of [0, 1, 2]) {
+      press("ArrowDown");
+      expect(document.activeElement).toBe(buttons[at]);
+    }
+    press("ArrowUp");
+    expect(document.activeElement).toBe(buttons[1]);
   });
 });
 
@@ -309,6 +341,7 @@ describe("the training that was saved", () => {
     expect(saved.full).toBe(27 * ended.length);
     expect(saved.done).toBe(ended.reduce((sum, trial) => sum + trial.iteration, 0));
     expect(savedShare({ done: 25, full: 100 })).toBe("75 %");
+    expect(savedTraining(VIEWS.trials, { ...asha, max_t: 9 })!.full).toBe(9 * ended.length);
   });
 
   it("is not told where it cannot be", () => {

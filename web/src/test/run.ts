@@ -101,7 +101,8 @@ export function story(trials: number, seed = 1): Changes[] {
     if (running.length < 2 && started < trials) {
       const number = started++;
       const rate = 0.1 + next();
-      const trial: Trial = {
+      // A column that this search does not need may be missing.
+      const trial = {
         id: `trl_${number}`,
         experiment_id: "exp_1",
         number,
@@ -125,7 +126,7 @@ export function story(trials: number, seed = 1): Changes[] {
         started_at: null,
         ended_at: null,
         actions: ["stop"],
-      };
+      } as unknown as Trial;
       const pending = decide("start", trial, trial.reason, "pending");
       const one: Running = { trial, rate, top: 0.4 + 0.6 * next(), segment: newSegment(trial, 1, "start"), pending };
       step({ trials: [trial], segments: [one.segment], decisions: [pending] });

@@ -124,7 +124,7 @@ def test_the_next_segment_runs_in_the_same_process_while_the_upload_goes_on(
     assert end.ready
     assert checkpoints.is_committed(info.uri)
     assert local_bench.checkpoints(first) == [], "the host asks, so the rank does not call it"
-    assert end_of(local_bench, first, info) == "its upload is not known any more", "nothing is kept of it"
+    assert end_of(local_bench, first, info) == "its upload is no longer known", "nothing is kept of it"
 
 
 def test_a_trial_with_credentials_of_its_own_waits_for_its_uploads(local_bench: LocalBench, slow: SlowStorage) -> None:

@@ -1,4 +1,4 @@
-"""A replay: what an experiment would have cost and found under another scheduler, compared with what happened."""
+"""A replay: the cost and the results that an experiment would have had under another scheduler, compared with the real ones."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ReplayTotals(Model):
 
 
 class Replay(Model):
-    """The outcome of a replay, compared with what happened in the experiment.
+    """The outcome of a replay, compared with the outcome of the experiment.
 
     Nothing is estimated: a trial whose record is too short for the replay is censored.
     """

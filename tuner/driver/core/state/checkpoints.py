@@ -240,7 +240,7 @@ class CheckpointLedger:
             self.tidy(self._trials[owner])
 
     def lose(self, names: Iterable[str]) -> None:
-        """Record that checkpoints are lost or incomplete: no trial starts from them any more, and their files are deleted."""
+        """Record that checkpoints are lost or incomplete: no trial will start from them, and their files are deleted."""
         for name in names:
             if (owner := self._owner.get(name)) is not None:
                 trial = self._trials[owner]

@@ -11,6 +11,7 @@ from tuner.domain.segments import SegmentRef
 from tuner.domain.states import ExperimentState, TrialState, change_experiment
 from tuner.domain.trial import Trial
 from tuner.driver.core.actions import Interrupt
+from tuner.driver.core.state import limits
 from tuner.driver.core.state.wishes import Wish
 from tuner.space.revisions import Revisions
 
@@ -104,6 +105,7 @@ def _continue(state: State) -> None:
         state.state = change_experiment(state.state, _X.RUNNING)
     state.finishing, state.failing, state.fatal, state.error = None, False, None, None
     state.exhausted, state.capped = False, False
+    state.counted = limits.counts(state)
 
 
 def amend(state: State, changes: Mapping[str, Any]) -> None:
@@ -120,16 +122,16 @@ def amend(state: State, changes: Mapping[str, Any]) -> None:
 
 def _tell_scheduler(state: State) -> None:
     """Pass the limits and the number of trials on to the scheduler."""
-    limits = state.spec.limits
+    given = state.spec.limits
     samples = state.spec.num_samples if state.scheduler.PROPOSES else state.searcher.total()
     context = replace(
         state.scheduler.context,
         space=state.searcher.context.space,
         revisions=state.searcher.context.revisions,
         num_samples=None if samples is None else samples + state.asked,
-        slots=limits.max_concurrent_trials,
-        time_budget_s=limits.time_budget_s,
-        budget=limits.budget,
+        slots=given.max_concurrent_trials,
+        time_budget_s=given.time_budget_s,
+        budget=given.budget,
     )
     state.scheduler.amend(context)
 

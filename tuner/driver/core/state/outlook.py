@@ -52,6 +52,6 @@ class Outlook:
         chance = f"the chance of any improvement is {100 * gain.chance:.0f} %"
         again = f"after {trained}: the same amount of training again"
         if gain.mean >= rest:  # the past gains do not say how much of the rest will be gained
-            return f"{again} would improve {self._objective.metric} by an amount that cannot be said yet; {chance}"
+            return f"{again} would improve {self._objective.metric} by an amount that is not known yet; {chance}"
         more = f"{again} is expected to improve {self._objective.metric} by {gain.mean:.3g}"
         return f"{more}, with a probability of 90 % by at most {gain.high:.3g}; {chance}"

@@ -23,10 +23,12 @@ class Progress:
         self._metrics = {objective.metric for objective in spec.objectives}
         self._by_iteration = spec.time_attr == "training_iteration"
         self._by_metric = spec.time_attr not in ("training_iteration", "time_total_s")
+        self.reports = 0  # of all trials
 
     def report(self, trial: Trial, segment: Segment, event: Reported) -> float | None:
         """Apply a report to its trial. Return its score (higher is better), or None if it has no finite objective."""
         before = trial.running_s
+        self.reports += 1
         self._count(trial, segment, event)
         segment.scored = self._metrics <= event.metrics.keys()
         trial.last = {**trial.last, **event.metrics}

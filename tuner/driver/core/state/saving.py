@@ -83,7 +83,7 @@ class SaveInterval:
             self._work_out(now)
 
     def in_words(self) -> str:
-        """Return the interval and what it follows from, for the log."""
+        """Return, for the log, the interval and the figures from which it was computed."""
         assert self._interval_s is not None
         assert self._cost_s is not None
         seen = f"{self._failures} failure{'' if self._failures == 1 else 's'} in {_hours(self._trained_s)} of training"

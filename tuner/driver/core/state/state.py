@@ -72,6 +72,7 @@ class State:
         self.revisions = Revisions([searcher.context.space])  # all search spaces so far
         self.usage = Usage(spec.scaling)
         self.saving = SaveInterval(spec.checkpoint, self.usage)
+        self.counted: dict[str, float] = {}  # what each limit of `limits` had counted when a user last continued
         self.capped = False  # the GPU hours are used up, so every segment is ended as soon as possible
         self.begun = False  # whether a trial has ever started
         self.error: str | None = None

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 
 LONG_S = 0.02
-"""Seconds that a full collection may take. After a longer one, later ones leave out the objects that it has left."""
+"""Seconds that a full collection may take. If one takes longer, later collections leave out the objects that existed then."""
 
 
 class ShortCollections:
     """Excludes objects from later collections if a collection has taken long. They are still freed once nothing refers to them.
 
     Only garbage in cycles that was in use at the time of such a collection is never freed. Such collections are rare: each needs
-    as many new objects as take `LONG_S` to look at.
+    so many new objects that it takes `LONG_S` to look at them.
     """
 
     def __init__(self) -> None:

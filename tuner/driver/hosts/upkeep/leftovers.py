@@ -58,7 +58,7 @@ def ended_uploads(driven: Driven) -> list[CheckpointInfo]:
 
 
 async def sweep_objects(store: Store, storage: str, database_url: str) -> None:
-    """Delete the objects stored by `tuner.with_parameters` that no experiment needs any more."""
+    """Delete the objects stored by `tuner.with_parameters` that no experiment needs now."""
     try:
         await asyncio.to_thread(objects.sweep, storage, database_url, store.code.unfinished)
     except Exception:  # the objects are deleted the next time

@@ -109,7 +109,7 @@ async def _until_cut(node: str, host: str, port: int) -> str:
 
 
 def selector(nodes: Iterable[str], bundles: int) -> list[dict[str, str]] | None:
-    """Return a label selector for each bundle of a placement group, by which Ray avoids these nodes; None if there are none."""
+    """Return label selectors, one for each bundle of a placement group, that keep Ray off these nodes; None without nodes."""
     ids = ",".join(sorted(nodes))
     return [{"ray.io/node-id": f"!in({ids})"}] * bundles if ids else None
 

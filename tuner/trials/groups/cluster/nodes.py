@@ -68,7 +68,7 @@ def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) ->
 def _alive(pid: int) -> bool:
     """Return whether a process is running.
 
-    A zombie whose threads have all ended counts as ended, because it holds no memory and no devices any more.
+    A zombie whose threads have all ended counts as ended, because it no longer holds memory or devices.
     """
     try:
         with open(f"/proc/{pid}/stat") as file:

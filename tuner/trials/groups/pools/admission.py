@@ -43,7 +43,7 @@ class Standing:
 
 
 Quotas = Mapping[str, Mapping[str, float]]
-"""The amount of each resource that the experiments of a project may hold together, by project. "*" is every other project."""
+"""The amount of each resource that a project's experiments may hold together, by project. "*" stands for all other projects."""
 
 
 def ordinary(experiment: str) -> Standing:

@@ -102,7 +102,7 @@ class Room:
         return other
 
     def is_of(self, nodes: Mapping[str, Resources], elsewhere: Resources) -> bool:
-        """Return whether these are the nodes' total resources and the resources that other programs use."""
+        """Return whether this room was computed from these total resources of the nodes and these that other programs use."""
         return self.total == nodes and self.elsewhere == elsewhere
 
     def sums(self) -> dict[str, float]:
@@ -367,7 +367,7 @@ class Shares:
             account.held[name] = account.held.get(name, 0.0) + amount
 
     def release(self, token: Hashable, now: float) -> None:
-        """Record that the group with this token holds no resources any more. Ignore an unknown token."""
+        """Record that the group with this token no longer holds resources. Ignore an unknown token."""
         holding = self.holdings.pop(token, None)
         if holding is None:
             return
@@ -421,7 +421,7 @@ class Shares:
         return left >= self.share_of(claim.gang) / claim.weight - _TINY
 
     def forget(self, experiment: str) -> None:
-        """Forget the past usage of an experiment that holds no groups any more."""
+        """Forget the past usage of an experiment that no longer holds groups."""
         if experiment in self._accounts and not self._accounts[experiment].groups:
             del self._accounts[experiment]
 

@@ -44,7 +44,7 @@ class Uploads:
         """Wait until an upload has ended, and return how. Each end can be asked for once."""
         ends = self._ends.get(segment_id, {})
         if checkpoint not in ends:
-            return "its upload is not known any more"
+            return "its upload is no longer known"
         found = await asyncio.shield(ends[checkpoint])
         self._forget(segment_id, checkpoint)  # not if this call is cancelled, so that `abandon` still finds the upload
         return found

@@ -404,7 +404,7 @@ def _allocated(snapshot: tracemalloc.Snapshot, before: tracemalloc.Snapshot | No
 
 
 def _line(at: tracemalloc.Frame) -> Frame:
-    """Return a frame that is called like its line of code, because tracemalloc does not know its function."""
+    """Return a frame whose name is its line of code, because tracemalloc does not know the function."""
     code = linecache.getline(at.filename, at.lineno).strip()
     return Frame(code[:100] or f"{os.path.basename(at.filename)}:{at.lineno}", at.filename, at.lineno)
 

@@ -44,7 +44,7 @@ class Uploads:
         return segment_id in self._begun
 
     def saver(self, segment_id: str) -> Saver | None:
-        """Return the saver of a segment, or None if it is not known any more."""
+        """Return the saver of a segment, or None if it is no longer known."""
         with self._lock:
             return self._savers.get(segment_id)
 

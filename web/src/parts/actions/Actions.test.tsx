@@ -56,7 +56,9 @@ describe("the actions of an experiment", () => {
     const running = { ...EXPERIMENT, state: "running", actions: ["pause", "cancel", "kill", "edit"] } as Experiment;
     show(<Actions experiment={running} />);
     expect(menu()).toEqual(["Add trials", "Try a configuration", "Edit", "Fork", "Clone", "Kill"]);
-    expect(screen.getByText("End its processes now, without a last report or checkpoint")).toBeTruthy();
+    expect(
+      screen.getByText("End the experiment at once, without waiting for reports or last checkpoints"),
+    ).toBeTruthy();
     fireEvent.click(screen.getByRole("button", { name: "Cancel" }));
     expect(await screen.findByText(/end at their next report/)).toBeTruthy();
   });
@@ -163,7 +165,7 @@ describe("the actions of a trial", () => {
     fireEvent.click(screen.getByRole("button", { name: "Kill" }));
     expect(await screen.findByText(/without a last report or checkpoint/)).toBeTruthy();
     expect(kill).not.toHaveBeenCalled();
-    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Kill the trial" }))));
+    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Kill this trial" }))));
     expect(kill).toHaveBeenCalledWith("trl_1", "kill");
   });
 

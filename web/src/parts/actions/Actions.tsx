@@ -7,7 +7,7 @@ import type { Experiment } from "../../api/types";
 import { keys } from "../../live/useExperiment";
 import classes from "./actions.module.css";
 import { Confirm } from "./Confirm";
-import { sure, WORDS } from "./words";
+import { ACTIONS, WORDS } from "./words";
 
 const ContinueDialog = lazy(() => import("./ContinueDialog"));
 const DeleteDialog = lazy(() => import("./DeleteDialog"));
@@ -17,9 +17,11 @@ const ForkDialog = lazy(() => import("./ForkDialog"));
 
 type Form = "continue" | "edit" | "enqueue" | "fork" | "delete";
 
-/** The verbs that have a button of their own; the others are in the menu, each with what it does. */
-const BUTTONS: readonly Action[] = ["pause", "resume", "cancel"];
-const MENU: readonly Action[] = ["kill", "archive", "unarchive"];
+const about = (action: Action) => WORDS[action].about;
+
+/** The actions that have a button of their own; the others are in the menu, each with what it does. */
+const BUTTONS = ACTIONS.filter((action) => !about(action));
+const MENU = ACTIONS.filter(about);
 
 /** Everything that can be done with an experiment, each after a question or in a form. */
 export function Actions({ experiment }: { experiment: Experiment }) {
@@ -104,7 +106,7 @@ export function Actions({ experiment }: { experiment: Experiment }) {
             <Item
               key={action}
               name={WORDS[action].verb}
-              about={ABOUT[action]!}
+              about={about(action)!}
               final={WORDS[action].final}
               onClick={() => setAsked(action)}
             />
@@ -125,7 +127,7 @@ export function Actions({ experiment }: { experiment: Experiment }) {
         </span>
       )}
       <Confirm
-        asked={asked && { ...WORDS[asked], sure: sure(WORDS[asked]), subject: experiment.name }}
+        asked={asked && { ...WORDS[asked], subject: experiment.name }}
         pending={act.isPending}
         error={act.error}
         onConfirm={() => asked && act.mutate(asked)}
@@ -141,12 +143,6 @@ export function Actions({ experiment }: { experiment: Experiment }) {
     </Group>
   );
 }
-
-const ABOUT: Partial<Record<Action, string>> = {
-  kill: "End its processes now, without a last report or checkpoint",
-  archive: "Hide it from the list; no data are deleted",
-  unarchive: "Show it in the list again",
-};
 
 interface ItemProps {
   name: string;
@@ -164,7 +160,7 @@ function Item({ name, about, final, onClick }: ItemProps) {
   );
 }
 
-const BULK: readonly Action[] = ["pause", "resume", "cancel", "archive", "unarchive"];
+const BULK: readonly Action[] = [...BUTTONS, "archive", "unarchive"];
 
 /** Change several experiments at once, each that its state allows, after a question. What fails is said in words. */
 export function BulkActions({ experiments }: { experiments: readonly Pick<Experiment, "id" | "name" | "actions">[] }) {
@@ -206,7 +202,7 @@ export function BulkActions({ experiments }: { experiments: readonly Pick<Experi
           asked && {
             ...WORDS[asked],
             question: bulkQuestion,
-            sure: sure({ ...WORDS[asked], question: bulkQuestion }),
+            sure: WORDS[asked].final ? bulkQuestion.replace("?", "") : WORDS[asked].verb,
             subject: able(asked)
               .map((one) => one.name)
               .join(", "),

@@ -67,7 +67,7 @@ export default function ForkDialog({ experiment, onClose }: { experiment: Experi
         />
         <NumberInput
           label="Longest trial"
-          description={`max_t, in ${experiment.time_attr === "training_iteration" ? "iterations" : experiment.time_attr}`}
+          description={longestWords(experiment)}
           min={1}
           allowDecimal={false}
           value={longest}
@@ -83,4 +83,11 @@ export default function ForkDialog({ experiment, onClose }: { experiment: Experi
       />
     </FormDialog>
   );
+}
+
+/** "max_t, in iterations; the scheduler ends trials at 27": the smaller one of both limits holds. */
+function longestWords({ time_attr, scheduler }: Experiment): string {
+  const own = scheduler["max_t"];
+  const unit = time_attr === "training_iteration" ? "iterations" : time_attr;
+  return `max_t, in ${unit}${typeof own === "number" ? `; the scheduler ends trials at ${own}` : ""}`;
 }

@@ -5,43 +5,9 @@ import { api, type TrialAction } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
 import { keys } from "../../live/keys";
 import { Confirm } from "./Confirm";
-import type { Words } from "./words";
+import { TRIAL_ACTIONS, TRIAL_WORDS } from "./words";
 
 const ForkTrialDialog = lazy(() => import("./ForkTrialDialog"));
-
-const WORDS: Record<TrialAction, Words & { short: string; asked: string }> = {
-  stop: {
-    question: "Stop this trial?",
-    verb: "Stop the trial",
-    short: "Stop",
-    asked: "Stopping…",
-    keep: "Keep it running",
-    final: true,
-    effect: "It ends at its next report and keeps its results and checkpoints; the experiment continues without it.",
-  },
-  kill: {
-    question: "Kill this trial at once?",
-    verb: "Kill the trial",
-    short: "Kill",
-    asked: "Killing…",
-    keep: "Keep it running",
-    final: true,
-    effect:
-      "Its processes end now, without a last report or checkpoint: use it if stopping takes too long. It keeps its results and checkpoints so far; the experiment continues without it.",
-  },
-  retry: {
-    question: "Retry this trial?",
-    verb: "Retry the trial",
-    short: "Retry",
-    asked: "Retry requested",
-    keep: "Leave it",
-    final: false,
-    effect:
-      "A new trial with its parameters starts from its newest checkpoint, or from the beginning if it has none. An experiment that has ended runs again for it.",
-  },
-};
-
-const ORDER: readonly TrialAction[] = ["stop", "kill", "retry"];
 
 interface TrialActionsProps {
   trial: Pick<Trial, "id" | "number" | "state" | "checkpoint" | "params" | "actions">;
@@ -60,7 +26,7 @@ export function TrialActions({ trial, experiment }: TrialActionsProps) {
       void client.invalidateQueries({ queryKey: keys.trial(trial.id) });
     },
   });
-  const allowed = ORDER.filter((action) => trial.actions.includes(action));
+  const allowed = TRIAL_ACTIONS.filter((action) => trial.actions.includes(action));
   const done = act.isSuccess ? act.variables : null;
   return (
     <>
@@ -72,7 +38,7 @@ export function TrialActions({ trial, experiment }: TrialActionsProps) {
           disabled={done === action}
           onClick={() => setAsked(action)}
         >
-          {done === action ? WORDS[action].asked : WORDS[action].short}
+          {done === action ? `${TRIAL_WORDS[action].verb} requested` : TRIAL_WORDS[action].verb}
         </Button>
       ))}
       {trial.actions.includes("fork") && (
@@ -81,7 +47,7 @@ export function TrialActions({ trial, experiment }: TrialActionsProps) {
         </Button>
       )}
       <Confirm
-        asked={asked && { ...WORDS[asked], subject: `Trial ${trial.number}` }}
+        asked={asked && { ...TRIAL_WORDS[asked], subject: `Trial ${trial.number}` }}
         pending={act.isPending}
         error={act.error}
         onConfirm={() => asked && act.mutate(asked)}

@@ -1,65 +1,67 @@
-/** The effect of each verb, in words. The service says which of them an experiment's state allows. */
+/** The questions of the page before it sends a verb. The service declares the verbs, and says which of them a state allows. */
 
-import type { Action } from "../../api/client";
+import type { Action, TrialAction } from "../../api/client";
+import { EXPERIMENT_VERBS, TRIAL_VERBS } from "../../api/verbs";
 
 export interface Words {
+  /** The label of the button. */
   verb: string;
   question: string;
+  /** The label of the button that confirms: "Cancel" alone could also mean to close the dialog. */
+  sure: string;
   effect: string;
   keep: string;
   /** It cannot be undone. */
   final: boolean;
+  /** A short description; a button with one stands in the menu of an experiment. */
+  about?: string;
 }
 
-/** The words of the button that confirms: "Cancel" alone could also mean to close the dialog. */
-export function sure({ verb, question, final }: Pick<Words, "verb" | "question" | "final">): string {
-  return final ? question.replace(/( at once)?[?]$/, "") : verb;
+interface Button {
+  effect: string;
+  keep: string;
+  final: boolean;
+  in_menu: boolean;
+}
+
+type Verbs = Readonly<Record<string, { summary: string; button: Button | null }>>;
+
+function wordsOf(verbs: Verbs, noun: string): Record<string, Words> {
+  const found = Object.entries(verbs).flatMap(([name, { summary, button }]) => {
+    if (!button) return [];
+    const { in_menu, ...rest } = button;
+    const verb = name.charAt(0).toUpperCase() + name.slice(1);
+    const sure = button.final ? `${verb} this ${noun}` : verb;
+    const about = in_menu ? { about: summary.replace(/[.]$/, "") } : {};
+    return [[name, { verb, question: `${verb} this ${noun}?`, sure, ...rest, ...about }]];
+  });
+  return Object.fromEntries(found) as Record<string, Words>;
 }
 
 export const WORDS: Record<Action, Words> = {
-  pause: {
-    verb: "Pause",
-    question: "Pause this experiment?",
-    keep: "Keep it running",
-    effect:
-      "Every running trial stops at its next report, keeps its newest checkpoint and releases its resources. You can resume it at any time.",
-    final: false,
-  },
-  resume: {
-    verb: "Resume",
-    question: "Resume this experiment?",
-    keep: "Leave it paused",
-    effect: "Its trials continue from their newest checkpoints as resources become free.",
-    final: false,
-  },
-  cancel: {
-    verb: "Cancel",
-    question: "Cancel this experiment?",
-    keep: "Keep it",
-    effect:
-      "Running trials end at their next report, where they can still save a checkpoint, and no new ones start. Results and checkpoints so far are kept.",
-    final: true,
-  },
-  kill: {
-    verb: "Kill",
-    question: "Kill this experiment at once?",
-    keep: "Keep it",
-    effect:
-      "Its processes end now, without a last report or checkpoint: use it if cancelling takes too long. Results and checkpoints so far are kept.",
-    final: true,
-  },
+  ...(wordsOf(EXPERIMENT_VERBS, "experiment") as Record<Exclude<Action, "archive" | "unarchive">, Words>),
   archive: {
     verb: "Archive",
     question: "Archive this experiment?",
+    sure: "Archive",
     keep: "Leave it in the list",
     effect: "It disappears from the list of experiments. No data are deleted, and you can bring it back.",
     final: false,
+    about: "Hide it from the list; no data are deleted",
   },
   unarchive: {
     verb: "Bring back",
     question: "Show this experiment in the list again?",
+    sure: "Bring back",
     keep: "Leave it archived",
     effect: "It appears in the list of experiments again.",
     final: false,
+    about: "Show it in the list again",
   },
 };
+
+export const ACTIONS = Object.keys(WORDS) as Action[];
+
+export const TRIAL_WORDS: Record<TrialAction, Words> = wordsOf(TRIAL_VERBS, "trial");
+
+export const TRIAL_ACTIONS = Object.keys(TRIAL_WORDS) as TrialAction[];

@@ -1,4 +1,5 @@
 import type { Experiment, Trial } from "../../api/types";
+import { longestOf } from "../../format";
 
 export interface Saved {
   /** Iterations that were trained. */
@@ -12,9 +13,9 @@ export function savedOfMany(
   trained: number | null,
   experiment: Pick<Experiment, "max_t" | "scheduler" | "resolved" | "time_attr" | "counts">,
 ): Saved | null {
-  const longest = (experiment.resolved?.scheduler ?? experiment.scheduler)["max_t"] ?? experiment.max_t;
+  const longest = longestOf(experiment);
   const { completed, stopped } = experiment.counts;
-  if (typeof longest !== "number" || !trained || stopped === 0) return null;
+  if (longest === null || !trained || stopped === 0) return null;
   const full = longest * (completed + stopped);
   return trained < full ? { done: trained, full } : null;
 }
@@ -27,8 +28,8 @@ export function savedTraining(
   trials: readonly Trial[],
   experiment: Pick<Experiment, "max_t" | "scheduler" | "resolved" | "time_attr">,
 ): Saved | null {
-  const longest = (experiment.resolved?.scheduler ?? experiment.scheduler)["max_t"] ?? experiment.max_t;
-  if (typeof longest !== "number" || experiment.time_attr !== "training_iteration") return null;
+  const longest = longestOf(experiment);
+  if (longest === null || experiment.time_attr !== "training_iteration") return null;
   const ended = trials.filter((trial) => trial.state === "completed" || trial.state === "stopped");
   if (!ended.some((trial) => trial.state === "stopped" && trial.iteration < longest)) return null;
   const done = ended.reduce((sum, trial) => sum + Math.min(trial.iteration, longest), 0);

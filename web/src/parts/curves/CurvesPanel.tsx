@@ -182,7 +182,11 @@ export function CurvesPanel({
       {query.isError && !query.data && (
         <ProblemBox error={query.error} what="curves" retry={() => void query.refetch()} />
       )}
-      {curves && reported ? (
+      {curves && reported && drawn?.size === 0 ? (
+        <div className={classes.empty} style={{ height }}>
+          No trial passes the filters, so there is no curve. The table below offers all trials.
+        </div>
+      ) : curves && reported ? (
         <CurvesChart
           curves={curves}
           only={drawn}

@@ -1,4 +1,4 @@
-import { SegmentedControl, Select } from "@mantine/core";
+import { SegmentedControl, Select, VisuallyHidden } from "@mantine/core";
 
 const LINEAR_OR_LOG = ["linear", "log"];
 
@@ -15,15 +15,18 @@ interface MetricSelectProps {
 export function MetricSelect({ metrics, value, width, alone = value, onChange }: MetricSelectProps) {
   if (metrics.length < 2) return alone;
   return (
-    <Select
-      size="xs"
-      w={width}
-      aria-label="Metric"
-      allowDeselect={false}
-      data={metrics}
-      value={value}
-      onChange={onChange}
-    />
+    <>
+      <VisuallyHidden>Curves of {value}</VisuallyHidden>
+      <Select
+        size="xs"
+        w={width}
+        aria-label="Metric"
+        allowDeselect={false}
+        data={metrics}
+        value={value}
+        onChange={onChange}
+      />
+    </>
   );
 }
 

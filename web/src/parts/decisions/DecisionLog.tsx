@@ -1,6 +1,6 @@
 import { Anchor, Button } from "@mantine/core";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { memo, useRef, useState, type CSSProperties } from "react";
+import { memo, useRef, useState, type CSSProperties, type KeyboardEvent } from "react";
 import type { Decision } from "../../api/types";
 import { clock, config, moment, param } from "../../format";
 import classes from "./DecisionLog.module.css";
@@ -68,6 +68,7 @@ export const DecisionLog = memo(function DecisionLog({
       tabIndex={0}
       role="region"
       aria-label="Decisions, newest first"
+      onKeyDown={step}
     >
       {/* The rows follow each other as they are: one that was measured before it had its final height leaves no hole. */}
       <ol style={{ paddingTop: before, paddingBottom: after }}>
@@ -84,7 +85,13 @@ export const DecisionLog = memo(function DecisionLog({
               </span>
               <span className={classes.trial}>
                 {decision.trial_number !== null && (
-                  <Anchor component="button" type="button" size="xs" onClick={() => onSelect(decision.trial_number!)}>
+                  <Anchor
+                    component="button"
+                    type="button"
+                    size="xs"
+                    tabIndex={-1}
+                    onClick={() => onSelect(decision.trial_number!)}
+                  >
                     trial {decision.trial_number}
                   </Anchor>
                 )}
@@ -97,6 +104,7 @@ export const DecisionLog = memo(function DecisionLog({
                   <button
                     type="button"
                     className={classes.more}
+                    tabIndex={-1}
                     aria-expanded={open.has(decision.seq)}
                     onClick={() => toggle(decision.seq)}
                   >
@@ -126,6 +134,17 @@ export const DecisionLog = memo(function DecisionLog({
     </div>
   );
 });
+
+/** Move the focus through the buttons of a list, which is a single stop of the tab key: hundreds of rows would be hundreds of stops. */
+function step(event: KeyboardEvent<HTMLElement>): void {
+  const by = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+  if (by === undefined) return;
+  const buttons = [...event.currentTarget.querySelectorAll<HTMLElement>("li button")];
+  const next = buttons[buttons.indexOf(document.activeElement as HTMLElement) + by];
+  if (!next) return;
+  event.preventDefault();
+  next.focus();
+}
 
 /** The numbers behind a decision, without those that its line already shows. */
 export function factsOf(decision: Decision): [string, string][] {

@@ -1,4 +1,5 @@
-import { CopyButton, Button, Tabs } from "@mantine/core";
+import { Anchor, CopyButton, Button, Tabs } from "@mantine/core";
+import { Link } from "react-router";
 import { ROOT } from "../../api/root";
 import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
@@ -32,7 +33,11 @@ export function FirstExperiment() {
     <div style={{ maxWidth: 820, margin: "32px auto" }}>
       <h1 style={{ fontSize: 20, margin: "0 0 4px" }}>No experiments yet</h1>
       <p style={{ margin: "0 0 16px" }} className={classes.dimmed}>
-        Start one in any of these ways; it shows up here by itself.
+        Start one in any of these ways, or{" "}
+        <Anchor component={Link} to="/new" size="sm">
+          fill in a form
+        </Anchor>
+        . It shows up here by itself.
       </p>
       <Panel>
         <Tabs defaultValue="python">

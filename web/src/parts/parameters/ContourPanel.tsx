@@ -57,7 +57,7 @@ export function ContourPanel(props: ContourPanelProps) {
   const choose = (key: string, label: string, value: string) => (
     <Select
       size="xs"
-      w={150}
+      w={210}
       aria-label={label}
       allowDeselect={false}
       data={parameters.map((one) => ({ value: one.id, label: one.label }))}

@@ -51,6 +51,8 @@ interface TrialTableProps {
   onSort: (sort: Sort) => void;
   /** Other filters in words, each with a way to take it back. */
   chips: readonly { label: string; clear: () => void }[];
+  /** Takes all filters away. */
+  onShowAll: () => void;
   selected: number | null;
   onSelect: (number: number) => void;
   onPoint: (number: number | null) => void;
@@ -74,7 +76,8 @@ const PINNED_WIDTH = 140;
 
 export function TrialTable(props: TrialTableProps) {
   const { experiment, trials, rows, total, onMore, loading = false, sortedByService = false, rank, theme } = props;
-  const { state, onState, sort, onSort, chips, selected, onSelect, onPoint, picked, onPick, onCompare } = props;
+  const { state, onState, onShowAll, sort, onSort, chips, selected, onSelect, onPoint, picked, onPick, onCompare } =
+    props;
   const { choice, onChoice, call } = props;
   const scroll = useRef<HTMLDivElement>(null);
   const phone = useMediaQuery("(max-width: 640px)") ?? false;
@@ -320,9 +323,17 @@ export function TrialTable(props: TrialTableProps) {
               ? "Reading the trials…"
               : experiment.trials
                 ? state && chips.length === 0
-                  ? `No trial is ${state}.`
+                  ? `No trial is in the state “${state}”.`
                   : "No trial passes these filters."
                 : "No trial has been started yet."}
+            {!loading && experiment.trials > 0 && (
+              <>
+                {" "}
+                <Anchor component="button" type="button" size="sm" onClick={onShowAll}>
+                  Show all trials
+                </Anchor>
+              </>
+            )}
           </p>
         )}
       </div>

@@ -2,6 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { api } from "../../api/client";
 import type { DataSet, Experiment, TrialWithSegments } from "../../api/types";
 import { duration } from "../../format";
+import { Heading } from "../common/Heading";
 import classes from "./TrialDetails.module.css";
 
 const REFRESH_MS = 5000; // Ray Data updates the states as often
@@ -33,7 +34,7 @@ export function DataSets({ trial, source }: { trial: TrialWithSegments; source: 
 function One({ set }: { set: DataSet }) {
   return (
     <section className={classes.dataSet} aria-label={`Data set ${set.name}`}>
-      <h3>Data set {set.name}</h3>
+      <Heading>Data set {set.name}</Heading>
       <p>{throughput(set)}</p>
       {set.operators.length > 0 && (
         <table className={classes.operators}>

@@ -4,6 +4,7 @@ import { api } from "../../api/client";
 import type { Lineage as Found, LineageSegment, TrialWithSegments } from "../../api/types";
 import { download } from "../../charts/save";
 import { config, param, paramName } from "../../format";
+import { Heading } from "../common/Heading";
 import { Facts } from "../common/Panel";
 import { ProblemBox } from "../common/Problem";
 import classes from "./TrialDetails.module.css";
@@ -26,11 +27,11 @@ export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number
   others.delete(found.trial_number);
   return (
     <div className={classes.overview}>
-      <h3>
+      <Heading>
         {others.size === 0
           ? "No other trials"
           : `Through ${others.size === 1 ? "one other trial" : `${others.size} other trials`}`}
-      </h3>
+      </Heading>
       <ol className={classes.segments} aria-label="Lineage, oldest first">
         {found.items.map((item, i) => (
           <li key={item.id} data-cause={item.cause}>
@@ -50,7 +51,7 @@ export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number
       </ol>
       {found.schedule.length > 1 && (
         <>
-          <h3>Schedule to reproduce these weights</h3>
+          <Heading>Schedule to reproduce these weights</Heading>
           <Facts
             items={found.schedule.map((entry) => [
               entry.iteration === 0 ? "from the start" : `after iteration ${entry.iteration}`,

@@ -82,7 +82,7 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
       {query.isLoading && <Skeleton height={120} />}
       {none && (
         <p className={classes.none}>
-          {search ? "No line contains this text" : "Nothing has been printed"}
+          {search ? "No line contains this text" : "The ranks have printed nothing here"}
           {rank && ` by rank ${rank}`}.
         </p>
       )}

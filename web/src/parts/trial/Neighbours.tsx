@@ -52,7 +52,14 @@ export function Neighbours({ trial, experiment, onSelect }: NeighboursProps) {
             {items.map((one) => (
               <tr key={one.trial_id}>
                 <td>
-                  <Anchor component="button" type="button" size="sm" onClick={() => onSelect(one.trial_number)}>
+                  <Anchor
+                    component="button"
+                    type="button"
+                    size="sm"
+                    miw={26}
+                    ta="left"
+                    onClick={() => onSelect(one.trial_number)}
+                  >
                     {one.trial_number}
                   </Anchor>{" "}
                   <StateBadge state={one.state} />

@@ -1,7 +1,6 @@
 import { Anchor, Skeleton, Tabs } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { lazy, Suspense, type ReactNode } from "react";
-import { Link } from "react-router";
 import { api } from "../../api/client";
 import type { Experiment, Failure, Segment, Trial, TrialWithSegments } from "../../api/types";
 import { trialCall } from "../../charts/copies";
@@ -28,6 +27,7 @@ import { DataSets } from "./DataSets";
 import { Lineage } from "./Lineage";
 import { Logs } from "./Logs";
 import { Neighbours } from "./Neighbours";
+import { Heading } from "../common/Heading";
 import { Facts } from "../common/Panel";
 import { ProblemBox } from "../common/Problem";
 import { CopyMenu } from "../common/CopyMenu";
@@ -193,14 +193,14 @@ function Overview({ trial, experiment, across, rank, of, address }: OverviewProp
       {trial.iteration > 0 && (
         <TrialCharts trial={trial} metric={experiment.metric} across={across} rank={rank} of={of} address={address} />
       )}
-      <h3>Parameters</h3>
+      <Heading>Parameters</Heading>
       <Facts
         items={Object.entries(readable(trial.params, experiment.labels)).map(([name, value]) => [
           paramName(name),
           <span title={JSON.stringify(value)}>{param(value)}</span>,
         ])}
       />
-      <h3>Result</h3>
+      <Heading>Result</Heading>
       <Facts
         items={[
           [
@@ -314,19 +314,20 @@ interface TrialTitleProps {
   trial: Trial;
   experiment: Experiment;
   address: Address;
+  /** The heading with the trial's number. */
+  children: ReactNode;
 }
 
-export function TrialTitle({ trial, experiment, address }: TrialTitleProps) {
+/** A trial's heading, with its state and what can be done with it beside it. */
+export function TrialTitle({ trial, experiment, address, children }: TrialTitleProps) {
   const logs = { segment: address.get("segment"), rank: address.get("logrank"), search: address.get("logq") };
   const call = trialCall(trial, address.get("view") ?? "overview", logs);
   return (
-    <span className={classes.title}>
-      <Anchor component={Link} to={`/trials/${trial.id}`} fw={600} size="md" c="inherit">
-        Trial {trial.number}
-      </Anchor>
+    <div className={classes.title}>
+      {children}
       <StateBadge state={trial.state} size="lg" />
       <TrialActions key={trial.id} trial={trial} experiment={experiment} />
       <CopyMenu call={call} />
-    </span>
+    </div>
   );
 }

@@ -1,5 +1,7 @@
-import { Drawer } from "@mantine/core";
+import { Anchor, Drawer } from "@mantine/core";
 import { useMediaQuery } from "@mantine/hooks";
+import { useCallback, useEffect, useRef } from "react";
+import { Link } from "react-router";
 import type { Experiment, Trial } from "../../api/types";
 import { rankedOf } from "../../curves/colours";
 import type { Address } from "../../pages/useAddress";
@@ -15,35 +17,85 @@ interface TrialDrawerProps {
   address: Address;
 }
 
+/**
+ * Lead the focus from the link or button that opened a trial into its drawer, and back when that is closed. The focus stays where it
+ * is if a chart opened the trial, since the arrow keys go on from there. On phones, where the drawer covers the page, Mantine does this.
+ */
+function useFocus(number: number | undefined, phone: boolean) {
+  const content = useRef<HTMLDivElement>(null);
+  const button = useRef<HTMLButtonElement>(null);
+  const opener = useRef<HTMLElement | null>(null);
+  const enter = useCallback(() => {
+    const from = document.activeElement;
+    if (phone || !(from instanceof HTMLElement) || !from.matches("a, button")) return;
+    if (!button.current || content.current?.contains(from)) return;
+    opener.current = from;
+    button.current.focus({ preventScroll: true });
+  }, [phone]);
+  // The drawer is there only after its first frame.
+  const close = useCallback(
+    (made: HTMLButtonElement | null) => {
+      button.current = made;
+      if (made) enter();
+    },
+    [enter],
+  );
+  useEffect(() => {
+    if (number !== undefined) {
+      enter();
+      return;
+    }
+    const within = document.activeElement === document.body || content.current?.contains(document.activeElement);
+    if (within && opener.current?.isConnected) opener.current.focus({ preventScroll: true });
+    opener.current = null;
+  }, [number, enter]);
+  return [content, close] as const;
+}
+
 /** The open trial, beside what it belongs to. */
 export default function TrialDrawer({ experiment, trial, rank, onSelect, onClose, address }: TrialDrawerProps) {
   const phone = useMediaQuery("(max-width: 640px)") ?? false;
+  const [content, close] = useFocus(trial?.number, phone);
   return (
-    <Drawer
+    <Drawer.Root
       opened={trial !== undefined}
       onClose={onClose}
       position="right"
       size={phone ? "100%" : 480}
-      withOverlay={phone}
       lockScroll={phone}
       trapFocus={phone}
       classNames={{ inner: classes.drawer! }}
       closeOnClickOutside={false}
       transitionProps={{ duration: 120 }}
-      title={trial && <TrialTitle trial={trial} experiment={experiment} address={address} />}
-      closeButtonProps={{ "aria-label": "Close the trial", ...{ "data-autofocus": true } }}
     >
-      {trial && (
-        <TrialDetails
-          key={trial.id}
-          id={trial.id}
-          experiment={experiment}
-          rank={rank.get(trial.number)}
-          of={rankedOf(rank)}
-          onSelect={onSelect}
-          address={address}
-        />
-      )}
-    </Drawer>
+      {phone && <Drawer.Overlay />}
+      <Drawer.Content ref={content}>
+        {trial && (
+          <>
+            <Drawer.Header>
+              <TrialTitle trial={trial} experiment={experiment} address={address}>
+                <Drawer.Title>
+                  <Anchor component={Link} to={`/trials/${trial.id}`} fw={600} size="md" c="inherit">
+                    Trial {trial.number}
+                  </Anchor>
+                </Drawer.Title>
+              </TrialTitle>
+              <Drawer.CloseButton ref={close} aria-label="Close the trial" data-autofocus />
+            </Drawer.Header>
+            <Drawer.Body>
+              <TrialDetails
+                key={trial.id}
+                id={trial.id}
+                experiment={experiment}
+                rank={rank.get(trial.number)}
+                of={rankedOf(rank)}
+                onSelect={onSelect}
+                address={address}
+              />
+            </Drawer.Body>
+          </>
+        )}
+      </Drawer.Content>
+    </Drawer.Root>
   );
 }

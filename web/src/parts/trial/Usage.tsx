@@ -31,7 +31,7 @@ export function Usage({ trial }: { trial: TrialWithSegments }) {
   return (
     <figure className={classes.usages}>
       <figcaption>
-        While the ranks trained{" "}
+        CPU and memory of each rank while it trained{" "}
         <SaveMenu
           name={`trial ${trial.number} usage`}
           rows={() => usageRows(items)}
@@ -95,15 +95,17 @@ function Cell({ x, y, say, what }: CellProps) {
   const peak = Math.max(...known);
   return (
     <td>
-      <svg
-        viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
-        preserveAspectRatio="none"
-        role="img"
-        aria-label={`${what} over time, now ${say(last)}, at most ${say(peak)}`}
-      >
-        <path d={spark(x, y, WIDTH, HEIGHT)} />
-      </svg>
-      <span>{say(last)}</span> <small>max {say(peak)}</small>
+      {known.length > 1 && (
+        <svg
+          viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+          preserveAspectRatio="none"
+          role="img"
+          aria-label={`${what} over time, now ${say(last)}, at most ${say(peak)}`}
+        >
+          <path d={spark(x, y, WIDTH, HEIGHT)} />
+        </svg>
+      )}
+      <span>{say(last)}</span> {known.length > 1 ? <small>max {say(peak)}</small> : <small>one sample</small>}
     </td>
   );
 }

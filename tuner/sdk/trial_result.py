@@ -1,0 +1,162 @@
+"""The result of one trial, in a `Result`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tuner.domain.segments import CheckpointInfo
+from tuner.domain.states import TrialState
+from tuner.errors import CheckpointError
+from tuner.sdk.live import notebook
+from tuner.space.revisions import Revisions
+from tuner.store.records import TrialRecord
+
+if TYPE_CHECKING:
+    from tuner.trials.checkpoints.checkpoints import Checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """The outcome of one trial.
+
+    `reason` says why the trial ended, and `error` which rank failed and why.
+    """
+
+    id: str
+    number: int
+    state: TrialState
+    config: Mapping[str, Any]  # the current configuration
+    iterations: int
+    metrics: Mapping[str, float]  # the newest value of each metric
+    # These are of the best report that satisfies the constraints; if no report does, of the best report.
+    best_value: float | None
+    best_iteration: int | None  # training_iteration of that report
+    best_config: Mapping[str, Any]  # the configuration at that report; under PBT, `config` may be a later one
+    feasible: bool | None  # True if its result satisfies the constraints; None without constraints or reports
+    last_value: float | None
+    reason: str
+    error: str | None  # one line: which rank failed, where, and why
+    traceback: str = field(default="", repr=False)  # the traceback of the rank that failed
+    log_tail: str = field(default="", repr=False)  # the last lines that this rank printed
+    notes: Mapping[str, Any]  # what the training code attached to the trial: an Optuna trial's user attributes
+    checkpoint: Checkpoint | None = field(
+        repr=False
+    )  # the trial's newest checkpoint; result.best_checkpoint belongs to the best value
+    history: list[dict[str, float]] = field(repr=False)
+    """One dict for each report: its metrics, training_iteration, segment, time, and the `step` that was passed, if any."""
+    COLUMNS: ClassVar[notebook.Columns] = (
+        ("trial", True), ("state", False), ("iterations", True), ("best value", True), ("config", False), ("reason", False),
+    )  # fmt: skip
+
+    def cells(self) -> tuple[object, ...]:
+        """Return the cells of the trial's row in a notebook's table."""
+        config = notebook.short(dict(flat(self.best_config)))
+        return (
+            self.number, self.state, self.iterations, notebook.number(self.best_value), config, self.error or self.reason,
+        )  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        best = "" if self.best_value is None else f"{self.best_value:.6g} at iteration {self.best_iteration}"
+        metrics = "\n".join(f"{name} = {value:.6g}" for name, value in self.metrics.items())
+        config = "\n".join(f"{name} = {value}" for name, value in flat(self.best_config))
+        return notebook.box(
+            f"<b>trial {self.number}</b> {self.state}, {self.iterations} iterations",
+            notebook.facts(
+                [
+                    ("best value", best),
+                    ("config", config),
+                    ("metrics", metrics),
+                    ("reason", self.reason),
+                    ("error", self.error if self.error != self.reason else ""),
+                    ("traceback", self.traceback),
+                    ("checkpoint", self.checkpoint.path if self.checkpoint else ""),
+                ]
+            ),
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(not_here("trial of a Result", name, _OF_A_TRIAL))
+
+
+_OF_A_TRIAL = {  # attributes of Ray Tune's and Optuna's results that have other names here
+    "metrics_dataframe": "history, or result.dataframe(history=True)",
+    "params": "config",
+    "path": "checkpoint.path; the logs are beside the database",
+    "user_attrs": "notes",
+    "value": "best_value or last_value",
+}
+
+
+def not_here(what: str, name: str, instead: Mapping[str, str]) -> str:
+    return f"a {what} has no {name!r}" + (f"; it has {instead[name]}" if name in instead else "")
+
+
+def trial_of(row: TrialRecord, space: Revisions, seed: int, history: list[dict[str, float]]) -> TrialResult:
+    return TrialResult(
+        id=row.public_id,
+        number=row.number,
+        state=row.state,
+        config=config_of(space, seed, row.params, row.number, row.space_revision),
+        notes=row.tags.get("notes", {}),
+        checkpoint=opened(CheckpointInfo(**row.checkpoint)) if row.checkpoint else None,
+        iterations=row.iteration,
+        metrics=row.last,
+        best_value=row.best_value,
+        best_iteration=row.best_iteration,
+        best_config=config_of(space, seed, row.best_params, row.number),
+        feasible=row.feasible,
+        last_value=row.last_value,
+        reason=row.reason,
+        error=row.reason if row.state is TrialState.FAILED else None,
+        traceback=(row.failure or {}).get("traceback") or "",
+        log_tail=(row.failure or {}).get("log_tail") or "",
+        history=history,
+    )
+
+
+def config_of(
+    spaces: Revisions, seed: int, params: Mapping[str, Any], number: int, revision: int | None = None
+) -> dict[str, Any]:
+    """Return the configuration that the training function got, with the parameters that it drew itself (define-by-run)."""
+    space = spaces.holding(params, revision)
+    return {name: value for name, value in params.items() if name not in space} | space.config(params, seed, number)
+
+
+def history_row(
+    iteration: int, segment: int, time: float, metrics: Mapping[str, float], step: int | None
+) -> dict[str, float]:
+    """Return a report as an item of `TrialResult.history`."""
+    row = {"training_iteration": iteration, "segment": segment, "time": time, **metrics}
+    if step is not None:
+        row.setdefault("step", step)
+    return row
+
+
+def opened(info: CheckpointInfo) -> Checkpoint:
+    from tuner.trials.checkpoints.checkpoints import Checkpoint  # loads Ray
+
+    return Checkpoint(info.uri, info=info, fetch=functools.partial(_fetch, info.uri, info.node) if info.node else None)
+
+
+def _fetch(uri: str, node: str, target: str) -> None:
+    """Download a checkpoint that is not on this machine. This needs a process that is connected to Ray."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        raise CheckpointError(
+            f"there is no committed checkpoint at {uri} on this machine: it is on the disk of node {node[:8]}, "
+            "which can be read only from a process that is connected to that Ray cluster"
+        )
+    from tuner.trials.checkpoints import transfer  # loads Ray
+
+    transfer.fetch(uri, node, target)
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for name, value in config.items():
+        pairs += flat(value, f"{prefix}{name}/") if isinstance(value, Mapping) else [(f"{prefix}{name}", value)]
+    return pairs

@@ -1,0 +1,80 @@
+/** The verbs and their buttons. `python web/build.py types` writes this file; do not edit it. */
+export const EXPERIMENT_VERBS = {
+  "pause": {
+    "summary": "Pause every trial at its next report.",
+    "past": "paused",
+    "button": {
+      "effect": "Every running trial stops at its next report, keeps its newest checkpoint and releases its resources. You can resume it at any time.",
+      "keep": "Keep it running",
+      "final": false,
+      "in_menu": false
+    }
+  },
+  "resume": {
+    "summary": "Continue an experiment that is paused, or whose script has ended.",
+    "past": "resumed",
+    "button": {
+      "effect": "Its trials continue from their newest checkpoints as resources become free.",
+      "keep": "Leave it paused",
+      "final": false,
+      "in_menu": false
+    }
+  },
+  "cancel": {
+    "summary": "End the experiment and all its trials.",
+    "past": "cancelled",
+    "button": {
+      "effect": "Running trials end at their next report, where they can still save a checkpoint, and no new ones start. Results and checkpoints so far are kept.",
+      "keep": "Keep it",
+      "final": true,
+      "in_menu": false
+    }
+  },
+  "kill": {
+    "summary": "End the experiment at once, without waiting for reports or last checkpoints.",
+    "past": "killed",
+    "button": {
+      "effect": "Its processes end now, without a last report or checkpoint: use it if cancelling takes too long. Results and checkpoints so far are kept.",
+      "keep": "Keep it",
+      "final": true,
+      "in_menu": true
+    }
+  },
+  "continue": {
+    "summary": "Run an ended experiment again, if its limits allow more trials.",
+    "past": "continued",
+    "button": null
+  }
+} as const;
+export const TRIAL_VERBS = {
+  "stop": {
+    "summary": "End the trial at its next report. The experiment continues.",
+    "past": "stopped",
+    "button": {
+      "effect": "It ends at its next report and keeps its results and checkpoints; the experiment continues without it.",
+      "keep": "Keep it running",
+      "final": true,
+      "in_menu": false
+    }
+  },
+  "kill": {
+    "summary": "End the trial's processes at once, without waiting for a report or last checkpoint. The experiment continues.",
+    "past": "killed",
+    "button": {
+      "effect": "Its processes end now, without a last report or checkpoint: use it if stopping takes too long. It keeps its results and checkpoints so far; the experiment continues without it.",
+      "keep": "Keep it running",
+      "final": true,
+      "in_menu": false
+    }
+  },
+  "retry": {
+    "summary": "Retry a failed trial: a new trial with its configuration starts from its newest checkpoint.",
+    "past": "retried",
+    "button": {
+      "effect": "A new trial with its parameters starts from its newest checkpoint, or from the beginning if it has none. An experiment that has ended runs again for it.",
+      "keep": "Leave it",
+      "final": false,
+      "in_menu": false
+    }
+  }
+} as const;
