@@ -39,7 +39,7 @@ BATCH = 500
 """The largest number of events in one transaction."""
 
 RETRY_COMMIT_S = (0.1, 0.3, 1.0, 2.0)
-"""Seconds to wait between attempts to commit while the database is unreachable. The last wait repeats."""
+"""Seconds to wait between attempts to commit while the database is unreachable. All further attempts use the last one."""
 
 OUTAGE_S = 3600.0
 """By default, a commit is retried for this many seconds while the database is unreachable."""

@@ -29,7 +29,7 @@ AGAIN_S = 5.0
 RENEW_S = 0.5
 """Seconds until the next attempt to renew leases, after one has failed."""
 LOGS_S = 10.0
-"""Seconds that the host waits for the logs of ranks at the end of an experiment. Later logs are still written."""
+"""Seconds that the host waits for the logs of ranks at the end of an experiment. Logs that arrive later are still stored."""
 CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times, with at most PROGRESS log entries between two crashes."""
 

@@ -5900,7 +5900,7 @@ export interface components {
             role: "agent" | "viewer" | "editor" | "admin";
             /**
              * Project
-             * @description the only project that the token gives access to; null: the project that the caller is limited to, or all projects if the caller is not limited
+             * @description the only project that the token gives access to; null: the caller's own limit applies, if there is one
              * @default null
              */
             project: string | null;
