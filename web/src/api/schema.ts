@@ -3126,6 +3126,11 @@ export interface components {
              */
             gpu_hours: number | null;
             /**
+             * Failed trials that end the search
+             * @description failed trials after which the search ends as failed; `continue` counts anew; null: no limit
+             */
+            max_failed_trials: number | null;
+            /**
              * Retries of a trial
              * @description retries of a trial after errors in the training code
              * @default 0
@@ -5199,6 +5204,12 @@ export interface components {
              * @default null
              */
             gpu_hours: number | null;
+            /**
+             * Failed trials that end the search
+             * @description failed trials after which the search ends as failed; `continue` counts anew; null: no limit
+             * @default null
+             */
+            max_failed_trials: number | null;
             /**
              * Retries of a trial
              * @description retries of a trial after errors in the training code
