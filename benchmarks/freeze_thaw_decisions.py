@@ -36,7 +36,7 @@ from tuner.space import Space, uniform  # noqa: E402
 
 WORKERS = 4
 MAX_T = 9  # of a whole search
-UNIT_S = 60.0  # seconds of training in a unit of time_attr; if trials were short, the model would not make all decisions
+UNIT_S = 60.0  # seconds in a unit of time_attr: with short trials, the model would not make all decisions
 
 
 def main() -> None:

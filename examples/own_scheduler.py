@@ -6,21 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tuner
 from tuner.domain.decisions import Decision, Stop
 from tuner.domain.trial import Population, Trial
 from tuner.schedulers.base import Fact, Scheduler, TrialReported
+from tuner.schedulers.shared.wording import reported
 
 
 @dataclass
 class State:
-    """The state of the scheduler, which `dataclasses.asdict` turns into JSON."""
+    """The state of the scheduler. It is rebuilt from the log after a restart."""
 
-    count: int = 0
-    total: float = 0.0
+    scores: dict[int, float] = field(default_factory=dict)  # trial -> its score at half time
 
 
 class Halfway(Scheduler):
@@ -44,17 +44,17 @@ class Halfway(Scheduler):
     def record(self, fact: Fact, trials: Population) -> None:
         """Note a fact. After a restart only this is called."""
         if isinstance(fact, TrialReported) and fact.t == self.half:
-            self.state.count += 1
-            self.state.total += fact.score
+            self.state.scores[fact.trial] = fact.score  # a trial that is retried may report it twice
 
     def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
         """Read the state and change nothing. A `score` is the objective, negated if lower is better."""
-        if not isinstance(fact, TrialReported) or fact.t != self.half or self.state.count < 2:
+        if not isinstance(fact, TrialReported) or fact.t != self.half:
             return ()
-        mean = (self.state.total - fact.score) / (self.state.count - 1)
-        if fact.score >= mean:
+        others = [score for trial, score in self.state.scores.items() if trial != fact.trial]
+        if not others or fact.score >= (mean := sum(others) / len(others)):
             return ()
-        reason = f"stopped half-way, at {fact.t:g}: {abs(fact.score):.4g} is worse than the mean of {abs(mean):.4g}"
+        value, usual = (reported(self.context.objective, score) for score in (fact.score, mean))
+        reason = f"stopped half-way, at {fact.t:g}: {value} is worse than the mean of {usual}"
         return [Stop(trial=fact.trial, reason=reason)]
 
 
@@ -78,7 +78,7 @@ def main() -> None:
     rehearsal = tuner.simulate(simulated, SPACE, scheduler=Halfway(), **SEARCH)
     for decision in rehearsal.decisions:
         print(type(decision).__name__, decision.reason)
-    print("remembered:", asdict(State()), "->", rehearsal.seconds, "virtual seconds")
+    print(f"{len(rehearsal.trials)} trials in {rehearsal.seconds:g} virtual seconds")
     result = tuner.run(
         train, SPACE, scheduler=Halfway(), num_workers=2, resources_per_worker={"CPU": 0.25}, verbose=0, **SEARCH
     )

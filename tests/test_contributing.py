@@ -113,15 +113,15 @@ def test_a_limit_of_the_whole_experiment(copy: Path) -> None:
     )
     limits = "tuner/driver/core/state/limits.py"
     rule = """
-        def _enough_reports(experiment: Counted, reports: float) -> Finish | None:
+        def _enough_reports(experiment: State, reports: float) -> Finish | None:
             most = experiment.spec.limits.max_reports
             return Finish(reason=f"{reports:g} reports were made") if most is not None and reports >= most else None
 
 
     """
-    edit(copy, limits, "LIMITS: Mapping[str, Limit] = {", textwrap.dedent(rule).lstrip())
-    entry = '    "reports": Limit(lambda experiment: experiment.progress.reports, _enough_reports),\n'
-    edit(copy, limits, '}\n"""The limits.', entry)
+    edit(copy, limits, "LIMITS = (", textwrap.dedent(rule).lstrip())
+    entry = "    Limit(lambda experiment: experiment.progress.reports, _enough_reports),\n"
+    edit(copy, limits, "    Limit(_failed, _only_failures),", entry)
     script = """
         import tuner
         from tuner.domain import events as e

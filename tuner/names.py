@@ -35,6 +35,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "max_budget": ("max_t",),
     "max_concurrent": ("max_concurrent_trials", "limits.max_concurrent_trials"),
     "max_epochs": ("max_t",),
+    "max_failed_trial_count": ("max_failed_trials", "limits.max_failed_trials"),
     "max_evals": ("num_samples",),
     "max_iter": ("max_t",),
     "max_length": ("max_t",),
@@ -95,7 +96,7 @@ DISTRIBUTION = "tuner-hpo"
 """The name of this package on the package index, where `tuner` is the name of another project."""
 NO_ARGUMENT = {
     "constraints": "a searcher takes them: search_alg={'type': 'tpe', 'constraints': {'size': {'max': 0.25}}}",
-    "fail_fast": "a failed trial does not end the other trials",
+    "fail_fast": "a failed trial does not end the other trials; max_failed_trials=1 ends the search after the first one",
     "load_if_exists": "tuner.resume(experiment_id) continues an earlier search",
     "raise_on_failed_trial": "a failed trial raises no exception; see result.trials and result.error",
     "resume": "tuner.resume(experiment_id) continues an earlier search",

@@ -64,7 +64,7 @@ class Settings:
     port: int = _setting("TUNER_PORT", "the port on which `tuner serve` listens", default=8000)
     allowed_hosts: tuple[str, ...] = _setting(
         "TUNER_ALLOWED_HOSTS",
-        "names, besides those of loopback, that the Host header of a request may have, separated by commas",
+        "comma-separated host names, in addition to localhost, that are accepted in the Host header of a request",
         default=(),
     )
     auth: Literal["auto", "on", "off"] = _setting(

@@ -90,7 +90,7 @@ class Agent:
         """Run trials until the experiment has ended or `stop` is called.
 
         Raises:
-            ServiceError: the service rejects this agent, or has not answered for a very long time.
+            ServiceError: the service rejects this agent, or has not answered for an hour.
         """
         address = await self._server.open("127.0.0.1")
         pool = LocalPool(float(self._work.parallel), address, RankServer(gpus=True), log_limit=LogLimit.of(4 << 20))

@@ -12,7 +12,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from tuner import log_format
 from tuner.api.paths import PREFIX, meant_path, path_of
 from tuner.api.schemas import ErrorItem, Problem
 from tuner.errors import (
@@ -28,6 +27,7 @@ from tuner.errors import (
     TunerError,
 )
 from tuner.store import may_have_written
+from tuner.telemetry import log_format
 
 log = logging.getLogger(__name__)
 

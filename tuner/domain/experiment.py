@@ -147,6 +147,12 @@ class Limits:
         allow_inf_nan=False,
         title="GPU hours",
     )
+    max_failed_trials: int | None = option(
+        None,
+        "failed trials after which the search ends as failed; `continue` counts anew; null: no limit",
+        title="Failed trials that end the search",
+        **_COUNT,
+    )
     max_failures: int = option(
         0, "retries of a trial after errors in the training code", ge=0, title="Retries of a trial"
     )

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, assert_never
 
-from tuner import tracing
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.batch import Batch
@@ -30,6 +29,7 @@ from tuner.driver.ports import Groups, Journal
 from tuner.errors import LostLease, Retryable
 from tuner.schedulers.stoppers import ITERATION, TIME, CombinedStopper, Stopper
 from tuner.search.base import Suggestion
+from tuner.telemetry import tracing
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ BATCH = 500
 """The largest number of events in one transaction."""
 
 RETRY_COMMIT_S = (0.1, 0.3, 1.0, 2.0)
-"""Seconds to wait between attempts to commit while the database is unreachable. The last wait repeats."""
+"""Seconds to wait between attempts to commit while the database is unreachable. All further attempts use the last one."""
 
 OUTAGE_S = 3600.0
 """By default, a commit is retried for this many seconds while the database is unreachable."""

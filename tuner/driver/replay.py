@@ -445,8 +445,8 @@ def _in_words(part: Scheduler | Searcher) -> str:
 def _notes(core: Core, record: Recording, groups: RecordedGroups, unused: _Unused | None) -> Iterator[str]:
     if cut := len(groups.censored):
         yield (
-            f"{cut} of {len(core.trials)} trials would have continued beyond their record. They end where their "
-            "record ends: the real cost would be higher than shown here, and the result might be better"
+            f"{cut} of {len(core.trials)} trials would have continued, but their recorded curves end here. The real cost "
+            "would be higher than shown, and the result might be better"
         )
     if unused is not None and unused.moved:
         mean = sum(unused.moved) / len(unused.moved)

@@ -88,6 +88,7 @@ def simulate(
     budget: float | None = None,
     seed: int = 0,
     time_attr: str = "training_iteration",
+    max_failed_trials: int | None = None,
     max_failures: int = 0,
     warm_start: Sequence[EarlierExperiment] = (),
     num_workers: int | Mapping[str, int] = 1,
@@ -102,6 +103,7 @@ def simulate(
     startup_s: virtual seconds that every start and every resume takes.
     time_budget_s: virtual seconds from the start of the first trial until all trials are stopped.
     budget: the limit on the training of all trials together, in full trainings; only for the default search.
+    max_failed_trials: failed trials after which the search ends as failed.
     warm_start: the experiments to learn from.
     num_workers: ``{"min": 1, "max": 8}`` makes trials elastic. The seconds of a `Step` are those with the smallest number of
         ranks.
@@ -142,6 +144,7 @@ def simulate(
             max_concurrent_trials=max_concurrent_trials,
             time_budget_s=time_budget_s,
             budget=budget,
+            max_failed_trials=max_failed_trials,
             max_failures=max_failures,
         ),
         earlier=learn(built, warm_start) if warm_start else {},

@@ -305,7 +305,7 @@ class Result:
         return pd.DataFrame(rows)
 
     def _judged(self, history: list[dict[str, float]]) -> list[dict[str, Any]]:
-        """Return the reports with the field `feasible`, computed from the newest value of each metric at that report."""
+        """Add the field `feasible` to each report, judged by the newest value of each metric at that point."""
         if not self._constraints:
             return list(history)
         newest: dict[str, float] = {}

@@ -66,6 +66,7 @@ def run(
     time_budget_s: float | None = None,
     budget: float | None = None,
     gpu_hours: float | None = None,
+    max_failed_trials: int | None = None,
     max_failures: int = 0,
     max_system_failures: int = 10,
     placement_timeout_s: float = 600.0,
@@ -140,6 +141,7 @@ def run(
             schedulers it is an error: limit these by `num_samples`.
         gpu_hours: GPU hours that all trials together may use. Once they are used up, the trials end at their next
             report, or after `stop_grace_s`. A GPU counts for as long as a rank holds it.
+        max_failed_trials: failed trials after which the search ends as failed; `continue` counts anew; None: no limit.
         max_failures: retries of a trial after errors in the training code.
         max_system_failures: retries of a trial after lost nodes and preemptions.
         placement_timeout_s: seconds to wait for resources once it is the trial's turn; a longer wait is a system

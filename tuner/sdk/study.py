@@ -5,9 +5,10 @@ from __future__ import annotations
 import atexit
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Literal
 
-from tuner.domain.experiment import Mode
+from tuner.domain.experiment import Limits, Mode
 from tuner.domain.segments import Failure, Outcome, SegmentRef
 from tuner.domain.trial import Segment, Trial
 from tuner.driver.asked import AskedDriver
@@ -48,6 +49,7 @@ def create_study(
     max_concurrent_trials: int = 1,
     time_budget_s: float | None = None,
     budget: float | None = None,
+    max_failed_trials: int | None = None,
     max_failures: int = 0,
     seed: int = 0,
     time_attr: str = "training_iteration",
@@ -84,6 +86,7 @@ def create_study(
         max_concurrent_trials: how many trials may train at the same time.
         time_budget_s: running time in seconds after which the study ends.
         budget: training that all trials together may spend, as a number of full trainings.
+        max_failed_trials: failed trials after which the study ends as failed, counted from its start or the last `continue`.
         max_failures: how many times a trial that failed is handed out again.
         seed: studies with the same seed draw the same configurations.
         time_attr: what `max_t` counts.
@@ -113,7 +116,7 @@ def create_study(
         "stop": plain_json(parts.stopper) if parts.stopper else {},
         "points_to_evaluate": [dict(point) for point in points_to_evaluate or ()],
         "warm_start": warm_start if warm_start is None or isinstance(warm_start, str) else list(warm_start),
-        "limits": {k: given[k] for k in ("max_concurrent_trials", "time_budget_s", "budget", "max_failures")},
+        "limits": {limit.name: given[limit.name] for limit in fields(Limits) if limit.name in given},
         "checkpoint": {"keep_best": None, "keep_last": None, "interval_s": None},
     }
     spec = parse_spec(data, space_blob=code.space_blob, code=code.hash, parts=parts)

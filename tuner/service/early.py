@@ -23,7 +23,7 @@ MOST_BYTES = 16_384
 """The size of the largest head of a request that is read."""
 
 MOST_CLIENTS = 100
-"""How many connections are open at most. A further one closes the oldest."""
+"""The number of connections that may be open at once. If a further one arrives, the oldest is closed."""
 
 DEFAULTS = {"host": "127.0.0.1", "port": "8000"}
 """The defaults of the settings. A test compares them."""

@@ -8,12 +8,13 @@ import signal
 import threading
 import time
 
-from tuner import __version__, log_format, tracing
+from tuner import __version__
 from tuner.service.early import Early
 from tuner.service.supervisor import Supervisor
 from tuner.service.tokens import about_tokens, check_tokens, with_auth
 from tuner.service_url import announced
 from tuner.settings import Settings
+from tuner.telemetry import log_format, tracing
 
 SLOW_MODULES = ("tuner.search.optuna_samplers.study",)
 """Modules that requests may need and that take seconds to load, because they import Optuna."""

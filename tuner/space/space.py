@@ -118,7 +118,7 @@ class Space:
         return self._fill(lambda p: p.normal_form(given[p.path]) if p.path in given else p.resample(rng))
 
     def to_unit(self, params: Mapping[str, Any]) -> list[float]:
-        """Return the point of the unit cube, one coordinate per parameter. An inactive parameter has 0.5."""
+        """Return the configuration as a point in the unit cube, one coordinate per parameter; 0.5 if it is inactive."""
         on = self.active(params)
         return [p.unit(params[p.path]) if yes else 0.5 for p, yes in zip(self.parameters, on, strict=True)]
 

@@ -93,7 +93,7 @@ class Store:
         self._database.check()
 
     def check_write(self) -> None:
-        """Make a write that changes nothing. Raise StoreError if it fails, for instance because the disk is full."""
+        """Try a write that changes nothing. Raise StoreError if it fails, for instance because the disk is full."""
         with self._database.write() as cursor:
             cursor.execute("UPDATE alembic_version SET version_num = version_num")
 

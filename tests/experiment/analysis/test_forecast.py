@@ -104,7 +104,7 @@ def test_more_hours_promise_more(sqlite_store: Store) -> None:
     longest = told(sqlite_store, made, 1000.0).more
     assert longest is not None
     assert longest.seconds < 3 * (made.now - T0), "at most twice the training so far"
-    assert "more, twice the training so far, the chance of any" in told(sqlite_store, made, 1000.0).summary
+    assert "more (twice the training so far), the chance of any" in told(sqlite_store, made, 1000.0).summary
     assert "twice the training" not in told(sqlite_store, made, 0.005).summary
 
 

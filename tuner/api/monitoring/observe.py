@@ -13,10 +13,10 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tuner import log_format, tracing
 from tuner.api.monitoring.metrics import Metrics
 from tuner.api.paths import path_of
 from tuner.store import watched_commits
+from tuner.telemetry import log_format, tracing
 
 log = logging.getLogger("tuner.access")
 

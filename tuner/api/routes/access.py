@@ -78,8 +78,7 @@ class NewToken(Model):
         Field(
             pattern=PROJECT,
             description=(
-                "the only project that the token gives access to; null: the project that the caller is limited to, or all "
-                "projects if the caller is not limited"
+                "the only project that the token gives access to; null: the caller's own limit applies, if there is one"
             ),
         ),
     ] = None

@@ -68,7 +68,7 @@ def logs(
 
 @group.command(cls=OnService)
 def schedule(
-    experiment: Annotated[str, typer.Argument(help="an experiment's id or name; or a trial, trl_...")],
+    experiment: Annotated[str, typer.Argument(help="the id or name of an experiment, or the id of a trial (trl_...)")],
     trial: Annotated[
         int | None, typer.Argument(help="number of a trial of the experiment; default: the best trial")
     ] = None,

@@ -142,9 +142,10 @@ class Core:
         return self._apply(decision)
 
     def _pinned(self, decision: d.Exploit) -> Decision:
-        """Return the exploit with the donor's checkpoint; if the donor has none yet, a pause of the trial until it has one.
+        """Fill in the donor's checkpoint.
 
-        If the donor's segment has ended and its last checkpoint is still being uploaded, the trial waits for that one.
+        If the donor has none yet, or its last segment is still uploading one, return a decision to pause the exploiting trial
+        until the checkpoint is ready.
         """
         decision = replace(decision, space_revision=self.experiment.revisions.newest, goes_back=True)
         donor = self.trials[decision.donor].checkpoint

@@ -317,9 +317,9 @@ class Decider:
 
     def _check_limits(self) -> Iterator[Decision]:
         """End the whole search if it has reached one of its limits."""
-        if (finish := limits.reached(self.experiment, self.experiment.counted)) is None:
+        if (finish := limits.reached(self.experiment)) is None:
             return
-        if finish.failed:
+        if finish.fatal is not None:
             yield from self._finish(finish.reason, finish.fatal)
         else:
             yield from stop_all(self.experiment, finish.reason)

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Collection, Sequence
 
-from tuner import __version__, log_format
+from tuner import __version__
 from tuner.domain.batch import Batch
 from tuner.domain.segments import CheckpointInfo
 from tuner.domain.states import ExperimentState
@@ -20,6 +20,7 @@ from tuner.driver.hosts.upkeep.candidates import Candidates
 from tuner.driver.hosts.upkeep.leftovers import ended_uploads, find_logs, sweep_after, sweep_checkpoints, sweep_objects
 from tuner.errors import Conflict, LostLease, StoreError, TunerError
 from tuner.store.records import CommandRecord, ExperimentRecord
+from tuner.telemetry import log_format
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ AGAIN_S = 5.0
 RENEW_S = 0.5
 """Seconds until the next attempt to renew leases, after one has failed."""
 LOGS_S = 10.0
-"""Seconds that the host waits for the logs of ranks at the end of an experiment. Later logs are still written."""
+"""Seconds that the host waits for the logs of ranks at the end of an experiment. Logs that arrive later are still stored."""
 CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times, with at most PROGRESS log entries between two crashes."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tuner import __version__, log_format, tracing
+from tuner import __version__
 from tuner.domain.events import SlotsChanged
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
@@ -42,6 +42,7 @@ from tuner.experiment.logs import driver_log
 from tuner.experiment.operations.usecases import how_to_go_on
 from tuner.settings import Settings
 from tuner.store import Store
+from tuner.telemetry import log_format, tracing
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.groups.pools.admission import Standing
 from tuner.trials.messages.launch import Resend

@@ -366,9 +366,9 @@ def _summary(
         hours = (
             f"{more.gpu_hours:.3g} more GPU hours" if more.gpu_hours is not None else f"{_duration(more.seconds)} more"
         )
-        because = ", twice the training so far," if more.furthest else ""
+        because = " (twice the training so far)" if more.furthest else ""
         gain = more.gain
-        said.append(f"with {hours}{because} the chance of any improvement is {100 * gain.chance:.0f} %")
+        said.append(f"with {hours}{because}, the chance of any improvement is {100 * gain.chance:.0f} %")
         if found is not None and found.is_bound(gain.mean):
             said.append(f"how much {metric} would improve is not known yet")
         else:

@@ -469,8 +469,8 @@ def _placed(
 ) -> Placed | None:
     """Read the wanted reports that have a place on the axis.
 
-    Return None if there are too many reports to read one by one, or if no report has to be left out. The points to draw are then
-    chosen from the buckets, and their places are looked up.
+    Return None if there are too many reports to read one by one, or if every report has a place. The caller then chooses points
+    from the buckets and looks up their places.
     """
     query, keys = _STEPPED, [key]
     if span.x == "metric":

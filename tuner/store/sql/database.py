@@ -111,7 +111,9 @@ class Database:
         with translated(self.backend):
             found = revision(self.engine)
         if found != head():
-            raise StoreError(f"the database is at revision {found}, this version needs {head()}; run `tuner migrate`")
+            raise StoreError(
+                f"the database is at revision {found}, but this version of tuner needs {head()}; run `tuner migrate`"
+            )
 
     def close(self) -> None:
         with self._lock:

@@ -94,7 +94,9 @@ class Shards:
                 raise TunerError(f"get_dataset_shard() needs a name: there are {', '.join(sorted(self._datasets))}")
             (name,) = self._datasets
         if name not in self._datasets:
-            raise KeyError(f"there is no data set {name!r}; there are {', '.join(sorted(self._datasets))}")
+            raise KeyError(
+                f"no data set is named {name!r}; the trial has {', '.join(sorted(self._datasets)) or 'none'}"
+            )
         if self._parts is None:
             self._parts = self._split()
         return self._parts[name]

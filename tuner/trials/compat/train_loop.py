@@ -1,4 +1,4 @@
-"""The training loop of a Ray Train trainer as a training function."""
+"""Turn the training loop of a Ray Train trainer into a training function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes behind a `RayStrategy`: a placement group with one rank in each bundle, which a script uses.
+"""The processes that a `RayStrategy` starts for a script: a placement group with one rank in each bundle.
 
 The script is not a trial, so there are no reports and no verdicts: the ranks run a pickled function together, and their
 return values are sent back. The output of rank 0 appears in the output of the script.

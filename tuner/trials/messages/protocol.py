@@ -76,7 +76,7 @@ class RankError:
 
 @dataclass(frozen=True, slots=True)
 class NotReusable:
-    """The answer of a warm process that cannot be reused. The segment has not begun in it."""
+    """The answer of a warm process that cannot be reused. The segment was not started."""
 
     reason: str
 

@@ -34,7 +34,7 @@ class RayDriver:
     def ask(self, question: str, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
         """Call a method of the actor, and return its answer. If the method raises an error, raise the same error here.
 
-        If the actor is alive but a connection broke, Ray raises `ActorUnavailableError`. The call is then repeated.
+        If the actor is alive but the connection broke, Ray raises `ActorUnavailableError`, and the call is retried.
         """
         import ray
 

@@ -3126,6 +3126,11 @@ export interface components {
              */
             gpu_hours: number | null;
             /**
+             * Failed trials that end the search
+             * @description failed trials after which the search ends as failed; `continue` counts anew; null: no limit
+             */
+            max_failed_trials: number | null;
+            /**
              * Retries of a trial
              * @description retries of a trial after errors in the training code
              * @default 0
@@ -5200,6 +5205,12 @@ export interface components {
              */
             gpu_hours: number | null;
             /**
+             * Failed trials that end the search
+             * @description failed trials after which the search ends as failed; `continue` counts anew; null: no limit
+             * @default null
+             */
+            max_failed_trials: number | null;
+            /**
              * Retries of a trial
              * @description retries of a trial after errors in the training code
              * @default 0
@@ -5900,7 +5911,7 @@ export interface components {
             role: "agent" | "viewer" | "editor" | "admin";
             /**
              * Project
-             * @description the only project that the token gives access to; null: the project that the caller is limited to, or all projects if the caller is not limited
+             * @description the only project that the token gives access to; null: the caller's own limit applies, if there is one
              * @default null
              */
             project: string | null;

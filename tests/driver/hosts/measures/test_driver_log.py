@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.store.examples import a_spec
-from tuner import log_format
 from tuner.domain.states import ExperimentState
 from tuner.driver.hosts.host import Host
 from tuner.driver.hosts.measures.driver_log import NAME, DriverLogs
@@ -20,6 +19,7 @@ from tuner.errors import Conflict, LostLease
 from tuner.experiment.logs import driver_log, driver_log_path
 from tuner.settings import Settings
 from tuner.store import ExperimentRecord, StoreUnavailable
+from tuner.telemetry import log_format
 from tuner.trials.groups.cluster import cut_nodes
 
 log = logging.getLogger("tuner.trials.groups.watch")

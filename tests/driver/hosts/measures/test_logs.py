@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.store.examples import T0, begin
-from tuner import log_format
 from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk, LogLimit, Range
 from tuner.driver.hosts.measures import logs as module
 from tuner.driver.hosts.measures.logs import LogKeeper, Owner
 from tuner.store import LogQuery, Store
 from tuner.store.sql.connect import StoreUnavailable
+from tuner.telemetry import log_format
 from tuner.trials.groups.segments.segment_run import LogFile
 
 LIMIT = LogLimit.of(1 << 20)

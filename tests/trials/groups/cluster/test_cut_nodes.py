@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tuner import log_format
+from tuner.telemetry import log_format
 from tuner.trials.groups.cluster import cut_nodes
 from tuner.trials.groups.cluster.cut_nodes import CutNodes, selector
 from tuner.trials.groups.cluster.node_names import node_names

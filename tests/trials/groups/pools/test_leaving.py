@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.trials.groups.pools.asking import asking_for
-from tuner import log_format
+from tuner.telemetry import log_format
 from tuner.trials.groups.cluster.cut_nodes import CutNodes
 from tuner.trials.groups.cluster.growth import NodeType
 from tuner.trials.groups.pools.builder import GroupBuilder

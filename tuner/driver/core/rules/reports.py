@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.decisions import Decision
+from tuner.domain.experiment import Spec
 from tuner.domain.segments import Failure
 from tuner.domain.trial import Trial
 from tuner.driver.core.rules.failures import all_fail, lack, missing_metric
@@ -36,7 +37,7 @@ def after_report(experiment: State, event: e.Reported) -> list[Decision]:
         return [d.Fail(trial=number, reason=failure.headline(number), failure=failure)]
     if math.isnan(trial.t):
         return missing_metric(experiment, trial, "the time attribute", [spec.time_attr], event.metrics)
-    if spec.max_t is not None and trial.t >= spec.max_t:
+    if _is_full(spec, trial.t):
         return [d.Complete(trial=number, reason=f"reached max_t: {spec.time_attr} {trial.t:g} of {spec.max_t}")]
     return _ask_stopper(experiment, trial)
 
@@ -49,8 +50,7 @@ def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last
     spec, known = experiment.spec, trial.last.keys() | metrics.keys()
     if missing := [objective.metric for objective in spec.objectives if objective.metric not in known]:
         t = metrics.get(spec.time_attr, trial.iteration + 1 if spec.time_attr == "training_iteration" else trial.t)
-        end = last or (spec.max_t is not None and t >= spec.max_t)
-        if end or any(_resembles(name, other) for name in missing for other in metrics):
+        if last or _is_full(spec, t) or any(_resembles(name, other) for name in missing for other in metrics):
             return lack("the objective", missing, known)
     by_metric = spec.time_attr not in ("training_iteration", "time_total_s", *metrics)
     if by_metric and all(objective.metric in metrics for objective in spec.objectives):
@@ -83,6 +83,11 @@ def _ask_stopper(experiment: State, trial: Trial) -> list[Decision]:
     return [d.Complete(trial=trial.number, reason=reason)] if reason else []
 
 
+def _is_full(spec: Spec, t: float) -> bool:
+    """Return whether a trial whose time_attr is `t` has had a full training."""
+    return spec.max_t is not None and t >= spec.max_t
+
+
 def _would_stop(experiment: State, trial: Trial) -> bool:
     """Return whether `stop` ends the trial now. Return False if `stop` needs a metric that has not been reported yet."""
     try:
@@ -96,10 +101,8 @@ def _without_objective(experiment: State, trial: Trial, missing: Sequence[str], 
 
     The objective may still come in a later report, for example if the training code validates only now and then.
     """
-    max_t = experiment.spec.max_t
-    end = max_t is not None and trial.t >= max_t
     misspelt = any(_resembles(name, other) for name in missing for other in event.metrics)
-    if end or _would_stop(experiment, trial) or misspelt:
+    if _is_full(experiment.spec, trial.t) or _would_stop(experiment, trial) or misspelt:
         return missing_metric(experiment, trial, "the objective", missing, event.metrics)
     if trial.reports > 1 or any(t.reports for t in experiment.trials if t is not trial):
         return []

@@ -283,7 +283,7 @@ class CheckpointLedger:
             self.tidy(self._trials[before])
 
     def tidy(self, trial: Trial) -> None:
-        """Decide to delete those checkpoints of a trial that the policy does not keep and that no segment or user needs."""
+        """Mark checkpoints of a trial for deletion, except those that the policy keeps or that a segment or a user needs."""
         if len(trial.checkpoints) < 2 or keeps_all(self._policy):
             return
         needed = {trial.checkpoint.id} if trial.checkpoint is not None else set()

@@ -1,32 +1,24 @@
-"""The limits that end the whole experiment, and what each of them counts.
+"""The limits that end the whole experiment, each with what it counts.
 
 A limit counts from the start of the experiment, or from the user's last `continue`: otherwise a continued experiment would
-end again at once. The time budget and the GPU hours are not here, because they are used up between two events, so that a
-timer of the driver watches them.
+end again at once. Some limits are elsewhere: `num_samples` and `budget` are used by searchers and schedulers, and the time budget
+and the GPU hours are used up between two events, so a timer of the driver watches them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tuner.domain.decisions import Finish
-from tuner.domain.experiment import Spec
 from tuner.domain.states import TrialState
-from tuner.domain.trial import Population
-from tuner.driver.core.state.progress import Progress
-from tuner.driver.core.state.usage import Usage
 
+if TYPE_CHECKING:
+    from tuner.driver.core.state.state import State
 
-class Counted(Protocol):
-    """The part of the state of an experiment that limits may count."""
-
-    spec: Spec
-    trials: Population
-    progress: Progress
-    usage: Usage
-    now: float
+GIVE_UP_AFTER = 10
+"""The experiment fails once this many trials have failed and none has ever reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +26,32 @@ class Limit:
     """A limit on something that only grows.
 
     count: returns how much there has been since the start of the experiment.
-    reached: called with how much of it counts; returns the decision that ends the search, or None. If the decision says that
-        the experiment failed, its running trials go on; otherwise they are stopped.
+    reached: called with how much of it counts. It returns the decision that ends the search, or None. Running trials stop at
+        their next report. If `Finish.fatal` is set, because the reason repeats that trial's failure, they go on to their end.
     """
 
-    count: Callable[[Counted], float]
-    reached: Callable[[Counted, float], Finish | None]
+    count: Callable[[State], float]
+    reached: Callable[[State, float], Finish | None]
 
 
-GIVE_UP_AFTER = 10
-"""The experiment fails once this many trials have failed and none has ever reported."""
+def counts(experiment: State) -> Sequence[float]:
+    """Return what each limit has counted since the start of the experiment."""
+    return tuple(limit.count(experiment) for limit in LIMITS)
 
 
-def _only_failures(experiment: Counted, failed: float) -> Finish | None:
+def reached(experiment: State) -> Finish | None:
+    """Return the decision of the first limit that is reached. What was counted before the last `continue` does not count."""
+    for limit, before in zip(LIMITS, experiment.counted, strict=True):
+        if (finish := limit.reached(experiment, limit.count(experiment) - before)) is not None:
+            return finish
+    return None
+
+
+def _failed(experiment: State) -> int:
+    return experiment.trials.count(TrialState.FAILED)
+
+
+def _only_failures(experiment: State, failed: float) -> Finish | None:
     if failed < GIVE_UP_AFTER or experiment.progress.reports:
         return None
     last = experiment.trials[max(experiment.trials.in_state(TrialState.FAILED))]
@@ -54,23 +59,14 @@ def _only_failures(experiment: Counted, failed: float) -> Finish | None:
     return Finish(reason=why, failed=True, fatal=last.number)
 
 
-LIMITS: Mapping[str, Limit] = {
-    "failures without a report": Limit(lambda experiment: experiment.trials.count(TrialState.FAILED), _only_failures),
-}
-"""The limits. Nobody but this module needs their names."""
+def _too_many_failures(experiment: State, failed: float) -> Finish | None:
+    most = experiment.spec.limits.max_failed_trials
+    if most is None or failed < most:
+        return None
+    return Finish(reason=f"max_failed_trials is {most}, and {failed:g} of the trials have failed", failed=True)
 
 
-def counts(experiment: Counted) -> dict[str, float]:
-    """Return what each limit has counted since the start of the experiment."""
-    return {name: limit.count(experiment) for name, limit in LIMITS.items()}
-
-
-def reached(experiment: Counted, before: Mapping[str, float]) -> Finish | None:
-    """Return the decision of the first limit that is reached.
-
-    before: what `counts` returned when the experiment was last continued; it no longer counts.
-    """
-    for name, limit in LIMITS.items():
-        if (finish := limit.reached(experiment, limit.count(experiment) - before.get(name, 0.0))) is not None:
-            return finish
-    return None
+LIMITS = (
+    Limit(_failed, _only_failures),
+    Limit(_failed, _too_many_failures),
+)

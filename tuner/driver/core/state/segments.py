@@ -19,7 +19,7 @@ class Segments:
     """Plans, opens and closes the segments of all trials. Part of `State`. Only this class changes the state of a segment.
 
     start_time: a function that returns the value of time_attr at a checkpoint; see `Progress.start_time`.
-    workers: the number of ranks of a trial that is not elastic, and the smallest number of one that is.
+    workers: the number of ranks of a trial; if trials are elastic, the smallest number.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from tuner.domain.segments import CheckpointInfo, SegmentRef
 from tuner.domain.states import ExperimentState, SegmentState, TrialState, change_experiment
 from tuner.domain.trial import Population, Segment, Trial
 from tuner.driver.core.actions import Action, DeleteCheckpoint, Interrupt
-from tuner.driver.core.state import commands, ending
+from tuner.driver.core.state import commands, ending, limits
 from tuner.driver.core.state.checkpoints import CheckpointLedger
 from tuner.driver.core.state.effects import Effects
 from tuner.driver.core.state.outlook import Outlook
@@ -72,7 +72,7 @@ class State:
         self.revisions = Revisions([searcher.context.space])  # all search spaces so far
         self.usage = Usage(spec.scaling)
         self.saving = SaveInterval(spec.checkpoint, self.usage)
-        self.counted: dict[str, float] = {}  # what each limit of `limits` had counted when a user last continued
+        self.counted: Sequence[float] = (0.0,) * len(limits.LIMITS)  # what each had counted when a user last continued
         self.capped = False  # the GPU hours are used up, so every segment is ended as soon as possible
         self.begun = False  # whether a trial has ever started
         self.error: str | None = None

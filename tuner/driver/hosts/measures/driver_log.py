@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from tuner import log_format
 from tuner.experiment.logs import driver_log_path
+from tuner.telemetry import log_format
 
 log = logging.getLogger(__name__)
 

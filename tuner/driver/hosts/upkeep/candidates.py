@@ -13,7 +13,7 @@ from tuner.store import Store
 from tuner.store.records import ExperimentRecord
 
 SCRIPTS = ("python", "study")
-"""The sources of experiments that scripts drive. A service never adopts a "study", which ask and tell drives."""
+"""The sources of experiments that scripts drive. A service never adopts a "study": its trials run in the user's own loop."""
 LEASES_S = 2.0
 """Seconds between two searches for leases of dead drivers, which cost more than searches for experiments without a lease."""
 WITNESS_S = 2.0

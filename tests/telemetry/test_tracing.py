@@ -16,7 +16,6 @@ from opentelemetry.trace import StatusCode
 
 from tests.driver.test_loop import Memory, driven
 from tests.store.examples import a_spec, begin
-from tuner import log_format, tracing
 from tuner.api import create_app
 from tuner.domain.events import SegmentStarted
 from tuner.domain.segments import Outcome, Report, SegmentRef
@@ -27,6 +26,7 @@ from tuner.driver.hosts.ray_executor import RayExecutor
 from tuner.errors import SpecError
 from tuner.settings import Settings
 from tuner.store import Store
+from tuner.telemetry import log_format, tracing
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ async def test_reports_and_verdicts_have_spans(
 
 def test_without_the_setting_nothing_is_loaded() -> None:
     code = (
-        "import sys; from tuner import tracing; tracing.configure(None, 'service', '1')\n"
+        "import sys; from tuner.telemetry import tracing; tracing.configure(None, 'service', '1')\n"
         "with tracing.span('x') as span: assert span is None\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
     )

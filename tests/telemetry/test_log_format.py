@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from tests.api.conftest import SPEC
-from tuner import log_format
 from tuner.api import create_app
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.service.access import Role
+from tuner.telemetry import log_format
 
 
 @pytest.fixture

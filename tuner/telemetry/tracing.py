@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from tuner import log_format
 from tuner.errors import SpecError
 from tuner.names import with_extra
+from tuner.telemetry import log_format
 
 PATH = "/v1/traces"
 """The path at which a collector accepts traces in OTLP over HTTP."""

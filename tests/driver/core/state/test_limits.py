@@ -1,0 +1,69 @@
+"""Test the limits that end the whole experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tuner
+from tests.driver.bench import Bench, launches
+from tuner.domain.events import Failure
+from tuner.domain.states import ExperimentState
+
+
+def fail(bench: Bench, number: int) -> None:
+    """Let a trial report once and fail, each in another line: failures that are alike end a search before the limit."""
+    bench.started(number)
+    bench.reported(number)
+    failure = Failure(kind="user", message=f"KeyError: {number}", rank=0, traceback=f'File "a.py", line {number}')
+    bench.ended(number, "failed", failure)
+
+
+def test_a_search_ends_as_failed_after_max_failed_trials_and_counts_anew_once_it_is_continued() -> None:
+    bench = Bench(num_samples=20, limits={"max_concurrent_trials": 1, "max_failed_trials": 2})
+    fail(bench, 0)
+    assert bench.core.state is ExperimentState.RUNNING
+    fail(bench, 1)
+    assert bench.core.state is ExperimentState.FAILED
+    assert bench.core.experiment.finishing == "max_failed_trials is 2, and 2 of the trials have failed"
+    bench = bench.successor()
+    assert bench.core.state is ExperimentState.FAILED
+    assert launches(bench.command("continue")) == [(2, 1)]
+    fail(bench, 2)
+    bench = bench.successor()
+    assert bench.core.state is ExperimentState.RUNNING
+    fail(bench, 3)
+    assert bench.core.state is ExperimentState.FAILED
+
+
+def test_a_single_failure_ends_a_search_with_results_if_max_failed_trials_is_one() -> None:
+    bench = Bench(num_samples=20, limits={"max_concurrent_trials": 2, "max_failed_trials": 1})
+    bench.started(0)
+    bench.reported(0)
+    fail(bench, 1)
+    bench.reported(0)
+    assert bench.verdict(0) == "stop"
+    bench.ended(0, "left")
+    assert bench.states == ["stopped", "failed"]
+    assert bench.core.state is ExperimentState.FAILED
+    assert "max_failed_trials is 1" in (bench.core.experiment.error or "")
+    assert len(bench.core.trials) == 2
+
+
+def test_a_simulated_search_has_the_limit_too() -> None:
+    def broken(config: dict[str, float], checkpoint: int | None) -> Iterator[tuner.Step]:
+        yield tuner.Step({"loss": 1.0}, 1.0)
+        raise KeyError(config["x"])
+
+    space = {"x": tuner.uniform(0, 1)}
+    result = tuner.simulate(
+        broken,
+        space,
+        metric="loss",
+        mode="min",
+        num_samples=9,
+        scheduler="fifo",
+        max_concurrent_trials=1,
+        max_failed_trials=2,
+    )
+    assert (result.state, len(result.trials)) == (ExperimentState.FAILED, 2)
+    assert "max_failed_trials is 2" in (result.error or "")

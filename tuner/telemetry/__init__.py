@@ -1,0 +1,1 @@
+"""Logs with the ids of what they are about, and traces."""
