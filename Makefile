@@ -18,15 +18,16 @@ if sys.version_info < (3, 11):
 endef
 export CHECK
 
-# torch comes first, with its pin, so that no build with gigabytes of CUDA is chosen. uv installs the rest in a fifth of pip's time. pip
-# takes its place if uv fails, for instance because only pip knows of a mirror. The pip of Python 3.11 is too slow for that.
+# torch comes first, with its pin, so that no build with gigabytes of CUDA is chosen. uv installs the rest in a fifth of pip's time. It
+# does not read pip's settings, so pip takes its place if they name an index, or if uv fails. The pip of Python 3.11 is too slow for that.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -c "$$CHECK"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c "$$CHECK"
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -U pip uv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch hatchling editables
-	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt --no-build-isolation -e '.[dev]' || \
+	{ test -z "$$PIP_INDEX_URL$$($(BIN)/python -m pip config get global.index-url 2>/dev/null)" && \
+		$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt --no-build-isolation -e '.[dev]'; } || \
 		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 

@@ -156,6 +156,8 @@ async def test_the_expected_levels_are_those_of_the_scheduler(
     [
         ("fifo", {}, [{"iteration": 27, "trials": 16}]),
         ("pbt", {}, [{"iteration": 27, "trials": 16}]),
+        ("fifo", {"stop": {"training_iteration": 5}}, [{"iteration": 5, "trials": 16}]),
+        ("fifo", {"stop": {"training_iteration": 50}}, [{"iteration": 27, "trials": 16}]),
         ("median", {}, None),
         ("freeze_thaw", {}, None),
         ("asha", {"num_samples": 1001}, None),

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from tuner.errors import SpecError
+from tuner.service import early as module
 from tuner.service.early import (
     MOST_BYTES,
     MOST_CLIENTS,
@@ -94,6 +95,21 @@ def test_the_oldest_of_too_many_connections_is_closed(early: Early) -> None:
         assert first.recv(1) == b""
 
 
+def test_a_client_that_is_closed_for_a_newer_one_may_just_have_sent_something(
+    early: Early, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_CLIENTS", 3)
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(200):
+            clients = [
+                open_ones.enter_context(socket.create_connection(("127.0.0.1", port_of(early)))) for _ in range(4)
+            ]
+            for client in clients:
+                with contextlib.suppress(OSError):
+                    client.sendall(b"x")
+    assert ask(early, "GET", "/healthz")[0].status == 200
+
+
 def test_slow_clients_are_closed(early: Early) -> None:
     with socket.create_connection(("127.0.0.1", port_of(early)), timeout=10 * PATIENCE_S) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\n")
@@ -111,6 +127,7 @@ def test_slow_clients_are_closed(early: Early) -> None:
         (["serve"], {"TUNER_PORT": "x"}, None),
         (["serve", "--port"], {}, None),
         (["serve", "--port", "-1"], {}, None),
+        (["serve", "--port", "9" * 5000], {}, None),
         (["serve", "--stop"], {}, None),
         (["serve", "--help"], {}, None),
         (["ls"], {}, None),

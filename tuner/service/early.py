@@ -69,18 +69,17 @@ class Early:
 
     def _run(self) -> None:
         self.listening.setblocking(False)
-        with self._told, selectors.DefaultSelector() as waiting:
+        with contextlib.ExitStack() as stack, self._told, selectors.DefaultSelector() as waiting:
             waiting.register(self._told, selectors.EVENT_READ)
             waiting.register(self.listening, selectors.EVENT_READ)
+            stack.callback(self._close_clients)
             while True:
                 for key, _ in waiting.select(PATIENCE_S if self._clients else None):
                     if key.fileobj is self._told:
-                        for connection in self._clients:
-                            connection.close()
                         return
                     if key.fileobj is self.listening:
                         self._accept(waiting)
-                    elif not self._clients[key.data].goes_on():
+                    elif (client := self._clients.get(key.data)) is not None and not client.goes_on():
                         self._drop(key.data, waiting)
                 while self._clients and next(iter(self._clients.values())).until <= time.monotonic():
                     self._drop(next(iter(self._clients)), waiting)
@@ -88,11 +87,18 @@ class Early:
     def _accept(self, waiting: selectors.BaseSelector) -> None:
         if len(self._clients) >= MOST_CLIENTS:
             self._drop(next(iter(self._clients)), waiting)
-        with contextlib.suppress(OSError):  # the client has gone again
+        try:
             connection, _ = self.listening.accept()
-            connection.setblocking(False)
-            self._clients[connection] = _Client(connection)
-            waiting.register(connection, selectors.EVENT_READ, connection)
+        except OSError:  # the client has gone again, or the process has too many open files
+            time.sleep(0.01)
+            return
+        connection.setblocking(False)
+        self._clients[connection] = _Client(connection)
+        waiting.register(connection, selectors.EVENT_READ, connection)
+
+    def _close_clients(self) -> None:
+        for connection in self._clients:
+            connection.close()
 
     def _drop(self, connection: socket.socket, waiting: selectors.BaseSelector) -> None:
         del self._clients[connection]
@@ -160,7 +166,8 @@ def guess(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[str, in
                 found[name] = "".join(arguments[number + 1 : number + 2])
             elif argument.startswith(f"--{name}="):
                 found[name] = argument.partition("=")[2]
-    return (found["host"], int(found["port"])) if found["host"] and found["port"].isdecimal() else None
+    is_port = found["port"].isdecimal() and len(found["port"]) <= len("65535")
+    return (found["host"], int(found["port"])) if found["host"] and is_port else None
 
 
 @contextlib.contextmanager

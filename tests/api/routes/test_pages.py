@@ -41,7 +41,7 @@ async def test_the_policy_allows_only_scripts_of_this_service_and_the_inline_one
         f'<script>{early}</script><script type="module" src="./assets/index-abc.js"></script>'
     )
     known = f"'sha256-{base64.b64encode(hashlib.sha256(early.encode()).digest()).decode()}'"
-    for path in ("/", "/experiments/exp_1"):
+    for path in ("/", "/experiments/exp_1", "/index.html"):
         policy = (await client.get(path)).headers["content-security-policy"]
         rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
         assert rules["script-src"] == f"'self' {known}"

@@ -70,6 +70,20 @@ def test_ls_show_and_best(search: Search, sqlite_store: Store) -> None:
     assert f"by trial {shown['best']['trial']}" in text
 
 
+def test_a_search_whose_script_was_killed_is_shown_as_abandoned(
+    sqlite_store: Store, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
+    search = Search(sqlite_store, digits("killed", 6), start=T0)
+    search.advance(3)
+    lines = output("list").splitlines()
+    assert " abandoned " in lines[0]
+    assert lines[-1].startswith("abandoned: ")
+    assert f"`tuner resume {search.public_id}` continues it" in output("show", "killed")
+    assert json.loads(output("show", "killed", "--json"))["state"] == "running"
+    assert status(monkeypatch, "pause", "killed") == 5
+
+
 @pytest.mark.parametrize("form", ["csv", "json", "parquet"])
 def test_export(search: Search, sqlite_store: Store, tmp_path: Path, form: str) -> None:
     read: dict[str, Any] = {"csv": pd.read_csv, "json": pd.read_json, "parquet": pd.read_parquet}

@@ -132,6 +132,7 @@ def test_a_server_that_is_not_there_is_worth_another_try(tmp_path: Path) -> None
         ("postgresql://me:two hunter2@host/db", "postgresql://me:***@host/db"),
         ("host=h user=me password=hunter2 dbname=db", "host=h user=me password=***"),
         ("host=h password = 'two hunter2'", "host=h password =***"),
+        ("postgresql://me:hunter2@host/db?sslpassword=x", "postgresql://me:***@host/db?sslpassword=***"),
         ("postgresql://me@host/db", "postgresql://me@host/db"),
         ("sqlite:////home/me/tuner.db", "sqlite:////home/me/tuner.db"),
     ],

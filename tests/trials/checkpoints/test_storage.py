@@ -50,6 +50,10 @@ def test_what_is_not_private_is_avoided(temporary: Path, trap: str, monkeypatch:
     assert private_folder("tuner-cache") == folder, "one for the life of the process"
 
 
+def test_a_directory_may_be_called_file() -> None:
+    assert unknown_scheme("file") is None
+
+
 @pytest.mark.parametrize("scheme", ["", "file://", "local://"])
 def test_a_local_directory_has_three_spellings(tmp_path: Path, scheme: str) -> None:
     uri = f"{scheme}{tmp_path}/folder"

@@ -62,7 +62,9 @@ def router(web: Path | None) -> APIRouter:
             raise HTTPException(404, f"there is no /{path}")
         if not index.is_file():
             return _html(MISSING, 200 if not path else 404)
-        if (file := _found(bundle, path)) is not None:
+        if (file := _found(bundle, path)) == index:
+            return _index(index, path)
+        if file is not None:
             return _file(request, file, FOREVER if path.startswith("assets/") else ALWAYS_ASK)
         if first in OWN and "." not in path.rpartition("/")[2]:
             return _index(index, path)

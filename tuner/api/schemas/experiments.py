@@ -371,7 +371,8 @@ class DryRun(Model):
         Field(
             description=(
                 "how many trials will probably be trained how far: all of them to max_t, or what the scheduler does in virtual "
-                "time with trials in random order; null if it depends on the reported values, or there are too many trials"
+                "time with trials in random order; null if it depends on the reported values, or there are too many trials. "
+                "Limits on the time and the GPU hours do not count, and of stop only training_iteration does"
             )
         ),
     ]

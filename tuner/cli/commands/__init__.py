@@ -62,7 +62,7 @@ def main(early: Any = None) -> None:
     try:
         app(obj=early, prog_name=_program())
     except TunerError as error:
-        print(f"error: {printable(str(error))}", *error.__notes__, sep="\n", file=sys.stderr)
+        print(f"error: {printable(str(error))}", *map(printable, error.__notes__), sep="\n", file=sys.stderr)
         sys.exit(exit_code(error))
 
 

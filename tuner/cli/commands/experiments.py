@@ -110,7 +110,8 @@ def show(experiment: ExperimentName, as_json: JsonObject = False) -> None:
     """Show an experiment: its state, its best trial and all its trials."""
     from tuner.cli.service import experiments
 
-    row = experiments.shown(experiments.result(chosen_settings(), experiment))
+    settings = chosen_settings()
+    row = experiments.shown(experiments.result(settings, experiment), experiments.abandoned(settings, experiment))
     for line in [json.dumps(row)] if as_json else experiments.lines(row):
         print(printable(line))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -88,6 +89,7 @@ def one_a_line(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:
     """Yield a line for each of the `limit` newest experiments of this home, newest first."""
+    left = False
     with Store.open(settings.database_url) as store:
         store.migrate()
         for record in store.experiments.page(page_size=limit).items:
@@ -97,4 +99,9 @@ def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:
                 best += ", none finished"
             trials = sum(record.counts.values())
             how = f"{trials:>5} trials  {best:<24}  {record.spec.method:<20}"
-            yield f"{when}  {record.public_id}  {record.state:<10}  {how}  {record.name}"
+            abandoned = record.abandoned(time.time())
+            left |= abandoned
+            state = "abandoned" if abandoned else record.state
+            yield f"{when}  {record.public_id}  {state:<10}  {how}  {record.name}"
+    if left:
+        yield "abandoned: the script of the search has ended before the search has; `tuner resume NAME` continues it"

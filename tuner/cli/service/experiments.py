@@ -7,6 +7,7 @@ service, by default the one on this machine.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ import yaml
 from tuner.domain.events import Command
 from tuner.errors import SpecError
 from tuner.experiment.operations.removal import delete_experiment
-from tuner.experiment.operations.usecases import amend_experiment, id_of, numbered
+from tuner.experiment.operations.usecases import amend_experiment, how_to_go_on, id_of, numbered
 from tuner.experiment.operations.verbs import VERBS, act, act_on_trial
 from tuner.sdk.result import Result
 from tuner.sdk.run import resume
@@ -175,8 +176,18 @@ def best(found: Result) -> Row | None:
     }
 
 
-def shown(found: Result) -> Row:
-    """Return a result as the dict that `tuner show --json` prints."""
+def abandoned(settings: Settings, experiment: str) -> str | None:
+    """Return what to do about an experiment whose script has ended before the search has; None for all others."""
+    if settings.address is not None:
+        with connected(settings, settings.address) as client:
+            return client.experiment(experiment).get().how_to_go_on
+    with Store.open(settings.database_url) as store:
+        record = store.experiments.get(id_of(store, experiment))
+        return how_to_go_on(record) if record.abandoned(time.time()) else None
+
+
+def shown(found: Result, how_to_go_on: str | None = None) -> Row:
+    """Return a result as the dict that `tuner show --json` prints. how_to_go_on: what `abandoned` returned."""
     trials = [
         {
             "number": trial.number,
@@ -189,7 +200,7 @@ def shown(found: Result) -> Row:
         for trial in found.trials
     ]
     head = {"id": found.experiment_id, "name": found.name, "state": found.state, "reason": found.reason}
-    return {**head, "error": found.error, "best": best(found), "trials": trials}
+    return {**head, "how_to_go_on": how_to_go_on, "error": found.error, "best": best(found), "trials": trials}
 
 
 def lines(row: Row) -> Iterator[str]:
@@ -197,6 +208,8 @@ def lines(row: Row) -> Iterator[str]:
     yield f"{row['name']} {row['id']}  {row['state']}  {row['reason']}"
     if row["error"]:
         yield f"error: {row['error']}"
+    if row["how_to_go_on"]:
+        yield row["how_to_go_on"]
     if row["best"] is not None:
         top = row["best"]
         yield f"best {top['metric']} {top['value']:.6g} by trial {top['trial']}: {json.dumps(top['config'])}"

@@ -442,11 +442,14 @@ class Decider:
             planned = [other.next] if other.next is not None and other.checkpoint is None else []
             if any(s.cause == "resume" and not s.start_iteration for s in (*other.segments, *planned)):
                 return
-        why = (
-            f"trial {trial.number} starts over and repeats {counted(trial.iteration, 'report')}, because its "
-            "function has saved no checkpoint: pass one to tuner.report, or use a scheduler that never resumes, "
-            "such as asha"
-        )
+        if any(other.checkpoint is not None for other in self.trials):
+            because = "it has no checkpoint that can still be used"
+        else:
+            because = (
+                "its function has saved no checkpoint: pass one to tuner.report, or use a scheduler that never resumes, "
+                "such as asha"
+            )
+        why = f"trial {trial.number} starts over and repeats {counted(trial.iteration, 'report')}, because {because}"
         yield d.Note(reason=why, trial=trial.number, warning=True)
 
     def _finish(self, reason: str, fatal: int | None = None) -> Iterator[Decision]:

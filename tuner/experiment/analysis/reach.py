@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -33,11 +35,17 @@ def reached(spec: Spec, scheduler: Mapping[str, Any], trials: int | None) -> Seq
         trials: the number of trials that the experiment starts; None: unknown.
 
     Returns:
-        The pairs; None if the decisions depend on the values that will be reported, or the experiment is too large.
+        The pairs; None if the decisions depend on the values that will be reported, or the experiment is too large. Limits on the
+        time and the GPU hours are not taken into account, and of `stop` only the one on training_iteration.
     """
     kind = scheduler["type"]
     if trials is None or spec.max_t is None or spec.time_attr != "training_iteration":
         return None
+    most = spec.stop.get("training_iteration")
+    if most is not None:
+        most = max(1, math.ceil(most))
+        whole = reached(replace(spec, stop={}), scheduler, trials)
+        return None if whole is None else _cut(whole, most)
     if kind in ALL:
         return [(spec.max_t, trials)]
     if kind not in BY_RANK or trials > MOST_TRIALS:
@@ -69,3 +77,9 @@ def reached(spec: Spec, scheduler: Mapping[str, Any], trials: int | None) -> Seq
     return [(iteration, count) for (iteration, _), count in zip(last, accumulate(n for _, n in last), strict=True)][
         ::-1
     ]
+
+
+def _cut(pairs: Sequence[tuple[int, int]], most: int) -> Sequence[tuple[int, int]]:
+    """Return the pairs of trials none of which is trained beyond the iteration `most`."""
+    beyond = [trials for iteration, trials in pairs if iteration >= most]
+    return [(iteration, trials) for iteration, trials in pairs if iteration < most] + [(most, beyond[0])] * bool(beyond)

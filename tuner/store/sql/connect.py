@@ -43,7 +43,8 @@ not acknowledge, for instance because the network is partitioned. The keepalives
 _PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransaction"})
 """Temporary errors: a lost connection, a lock, a full disk (including PostgreSQL's 53100), a server that became a standby."""
 
-_SECRETS = re.compile(r"(?i)(?<=//)([^/@:]*):[^\n]*(?=@)|(?<![^?&\s])([^=&\s]*(?:password|secret)[^=&\s]*\s*)=[^&\n]*")
+_PASSWORD = re.compile(r"(?<=//)([^/@:]*):[^\n]*(?=@)")
+_PARAMETER = re.compile(r"(?i)(?<![^?&\s])([^=&\s/?]*(?:password|secret)[^=&\s/?]*\s*)=[^&\n]*")
 
 
 class StoreUnavailable(StoreError, Retryable):
@@ -68,8 +69,8 @@ def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL with *** instead of its password, so that it can be printed and logged."""
-    return _SECRETS.sub(lambda found: f"{found[1]}:***" if found[1] is not None else f"{found[2]}=***", url)
+    """Return the URL with *** instead of its password, so that it can be printed and logged. If in doubt, hide more than the password."""
+    return _PARAMETER.sub(r"\1=***", _PASSWORD.sub(r"\1:***", url))
 
 
 def _sqlite(url: URL, synchronous: Synchronous) -> Engine:

@@ -226,7 +226,7 @@ _SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "hf", "local", "s3", "
 def unknown_scheme(uri: str) -> str | None:
     """Return what is wrong with the scheme of a storage URI, or None. This neither loads pyarrow nor connects to anything."""
     scheme, mark, rest = uri.partition("://")
-    if scheme == "file" and not rest.startswith("/"):
+    if mark and scheme == "file" and not rest.startswith("/"):
         return f"file:// is followed by an absolute path of this machine; expected file:///{rest}"
     if not mark or scheme in _SCHEMES or scheme.startswith("fsspec+"):
         return None

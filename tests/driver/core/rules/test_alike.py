@@ -38,6 +38,13 @@ def test_three_that_fail_alike_end_the_search_with_that_error() -> None:
     assert bench.successor().core.experiment.error == bench.core.experiment.error
 
 
+def test_an_error_of_report_counts_where_the_users_code_calls_it() -> None:
+    own = '  File "/env/site-packages/tuner/trials/training/metrics.py", line 105, in flatten\n    raise TypeError\n'
+    failure = raised(message="TypeError: metric 'loss' must be a number")
+    head, tail = failure.traceback.rsplit("\n", 2)[0], failure.message
+    assert place_of(raised(message=tail, traceback=f"{head}\n{own}{tail}\n")) == place_of(failure)
+
+
 def of_script(said: str, trace: str = "") -> Failure:
     return Failure(kind="user", cause="script", message=f"train.py ended with exit status 2: {said}", traceback=trace)
 

@@ -24,7 +24,7 @@ def test_a_search_ends_as_failed_after_max_failed_trials_and_counts_anew_once_it
     assert bench.core.state is ExperimentState.RUNNING
     fail(bench, 1)
     assert bench.core.state is ExperimentState.FAILED
-    assert bench.core.experiment.finishing == "max_failed_trials is 2, and 2 of the trials have failed"
+    assert bench.core.experiment.finishing == "2 trials failed, and max_failed_trials is 2"
     bench = bench.successor()
     assert bench.core.state is ExperimentState.FAILED
     assert launches(bench.command("continue")) == [(2, 1)]

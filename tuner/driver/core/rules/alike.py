@@ -14,6 +14,7 @@ ALIKE = 3
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _NUMBER = re.compile(r"\d[\d.e+-]*")
+_OWN = "/tuner/trials/"
 _MEMORY = ("memoryerror", "out of memory")
 """Parts of messages after which the next trial may still succeed, because its configuration may need less memory."""
 
@@ -52,7 +53,8 @@ def place_of(failure: Failure | None) -> Alike | None:
     if not frames:
         rest = failure.message.removeprefix(kind)
         return Alike(kind, "", _NUMBER.sub("#", rest) if rest.startswith(": ") else "")
-    file, line, _ = frames[-1]
+    # `tuner.report` raises errors about its arguments; the mistake is in the line that calls it.
+    file, line, _ = next((frame for frame in reversed(frames) if _OWN not in frame[0]), frames[-1])
     return Alike(kind, f"line {line} of {file}")
 
 

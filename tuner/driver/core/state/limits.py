@@ -55,7 +55,7 @@ def _only_failures(experiment: State, failed: float) -> Finish | None:
     if failed < GIVE_UP_AFTER or experiment.progress.reports:
         return None
     last = experiment.trials[max(experiment.trials.in_state(TrialState.FAILED))]
-    why = f"{failed:g} trials failed and none has ever reported; the last one: {last.reason}"
+    why = f"{round(failed)} trials failed and none has ever reported; the last one: {last.reason}"
     return Finish(reason=why, failed=True, fatal=last.number)
 
 
@@ -63,7 +63,8 @@ def _too_many_failures(experiment: State, failed: float) -> Finish | None:
     most = experiment.spec.limits.max_failed_trials
     if most is None or failed < most:
         return None
-    return Finish(reason=f"max_failed_trials is {most}, and {failed:g} of the trials have failed", failed=True)
+    what = "1 trial" if failed == 1 else f"{round(failed)} trials"
+    return Finish(reason=f"{what} failed, and max_failed_trials is {most}", failed=True)
 
 
 LIMITS = (
