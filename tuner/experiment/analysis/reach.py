@@ -82,4 +82,4 @@ def reached(spec: Spec, scheduler: Mapping[str, Any], trials: int | None) -> Seq
 def _cut(pairs: Sequence[tuple[int, int]], most: int) -> Sequence[tuple[int, int]]:
     """Return the pairs of trials none of which is trained beyond the iteration `most`."""
     beyond = [trials for iteration, trials in pairs if iteration >= most]
-    return [(iteration, trials) for iteration, trials in pairs if iteration < most] + [(most, beyond[0])] * bool(beyond)
+    return [(iteration, trials) for iteration, trials in pairs if iteration < most] + [(most, n) for n in beyond[:1]]

@@ -69,7 +69,7 @@ def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL with *** instead of its password, so that it can be printed and logged. If in doubt, hide more than the password."""
+    """Return the URL with *** instead of its password, and perhaps of what follows, so that it can be printed and logged."""
     return _PARAMETER.sub(r"\1=***", _PASSWORD.sub(r"\1:***", url))
 
 
