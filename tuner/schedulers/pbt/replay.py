@@ -17,7 +17,7 @@ from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.schedulers.base import Choice, Fact, Scheduler, SchedulerContext, TrialReported, can_resume
 from tuner.schedulers.shared.wording import shown
-from tuner.space.space import Space
+from tuner.space import Space, choice
 
 TRIES = 3  # pauses at one change without any checkpoint, after which a trial is stopped
 
@@ -34,15 +34,16 @@ class PBTReplayScheduler(Scheduler):
     schedule determines all configurations, so no searcher is used. With `num_samples`, several trials train with it.
 
     Args:
-        schedule: the list that `result.schedule()` returns, or the path of a JSON file with this list, as
+        schedule: the list that `result.schedule()` returns, or the `pathlib.Path` of a JSON file with this list, as
             `tuner schedule NAME` prints it. Items are ``{"iteration": ..., "params": {...}}``; other fields are ignored.
+            Text is no path, so that a spec cannot name a file of the service.
     """
 
     TYPE = "pbt_replay"
     PROPOSES = True
     REVISES = False
 
-    def __init__(self, schedule: Sequence[Mapping[str, Any]] | str | Path) -> None:
+    def __init__(self, schedule: Sequence[Mapping[str, Any]] | Path) -> None:
         self.schedule = _read(schedule)
         self._iterations = [item["iteration"] for item in self.schedule]
         self.state = ReplayState()
@@ -63,6 +64,24 @@ class PBTReplayScheduler(Scheduler):
 
     def to_json(self) -> dict[str, Any]:
         return {"type": self.TYPE, "schedule": self.schedule}
+
+    def default_space(self) -> dict[str, Any]:
+        """Return a space whose parameters are choices among the values that the schedule has for them."""
+        root: dict[str, Any] = {}
+        for path in {path: None for item in self.schedule for path in item["params"]}:
+            values: list[Any] = []
+            for item in self.schedule:
+                if path in item["params"] and item["params"][path] not in values:
+                    values.append(item["params"][path])
+            *groups, name = path.split("/")
+            inside = root
+            for depth, group in enumerate(groups, 1):
+                if "/".join(groups[:depth]) in self.schedule[0]["params"]:
+                    message = f"the schedule has the branch {path!r} of a choice: pass the space of the search"
+                    raise SpecError(message, "/space")
+                inside = inside.setdefault(group, {})
+            inside[name] = choice(values)
+        return root
 
     def _place(self, iteration: int) -> int:
         """Return the place of the configuration that applies after this iteration."""
@@ -129,15 +148,15 @@ def shown_value(value: Any) -> str:
 
 def _read(given: Any) -> list[dict[str, Any]]:
     at, expected = "/schedule", 'expected a list of {"iteration": ..., "params": {...}}'
-    if isinstance(given, str | Path):
+    if isinstance(given, Path):
         try:
-            given = json.loads(Path(given).read_text())
+            given = json.loads(given.read_text())
         except OSError as error:
-            raise SpecError(f"cannot read {str(given)!r}: {error.strerror}; {expected}, or its path", at) from None
+            raise SpecError(f"cannot read {str(given)!r}: {error.strerror}; {expected}, or the path of such a list", at) from None
         except ValueError as error:
             raise SpecError(f"{str(given)!r} is not JSON: {error}", at) from None
     if not isinstance(given, list | tuple):
-        raise SpecError(f"{expected}, or its path, got {given!r}", at)
+        raise SpecError(f"{expected}, or its pathlib.Path, got {given!r}", at)
     if not given:
         raise SpecError(f"the schedule is empty; {expected}", at)
     items: list[dict[str, Any]] = []
