@@ -153,7 +153,7 @@ class World:
         )
         self.policy_lost = False
         self.space = Space.from_python(SPACES[0])
-        proposes = self.kind == "freeze_thaw"
+        proposes = self.kind in ("freeze_thaw", "pbt_replay")
         search = {"type": "auto"} if proposes else rng.choice(SEARCHERS)
         if search["type"] in ("tpe", "gp", "nsgaii") and rng.random() < 0.6:
             search = {**search, "constraints": {"size": {"max": rng.choice([0.0, 0.3, 0.3, 0.7])}}}

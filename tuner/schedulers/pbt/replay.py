@@ -24,7 +24,9 @@ TRIES = 3  # pauses at one change without any checkpoint, after which a trial is
 
 @dataclass(slots=True)
 class ReplayState:
-    pauses: dict[int, list[int]] = field(default_factory=dict)  # trial -> [iteration of its newest pauses, their number]
+    pauses: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # trial -> [iteration of its newest pauses, their number]
 
 
 class PBTReplayScheduler(Scheduler):
@@ -152,7 +154,9 @@ def _read(given: Any) -> list[dict[str, Any]]:
         try:
             given = json.loads(given.read_text())
         except OSError as error:
-            raise SpecError(f"cannot read {str(given)!r}: {error.strerror}; {expected}, or the path of such a list", at) from None
+            raise SpecError(
+                f"cannot read {str(given)!r}: {error.strerror}; {expected}, or the path of such a list", at
+            ) from None
         except ValueError as error:
             raise SpecError(f"{str(given)!r} is not JSON: {error}", at) from None
     if not isinstance(given, list | tuple):
@@ -171,15 +175,15 @@ def _read(given: Any) -> list[dict[str, Any]]:
         raise SpecError(f"the first iteration must be 0, got {items[0]['iteration']}", f"{at}/0/iteration")
     for place, (before, after) in enumerate(pairwise(items), 1):
         if before["iteration"] >= after["iteration"]:
-            message = f"expected an iteration above {before['iteration']}, that of the item before, got {after['iteration']}"
+            message = (
+                f"expected an iteration above {before['iteration']}, that of the item before, got {after['iteration']}"
+            )
             raise SpecError(message, f"{at}/{place}/iteration")
     return items
 
 
 def _outside(space: Space, params: Mapping[str, Any], at: str) -> list[tuple[str, str]]:
-    """Return what is wrong with params for this space. A space without parameters takes all."""
-    if not space.parameters:
-        return []
+    """Return what is wrong with params for this space."""
     wrong = [(f"{at}/{path}", "not in the search space") for path in params if path not in space]
     wrong += [
         (f"{at}/{path}", f"{value!r} is outside the parameter's domain")
