@@ -43,6 +43,7 @@ class PBTReplayScheduler(Scheduler):
 
     TYPE = "pbt_replay"
     PROPOSES = True
+    SAVES_AT_MILESTONES = True
     REVISES = False
 
     def __init__(self, schedule: Sequence[Mapping[str, Any]] | Path) -> None:
