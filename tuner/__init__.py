@@ -35,7 +35,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "tuner.schedulers": (
         "ASHAPromotionScheduler", "ASHAScheduler", "AsyncHyperBandScheduler", "FIFOScheduler", "FreezeThawScheduler",
-        "HyperBandScheduler", "MOASHAScheduler", "MedianStoppingRule", "PB2", "PopulationBasedTraining",
+        "HyperBandScheduler", "MOASHAScheduler", "MedianStoppingRule", "PB2", "PBTReplayScheduler",
+        "PopulationBasedTraining",
     ),
     "tuner.errors": ("CheckpointError", "EntrypointError", "PlacementError", "SpecError", "TrialError", "TunerError"),
     "tuner.trials.training.session": ("get_checkpoint", "get_context", "report", "should_checkpoint"),
@@ -89,6 +90,7 @@ if (
     from tuner.schedulers import HyperBandScheduler as HyperBandScheduler
     from tuner.schedulers import MedianStoppingRule as MedianStoppingRule
     from tuner.schedulers import MOASHAScheduler as MOASHAScheduler
+    from tuner.schedulers import PBTReplayScheduler as PBTReplayScheduler
     from tuner.schedulers import PopulationBasedTraining as PopulationBasedTraining
     from tuner.schedulers import stoppers as stoppers
     from tuner.sdk import callbacks as callbacks

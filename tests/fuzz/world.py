@@ -41,6 +41,16 @@ SCHEDULERS: dict[str, list[dict[str, Any]]] = {
     "pbt": [{"type": "pbt", "perturbation_interval": 2}, {"type": "pbt", "perturbation_interval": 3}],
     "pb2": [{"type": "pb2", "perturbation_interval": 2}, {"type": "pb2", "perturbation_interval": 2, "synch": True}],
     "pbt_synch": [{"type": "pbt", "perturbation_interval": 2, "synch": True}],
+    "pbt_replay": [
+        {
+            "type": "pbt_replay",
+            "schedule": [
+                {"iteration": 0, "params": {"x": 0.5, "y": 0.1, "c": "a"}},
+                {"iteration": 2, "params": {"x": 0.5, "y": 0.01, "c": "a"}},
+                {"iteration": 3, "params": {"x": 0.9, "y": 0.01, "c": "b"}},
+            ],
+        }
+    ],
     "freeze_thaw": [{"type": "freeze_thaw"}],
 }
 for _example in examples.SCHEDULERS.values():  # a new scheduler need not be listed above as well
@@ -143,7 +153,7 @@ class World:
         )
         self.policy_lost = False
         self.space = Space.from_python(SPACES[0])
-        proposes = self.kind == "freeze_thaw"
+        proposes = self.kind in ("freeze_thaw", "pbt_replay")
         search = {"type": "auto"} if proposes else rng.choice(SEARCHERS)
         if search["type"] in ("tpe", "gp", "nsgaii") and rng.random() < 0.6:
             search = {**search, "constraints": {"size": {"max": rng.choice([0.0, 0.3, 0.3, 0.7])}}}

@@ -41,7 +41,8 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     parts = parts or Parts()
     notes: list[str] = []
     if spec.num_samples is None and spec.limits.time_budget_s is None and spec.search.get("type") != "grid":
-        once = not len(space) or (space.has_grid and all(p.grid for p in space.parameters))
+        repeats = "pbt_replay" in (spec.scheduler.get("type"), getattr(parts.scheduler, "TYPE", None))
+        once = repeats or not len(space) or (space.has_grid and all(p.grid for p in space.parameters))
         spec = replace(spec, num_samples=1 if once else DEFAULT_SAMPLES)
         if not once:
             notes.append(f"neither num_samples nor a time budget is set: at most {DEFAULT_SAMPLES} trials are started")

@@ -123,6 +123,9 @@ def simulate(
     with mistakes:
         aims = objectives(metric, mode)
     parts = parts_of(scheduler, search_alg, stop, mistakes)
+    if not space and parts.scheduler is not None:
+        with mistakes:
+            built = Space.from_python(parts.scheduler.default_space())
     scaling = Scaling()
     with mistakes:
         scaling = _scaling(num_workers, resources_allocation)

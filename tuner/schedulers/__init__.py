@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tuner.schedulers.median import MedianStoppingRule
     from tuner.schedulers.moasha import MOASHAScheduler
     from tuner.schedulers.pbt.pb2 import PB2
+    from tuner.schedulers.pbt.replay import PBTReplayScheduler
     from tuner.schedulers.pbt.scheduler import PopulationBasedTraining
 
 # "type" in a spec -> (module, class)
@@ -37,6 +38,7 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "moasha": ("moasha", "MOASHAScheduler"),
     "pb2": ("pbt.pb2", "PB2"),
     "pbt": ("pbt", "PopulationBasedTraining"),
+    "pbt_replay": ("pbt.replay", "PBTReplayScheduler"),
 }
 
 _INSTEAD_OF_PRUNERS = {
@@ -61,6 +63,7 @@ __all__ = [
     "HyperBandScheduler",
     "MOASHAScheduler",
     "MedianStoppingRule",
+    "PBTReplayScheduler",
     "PopulationBasedTraining",
     "Scheduler",
     "from_argument",

@@ -197,6 +197,10 @@ class Scheduler(ABC):
         """
         self.context = context
 
+    def default_space(self) -> Mapping[str, Any]:
+        """Return the space of an experiment in Python that has none. Most schedulers know of no space."""
+        return {}
+
     def inherited_max_t(self, max_t: float | None, time_attr: str | None) -> float | None:
         """Return `max_t`, the scheduler's own option, or the experiment's max_t if that option is None.
 

@@ -219,6 +219,9 @@ def _search(given: Mapping[str, Any]) -> Result:
             warn_of_lists(given["space"] or {})
         warn_of_json_forms(given["space"] or {})
     parts = parts_of(given["scheduler"], given["search_alg"], given["stop"], mistakes)
+    if not given["space"] and parts.scheduler is not None:
+        with mistakes:
+            space = Space.from_python(parts.scheduler.default_space())
     data = _spec_data(given, space, parts)
     if mistakes.found:
         mistakes.found += mistakes_beside(mistakes.found, data, parts)
