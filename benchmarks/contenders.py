@@ -314,9 +314,9 @@ def names(curves: Path) -> Sequence[str]:
 def play(method: str, problem: Problem, seed: int, setting: Setting) -> History:
     """Run a method, or a variant of the default: "NAME:module.CONSTANT=value;option.NAME=value;..."."""
     if method.startswith(HALVING):
-        return importlib.import_module("benchmarks.halving").played(
-            method.removeprefix(HALVING), problem, seed, setting
-        )
+        halving = importlib.import_module("benchmarks.halving")  # it imports this module
+        history: History = halving.played(method.removeprefix(HALVING), problem, seed, setting)
+        return history
     if ":" not in method:
         return METHODS[method](problem, seed, setting)
     changes = method.split(":", 1)[1]

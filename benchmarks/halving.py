@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import contenders, learning_curves, quality
-from benchmarks.contenders import ETA, History, Random, Setting, Training
+from benchmarks.contenders import ETA, History, Setting, Training
 from benchmarks.learning_curves import SHARED, Floats, Problem
 from tuner.schedulers.hyperband import Shape, shapes
 from tuner.schedulers.shared.rungs import Levels, survivors
@@ -46,9 +46,11 @@ class Known:
     scores: list[float] = field(default_factory=list)
 
 
-class Halving(Random):
+class Halving:
+    """Proposes random configurations, the same for every method unless it evolves them."""
+
     def __init__(self, problem: Problem, seed: int, setting: Setting) -> None:
-        super().__init__(problem, seed, setting)
+        self.problem, self.rng = problem, np.random.default_rng([seed, 1])
         self.levels = [int(level) for level in Levels(1, ETA, problem.max_t).all()] + [problem.max_t]
         self.sign = 1.0 if problem.mode == "max" else -1.0
         self.trials: list[Known] = []
@@ -153,7 +155,7 @@ class HyperTune(ByRanks):
 
 def kernel(a: Floats, b: Floats) -> Floats:
     squares: Floats = ((a[:, None, :] - b[None, :, :]) ** 2).sum(-1)
-    return np.exp(-squares / (2 * LENGTH**2 * a.shape[1]))
+    return np.asarray(np.exp(-squares / (2 * LENGTH**2 * a.shape[1])), dtype=float)
 
 
 def ranked(values: Floats) -> Floats:
