@@ -27,9 +27,12 @@ from tuner.schedulers import freeze_thaw
 
 ETA = 3
 OPTION = "option."
+HALVING = "halving-"
 History = list[tuple[float, float]]
 Report = Callable[[int, float], bool]
 """(report count, value) -> whether the trial goes on."""
+Training = tuple[dict[str, Any], int, Report]
+"""A configuration, its reports so far, and the receiver of the next ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +129,8 @@ def changed(changes: str) -> Iterator[None]:
 
 
 class Contender(Protocol):
-    def start(self) -> tuple[dict[str, Any], int, Report]:
-        """Return the next training of a free worker: a configuration, its reports so far, and the receiver of the next ones."""
+    def start(self) -> Training | None:
+        """Return the next training of a free worker; None if there is none before the next report."""
 
 
 class Random:
@@ -140,7 +143,7 @@ class Random:
         space = self.problem.space
         return space.config(space.from_unit([float(u) for u in self.rng.random(len(space))]))
 
-    def start(self) -> tuple[dict[str, Any], int, Report]:
+    def start(self) -> Training:
         return self.draw(), 0, lambda r, value: True
 
 
@@ -157,7 +160,7 @@ class RayASHA(Random):
         self.scheduler.set_search_properties("value", problem.mode)
         self.count = itertools.count()
 
-    def start(self) -> tuple[dict[str, Any], int, Report]:
+    def start(self) -> Training:
         trial = types.SimpleNamespace(trial_id=str(next(self.count)))
         self.scheduler.on_trial_add(None, trial)
 
@@ -183,7 +186,7 @@ class Optuna:
             pruner=pruner,
         )
 
-    def start(self) -> tuple[dict[str, Any], int, Report]:
+    def start(self) -> Training:
         trial = self.study.ask()
 
         def report(r: int, value: float) -> bool:
@@ -231,7 +234,7 @@ class Prototype:
         self.search = module.FT2(described, seed, setting.startup)
         self.reached: dict[int, int] = {}
 
-    def start(self) -> tuple[dict[str, Any], int, Report]:
+    def start(self) -> Training:
         trial, found = self.search.suggest()
         space = self.problem.space
         config = found if self.own else space.config(space.from_unit(list(found.values())))
@@ -258,22 +261,26 @@ def played(problem: Problem, contender: Contender, setting: Setting) -> History:
     end, order, history = setting.seconds(problem), itertools.count(), []
     heap: list[tuple[float, int, int, Any]] = []
 
-    def start(now: float) -> None:
-        config, done, report = contender.start()
+    def start(now: float) -> bool:
+        found = contender.start()
+        if found is None:
+            return False
+        config, done, report = found
         values, seconds = problem.curve(config)
         begin = now + setting.startup * problem.full_seconds - (seconds[done - 1] if done else 0.0)
         heapq.heappush(heap, (begin + seconds[done], next(order), done, (values, seconds, begin, report)))
+        return True
 
-    for _ in range(setting.workers):
-        start(0.0)
+    while len(heap) < setting.workers and start(0.0):
+        pass
     while heap and heap[0][0] <= end:
         now, _, r, run = heapq.heappop(heap)
         values, seconds, begin, report = run
         history.append((now, float(values[r])))
         if report(r + 1, float(values[r])) and r + 1 < len(values):
             heapq.heappush(heap, (begin + seconds[r + 1], next(order), r + 1, run))
-        else:
-            start(now)
+        while len(heap) < setting.workers and start(now):
+            pass
     return history
 
 
@@ -299,13 +306,17 @@ METHODS: dict[str, Callable[[Problem, int, Setting], History]] = {
 
 
 def names(curves: Path) -> Sequence[str]:
-    """Return the methods that can be run. The prototype is one of them only if its file exists."""
+    """Return the methods that can be run, except those of `halving`. The prototype is one only if its file exists."""
     there = (curves / "freeze_thaw_prototype.py").exists()
     return [name for name in METHODS if there or name != "prototype"]
 
 
 def play(method: str, problem: Problem, seed: int, setting: Setting) -> History:
     """Run a method, or a variant of the default: "NAME:module.CONSTANT=value;option.NAME=value;..."."""
+    if method.startswith(HALVING):
+        halving = importlib.import_module("benchmarks.halving")  # it imports this module
+        history: History = halving.played(method.removeprefix(HALVING), problem, seed, setting)
+        return history
     if ":" not in method:
         return METHODS[method](problem, seed, setting)
     changes = method.split(":", 1)[1]

@@ -17,7 +17,8 @@ the search has changed.
 Methods: `default` is `tuner.simulate` with only metric, mode and max_t given; `asha` our stopping form over random
 configurations; `hyperband` and `bohb` our HyperBand over random configurations and over those of BOHB's model; `ray-asha` Ray's
 AsyncHyperBandScheduler driven directly; `optuna-tpe` its TPESampler without early stopping and `optuna-hyperband` with its
-HyperbandPruner; `prototype` the first freeze-thaw search, from the folder of the curves.
+HyperbandPruner; `prototype` the first freeze-thaw search, from the folder of the curves; `halving-...` those of
+`benchmarks/halving.py`, which are run only if they are named.
 NAME:module.CONSTANT=value;... is the default with constants of `tuner.schedulers.freeze_thaw` changed, to find out what each is
 worth. NAME:option.thaw=0.2;... is the default with options of the scheduler changed.
 """
@@ -43,7 +44,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 from benchmarks import contenders, learning_curves  # noqa: E402 (after the number of threads is set)
-from benchmarks.contenders import Setting  # noqa: E402
+from benchmarks.contenders import HALVING, Setting  # noqa: E402
 from benchmarks.learning_curves import SHARED, Problem  # noqa: E402
 
 STUCK = 0.3  # a regret above which a run counts as stuck
@@ -99,7 +100,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--by-problem", action="store_true", help="a table for each problem, too")
     args = parser.parse_args()
     for method in args.methods:
-        if ":" not in method and method not in contenders.names(args.curves):
+        if ":" not in method and not method.startswith(HALVING) and method not in contenders.names(args.curves):
             parser.error(f"no such method: {method}; there are {', '.join(contenders.names(args.curves))}")
     if args.baseline:
         named = [
