@@ -77,7 +77,10 @@ class Complete(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploit(_Decision):
-    """Continue the trial from the checkpoint of another trial, the donor, with a new configuration (flat `params`)."""
+    """Continue the trial from the checkpoint of the donor, with a new configuration (flat `params`).
+
+    The donor is usually another trial. A trial that is its own donor changes its configuration.
+    """
 
     KIND = "exploit"
     trial: int

@@ -10,6 +10,7 @@ from tuner.domain.experiment import Spec
 from tuner.driver.core import Core
 from tuner.errors import ErrorCollector
 from tuner.schedulers import from_json as scheduler_from_json
+from tuner.schedulers import has_one_trial
 from tuner.schedulers.base import Scheduler, SchedulerContext
 from tuner.schedulers.stoppers import Stopper
 from tuner.schedulers.stoppers import from_json as stopper_from_json
@@ -41,8 +42,8 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     parts = parts or Parts()
     notes: list[str] = []
     if spec.num_samples is None and spec.limits.time_budget_s is None and spec.search.get("type") != "grid":
-        repeats = "pbt_replay" in (spec.scheduler.get("type"), getattr(parts.scheduler, "TYPE", None))
-        once = repeats or not len(space) or (space.has_grid and all(p.grid for p in space.parameters))
+        one = has_one_trial(spec.scheduler) if parts.scheduler is None else parts.scheduler.ONE_TRIAL
+        once = one or not len(space) or (space.has_grid and all(p.grid for p in space.parameters))
         spec = replace(spec, num_samples=1 if once else DEFAULT_SAMPLES)
         if not once:
             notes.append(f"neither num_samples nor a time budget is set: at most {DEFAULT_SAMPLES} trials are started")

@@ -85,9 +85,18 @@ def from_json(data: Mapping[str, Any], pointer: str = "/scheduler") -> Scheduler
     """
     if not isinstance(data, Mapping):
         raise SpecError(f'expected {{"type": ..., ...}}, got {data!r}', pointer)
-    module, name = pick(data.get("type"), REGISTRY, "scheduler", pointer)
-    cls: type[Scheduler] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    return build(cls, data, pointer)
+    return build(_class_of(*pick(data.get("type"), REGISTRY, "scheduler", pointer)), data, pointer)
+
+
+def _class_of(module: str, name: str) -> type[Scheduler]:
+    found: type[Scheduler] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    return found
+
+
+def has_one_trial(data: Mapping[str, Any]) -> bool:
+    """Return `Scheduler.ONE_TRIAL` of the scheduler that `from_json` would return; False if it would raise."""
+    place = REGISTRY.get(data.get("type", ""))
+    return place is not None and _class_of(*place).ONE_TRIAL
 
 
 def from_argument(argument: Any, pointer: str = "/scheduler") -> Scheduler:

@@ -161,6 +161,8 @@ class Scheduler(ABC):
     TYPE: ClassVar[str]
     #: True if the scheduler proposes configurations itself, so that no searcher is used
     PROPOSES: ClassVar[bool] = False
+    #: True if a search without `num_samples` and without a time budget has one trial
+    ONE_TRIAL: ClassVar[bool] = False
     #: True if trials may copy a running trial, so that every trial saves a checkpoint at each of its milestones
     SAVES_AT_MILESTONES: ClassVar[bool] = False
     #: True if the scheduler ends the search when all trials together have trained for `budget` full trainings

@@ -43,6 +43,7 @@ class PBTReplayScheduler(Scheduler):
 
     TYPE = "pbt_replay"
     PROPOSES = True
+    ONE_TRIAL = True
     SAVES_AT_MILESTONES = True
     REVISES = False
 

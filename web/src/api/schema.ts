@@ -5533,7 +5533,7 @@ export interface components {
             weight: number;
         };
         /** Scheduler */
-        Scheduler: ("auto" | "fifo" | "asha" | "asha_promotion" | "async_hyperband" | "freeze_thaw" | "hyperband" | "median" | "moasha" | "pb2" | "pbt") | {
+        Scheduler: ("auto" | "fifo" | "asha" | "asha_promotion" | "async_hyperband" | "freeze_thaw" | "hyperband" | "median" | "moasha" | "pb2" | "pbt" | "pbt_replay") | {
             /** @constant */
             type: "auto";
         } | {
@@ -5677,6 +5677,12 @@ export interface components {
             require_attrs: boolean;
             /** @default null */
             time_attr: string | null;
+        } | {
+            /** @constant */
+            type: "pbt_replay";
+            schedule?: {
+                [key: string]: unknown;
+            }[] | string;
         };
         /** Search */
         Search: ("auto" | "bohb" | "cmaes" | "define_by_run" | "gp" | "grid" | "nsgaii" | "optuna" | "qmc" | "random" | "ray" | "tpe") | {
