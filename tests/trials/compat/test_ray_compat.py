@@ -308,7 +308,7 @@ def test_data_sets_need_a_name_when_there_are_several() -> None:
         assert Shards.of_this_trial() is shards
         with pytest.raises(TunerError, match="there are train, val"):
             shards.get(None)
-        with pytest.raises(KeyError, match="no data set 'test'"):
+        with pytest.raises(KeyError, match="no data set is named 'test'; the trial has train, val"):
             shards.get("test")
     assert Shards.of_this_trial().get("train") is None
 

@@ -18,6 +18,7 @@ import pytest
 from tuner.domain.segments import Report, Verdict
 from tuner.errors import OutsideTrial
 from tuner.trials.checkpoints.checkpoints import Source
+from tuner.trials.checkpoints.saver import Saver
 from tuner.trials.compat.ray_compat import TrainContext
 from tuner.trials.messages.channel import ChannelClient, ChannelServer
 from tuner.trials.messages.launch import Launch
@@ -480,6 +481,21 @@ def test_a_function_that_does_not_ask_for_its_checkpoint_is_warned_of_once(capsy
     running.report({"loss": 2})
     assert "starts from the checkpoint of iteration 10, but its function has not loaded it" in running.warning
     assert capsys.readouterr().err.count("tuner.get_checkpoint()") == 1
+
+
+def test_an_empty_checkpoint_is_warned_of_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    running, _, _ = make(first_milestone=1, checkpoint_every=1)
+    saver = Saver(
+        storage=str(tmp_path), segment_id="seg", trial_number=3, rank=0, world_size=1, committed=lambda info: None
+    )
+    running._saver = saver
+    running.report({"loss": 1}, checkpoint=lambda folder: (Path(folder) / "state").write_text("1"))
+    assert running.warning == ""
+    for _ in range(2):
+        running.report({"loss": 1}, checkpoint=lambda folder: None)
+    saver.drain(30)
+    assert "the checkpoint of iteration 12 is empty" in running.warning
+    assert capsys.readouterr().err.count("is empty") == 1
 
 
 def test_a_function_that_asks_for_its_checkpoint_or_has_none_is_not_warned_of() -> None:

@@ -188,6 +188,7 @@ class Session:
         self._metric_warnings = MetricWarnings(objective)
         self._watch = watch
         self.warning = ""  # messages about likely mistakes
+        self._told_of_empty = False
         self._checkpoint, self._took_checkpoint = checkpoint, False
         self._reports = reports
         self._peers = peers
@@ -368,7 +369,14 @@ class Session:
             return None
         self._pending = None
         self._saved_at = number
-        return self._saver.take(source, number, self.context.start_iteration + number, at_end=at_end)
+        info = self._saver.take(source, number, self.context.start_iteration + number, at_end=at_end)
+        if info is not None and info.bytes == 0 and not self._told_of_empty:
+            self._told_of_empty = True
+            self._warn(
+                f"the checkpoint of iteration {info.step} is empty, so nothing can be loaded from it: save the state to a file "
+                "in the directory that the function gets"
+            )
+        return info
 
     def _verdict(self, number: int, values: dict[str, float], step: int | None, info: CheckpointInfo | None) -> Verdict:
         self.waiting_for_verdict = True
