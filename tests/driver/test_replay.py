@@ -95,7 +95,7 @@ def test_a_trial_that_would_have_gone_on_is_censored_and_nothing_is_invented() -
         if each.number in stopped:
             assert f"ends at iteration {stopped[each.number]}" in each.replayed.reason
     assert found.censored == len(stopped)
-    assert any("the real cost would be higher than shown here" in note for note in found.notes)
+    assert any("The real cost would be higher than shown" in note for note in found.notes)
     assert "the same training or more" in found.summary
 
 

@@ -614,7 +614,7 @@ def test_axe_finds_nothing_serious_on_any_page_and_all_text_can_be_read(
         page.goto(service.url + address)
         expect(page.get_by_text(words).first).to_be_visible()
         page.wait_for_load_state("networkidle") if name in ("new", "compare", "settings") else None
-        page.add_script_tag(path=AXE)
+        page.evaluate(AXE.read_text())
         for colours in ("light", "dark"):
             page.emulate_media(color_scheme=colours)
             expect(page.locator(f'html[data-mantine-color-scheme="{colours}"]')).to_be_attached()
@@ -637,7 +637,7 @@ def test_axe_finds_nothing_serious_in_menus_and_dialogs(visit: Open, service: Se
     search.advance(30)
     page = visit(f"/experiments/{search.public_id}")
     expect(page.get_by_text("Trials · ")).to_be_visible()
-    page.add_script_tag(path=AXE)
+    page.evaluate(AXE.read_text())
     for opened, role in (("More actions", "menu"), ("Cancel", "dialog")):
         page.get_by_role("button", name=opened, exact=True).click()
         expect(page.get_by_role(role)).to_be_visible()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tuner.domain.events import Command
-from tuner.errors import SpecError
+from tuner.errors import Conflict, SpecError
 from tuner.experiment.operations.removal import delete_experiment
 from tuner.experiment.operations.usecases import amend_experiment, how_to_go_on, id_of, numbered
 from tuner.experiment.operations.verbs import VERBS, act, act_on_trial
@@ -258,6 +258,8 @@ def ask(settings: Settings, verb: Command, name: str, number: int | None = None)
     of_trial = name.startswith("trl_") or number is not None or verb not in VERBS
     if of_trial and number is None and not name.startswith("trl_"):
         raise SpecError(f"{name} is an experiment: also give the number of one of its trials")
+    if verb == "pause" and (how := abandoned(settings, name)) is not None:
+        raise Conflict(f"nothing runs that could be paused: {how}")
     if settings.address is not None:
         with connected(settings, settings.address) as client:
             found = client.experiment(name)

@@ -236,10 +236,6 @@ def check_verb(name: Command, record: ExperimentRecord) -> None:
         raise Conflict(f"{record.public_id} is {record.state} and cannot be {verb.past}")
     if name == "continue" and (why := _why_it_stays_ended(record)) is not None:
         raise Conflict(f"{record.public_id} cannot be {verb.past}: {why}")
-    if name == "pause" and record.abandoned(time.time()):
-        raise Conflict(
-            f"{record.public_id} cannot be {verb.past}: its script has ended, so nothing runs; resume it to go on"
-        )
 
 
 def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
