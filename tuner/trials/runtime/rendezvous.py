@@ -19,6 +19,7 @@ from tuner.errors import MissingPackage, TunerError
 from tuner.names import with_extra
 from tuner.trials.messages.channel import ChannelClient, ChannelServer
 from tuner.trials.messages.protocol import RankAssignment
+from tuner.trials.runtime.gloo_devices import keep_devices, shared_devices
 
 _TIMEOUT = timedelta(minutes=30)
 _JOIN_S = 120.0
@@ -114,14 +115,16 @@ def join(
         TORCHELASTIC_MAX_RESTARTS="0",
         TORCHELASTIC_RUN_ID=segment_id,
     )
-    dist.init_process_group(
-        assignment.backend,
-        store=dist.PrefixStore(meeting.prefix().rstrip("/"), meeting.store),
-        rank=assignment.rank,
-        world_size=assignment.world_size,
-        timeout=_TIMEOUT,
-    )
+    with shared_devices():
+        dist.init_process_group(
+            assignment.backend,
+            store=dist.PrefixStore(meeting.prefix().rstrip("/"), meeting.store),
+            rank=assignment.rank,
+            world_size=assignment.world_size,
+            timeout=_TIMEOUT,
+        )
     _ours = dist.group.WORLD
+    keep_devices(_ours)
 
 
 def take_device(assignment: RankAssignment) -> None:
