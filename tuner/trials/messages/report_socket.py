@@ -11,7 +11,7 @@ In the local executor, the driver is not an actor. There, ranks send all other r
 (`SocketDriver`).
 
 A rank on another machine has one more connection, by which the driver notices that the machine cannot be reached
-(`tuner.trials.messages.lifeline`).
+(`tuner.trials.messages.lifeline`). A rank on Ray has one over which the driver calls it (`tuner.trials.messages.call_lines`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from typing import Any
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import Report, Verdict
 from tuner.errors import DriverSilent
+from tuner.trials.messages.call_lines import CallLines
 from tuner.trials.messages.channel import Link, PeerLost
 from tuner.trials.messages.keepalive import SILENT_S, is_cut, keep_alive
 from tuner.trials.messages.launch import Resend
@@ -51,7 +52,7 @@ Take = Callable[[str, list[Report]], Awaitable[Answer]]
 TakeLogs = Callable[[str, Sequence[LogChunk]], Awaitable[None]]
 TakeCall = Callable[[str, Sequence[Any]], Awaitable[Any]]
 TakeCut = Callable[[bytes, str, bool], None]
-LIFELINE = b"W"
+LIFELINE, CALL_LINE = b"W", b"M"
 _REPORTS, _LOGS, _CALLS = b"R", b"L", b"C"  # the byte after the token: what the connection is for
 
 
@@ -71,6 +72,7 @@ class ReportServer:
         take_call: called with the name and the arguments of each other request; returns the answer.
         take_cut: called with the token of a rank's process, a reason in words, and True if the machine of the rank cannot
             be reached any more, or False if that rank cannot reach the machine of rank 0.
+        lines: takes the connections over which the driver calls ranks.
     """
 
     def __init__(
@@ -79,8 +81,10 @@ class ReportServer:
         take_logs: TakeLogs | None = None,
         take_call: TakeCall | None = None,
         take_cut: TakeCut | None = None,
+        lines: CallLines | None = None,
     ) -> None:
         self._take, self._take_logs, self._take_call, self._take_cut = take, take_logs, take_call, take_cut
+        self._lines = lines
         self._token = secrets.token_bytes(16)
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[Any]] = set()
@@ -110,6 +114,9 @@ class ReportServer:
             if greeting.endswith(LIFELINE):
                 await self._hear(reader, writer)
                 return
+            if greeting.endswith(CALL_LINE):
+                await self._hold(reader, writer)
+                return
             while True:
                 (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
                 segment_id, packed = pickle.loads(await reader.readexactly(size))
@@ -128,6 +135,12 @@ class ReportServer:
         finally:
             self._connections.discard(task)
             writer.close()
+
+    async def _hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hold the line over which the driver calls a rank, until it ends."""
+        if self._lines is not None:
+            keep_alive(writer.get_extra_info("socket"))
+            await self._lines.serve(await reader.readexactly(len(self._token)), reader, writer)
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Wait until a rank's lifeline ends. Report that it was cut, or what the rank says about another rank."""
