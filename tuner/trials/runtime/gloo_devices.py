@@ -58,7 +58,7 @@ def _settings() -> tuple[str | None, ...]:
 def _with_devices(real: Any, devices: Any, threads: int) -> Any:
     """Return a class of gloo groups that use these devices. It takes the arguments with which PyTorch makes a group."""
 
-    class ProcessGroupGloo(real):  # type: ignore[misc]
+    class ProcessGroupGloo(real):
         def __init__(self, store: Any, rank: int, size: int, timeout: Any) -> None:
             options = real._Options()
             options._devices, options._threads, options._timeout = devices, threads, timeout

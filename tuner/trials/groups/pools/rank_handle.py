@@ -81,30 +81,28 @@ class RankHandle:
 
     def _mend(self) -> None:
         self._line, self._broken = None, True
-        if any(not call.answer.done() for call in self._unanswered.values()):
+        if self._unanswered:
             self._mending = asyncio.get_running_loop().create_task(self._go_on())
 
     async def _go_on(self) -> None:
         """Let Ray carry the unanswered calls, or bring the answers of those that the rank has received."""
         calls = list(self._unanswered.values())
         self._unanswered.clear()
+        received, lost = -1, None
         try:
             received = await self.actor.last_received.remote()
-        except BaseException as error:
-            for call in (*calls, *self._held):
-                if not call.answer.done():
-                    call.answer.set_exception(error)
-            raise
-        else:
-            for call in (*calls, *self._held):  # in the order of their numbers, in which Ray's calls are carried out
-                if call.number <= received:
-                    ref = self.actor.answer_to.remote(call.number)
-                else:
-                    ref = self.actor.serial.remote(call.number, call.method, *call.arguments)
-                _pass_on(ref, call.answer)
+        except Exception as error:
+            lost = error
         finally:
-            self._held.clear()
-            self._mending = None
+            calls, self._held, self._mending = calls + self._held, [], None
+        for call in calls:  # in the order of their numbers, in which Ray carries them out
+            if lost is not None:
+                if not call.answer.done():
+                    call.answer.set_exception(lost)
+            elif call.number <= received:
+                _pass_on(self.actor.answer_to.remote(call.number), call.answer)
+            else:
+                _pass_on(self.actor.serial.remote(call.number, call.method, *call.arguments), call.answer)
 
 
 class _Method:
@@ -127,16 +125,15 @@ def _pass_on(ref: Any, answer: asyncio.Future[Any]) -> None:
     async def passed_on() -> None:
         try:
             value = await ref
-        except BaseException as error:
+        except Exception as error:
             if not answer.done():
                 answer.set_exception(error)
-            raise
-        if not answer.done():
-            answer.set_result(value)
+        else:
+            if not answer.done():
+                answer.set_result(value)
 
     task = asyncio.get_running_loop().create_task(passed_on())
     task.add_done_callback(_TASKS.discard)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     _TASKS.add(task)
 
 
