@@ -149,7 +149,7 @@ class Host(AnyHost):
         waiting = 0
         for handle in group.actors:
             waiting += len(handle._unanswered)
-            handle._line._writer.close()
+            handle._line.cut()
         return waiting
 
 

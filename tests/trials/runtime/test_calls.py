@@ -141,7 +141,7 @@ def test_calls_that_the_rank_had_not_read_when_the_line_broke_are_sent_through_r
             trained = handle.train.remote()
             await until(rank.began.is_set)
             reset, prepared = handle.reset.remote(), handle.prepare.remote(2)  # they wait in the socket
-            lines._lines[TOKEN]._writer.close()
+            lines._lines[TOKEN].cut()
             await until(lambda: len(actor.asked) == 4)
             rank.go.set()
             assert await asyncio.gather(trained, reset, prepared) == [1, 2, 3]

@@ -21,11 +21,10 @@ Heard = Callable[[int, bool, Any], None]
 class CallLine:
     """The driver's end of one connection. It belongs to the driver's event loop."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
+    def __init__(self, transport: asyncio.Transport, ended: Callable[[CallLine], None]) -> None:
+        self._transport, self._ended = transport, ended
         self._heard: Heard | None = None
         self._broken: Callable[[], None] | None = None
-        self.is_open = True
 
     def attend(self, heard: Heard, broken: Callable[[], None]) -> None:
         """Set the functions that are called with each answer, and once when the connection has ended."""
@@ -34,20 +33,22 @@ class CallLine:
     def send(self, number: int, method: str, arguments: tuple[Any, ...]) -> None:
         """Send a call. If the connection is broken, `broken` is called later."""
         body = pickle.dumps((number, method, arguments), protocol=pickle.HIGHEST_PROTOCOL)
-        self._writer.write(HEADER.pack(len(body)) + body)
+        self._transport.write(HEADER.pack(len(body)) + body)
 
-    async def serve(self, reader: asyncio.StreamReader) -> None:
-        """Read answers until the connection ends."""
-        try:
-            while True:
-                (size,) = HEADER.unpack(await reader.readexactly(HEADER.size))
-                answer = pickle.loads(await reader.readexactly(size))
-                if self._heard is not None:
-                    self._heard(*answer)
-        finally:
-            self.is_open = False
-            if self._broken is not None:
-                self._broken()
+    def received(self, body: bytes) -> None:
+        """Pass on the answer to a call."""
+        if self._heard is not None:
+            self._heard(*pickle.loads(body))
+
+    def cut(self) -> None:
+        """Close the connection."""
+        self._transport.abort()
+
+    def end(self) -> None:
+        """Tell that the connection has ended."""
+        self._ended(self)
+        if self._broken is not None:
+            self._broken()
 
 
 class CallLines:
@@ -60,11 +61,12 @@ class CallLines:
         """Return the connection of a rank; None if the rank has none."""
         return self._lines.get(rank)
 
-    async def serve(self, rank: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Hold the connection of a rank until it ends."""
-        line = self._lines[rank] = CallLine(writer)
-        try:
-            await line.serve(reader)
-        finally:
+    def connected(self, rank: bytes, transport: asyncio.Transport) -> CallLine:
+        """Add the connection of a rank, and return it. It is removed when it has ended."""
+
+        def ended(line: CallLine) -> None:
             if self._lines.get(rank) is line:
                 del self._lines[rank]
+
+        line = self._lines[rank] = CallLine(transport, ended)
+        return line
