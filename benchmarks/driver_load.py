@@ -41,6 +41,14 @@ def trial(config: dict[str, Any]) -> None:
         tuner.report({"loss": 1.0 / (number + 1), "accuracy": 0.5, "lr": 0.1, "norm": 2.0, "epoch": number})
 
 
+def _has_experiment(database: str) -> bool:
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
+            return bool(db.execute("select 1 from experiment").fetchone())
+    except sqlite3.OperationalError:  # the file or the table does not exist yet
+        return False
+
+
 class Watch(threading.Thread):
     """Measures the host while all trials report."""
 
@@ -51,6 +59,8 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         database = os.path.join(self.home, "tuner.db")
+        while not _has_experiment(database):  # on a busy machine, that takes a while
+            time.sleep(0.2)
         with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as db:
             newest = db.execute("select max(id) from experiment").fetchone()[0]
             while self._reporting(db, newest)[0] < self.trials:
