@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import tuner
+from benchmarks.intervals import interval
 from benchmarks.learning_curves import Problem, recorded
-from benchmarks.quality import interval
 from tuner.domain.decisions import Resize
 from tuner.driver.virtual import Simulation
 

@@ -27,7 +27,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402 (after the number of threads is set)
 
-from benchmarks import contenders, learning_curves, quality  # noqa: E402
+from benchmarks import contenders, learning_curves  # noqa: E402
 from benchmarks.contenders import Setting  # noqa: E402
 from benchmarks.learning_curves import SHARED  # noqa: E402
 from tuner.domain import decisions as d  # noqa: E402
@@ -100,7 +100,7 @@ def one(name: str, search: str, run: int, curves: Path) -> Row:
     problem = next(p for p in learning_curves.problems(curves) if p.name == name)
     setting = Setting(WORKERS, 0.0, 1e6, curves)
     options = SEARCHES[search]
-    found = contenders.simulation(problem, quality.seed_of(f"{name} forecast", run), setting, **options)
+    found = contenders.simulation(problem, learning_curves.seed_of(f"{name} forecast", run), setting, **options)
     sign = 1 if problem.mode == "max" else -1
     work: list[float] = []
     score: list[float] = []

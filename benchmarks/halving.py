@@ -22,9 +22,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import contenders, learning_curves, quality
+from benchmarks import contenders, learning_curves
 from benchmarks.contenders import ETA, History, Setting, Training
-from benchmarks.learning_curves import SHARED, Floats, Problem
+from benchmarks.intervals import interval
+from benchmarks.learning_curves import SHARED, Floats, Problem, seed_of
 from tuner.schedulers.hyperband import Shape, shapes
 from tuner.schedulers.shared.rungs import Levels, survivors
 
@@ -407,7 +408,7 @@ def main() -> None:
     print(f"{args.samples} configurations, {args.workers} workers, {len(problems) * args.runs} runs\n{'':24s}{head}")
     found: dict[str, list[tuple[float, float, float]]] = {"promotion": [], "pasha": []}
     for problem, run in itertools.product(problems, range(args.runs)):
-        seed = quality.seed_of(problem.name, run)
+        seed = seed_of(problem.name, run)
         found["promotion"].append(to_the_end(Promotion, problem, seed, args))
         found["pasha"].append(to_the_end(Pasha, problem, seed, args))
     for name, rows in found.items():
@@ -418,7 +419,7 @@ def main() -> None:
 
 
 def cell(values: list[float], form: str = ".3f") -> str:
-    return f"{statistics.mean(values):{form}} ± {quality.interval(values) or 0:.3f}".rjust(22)
+    return f"{statistics.mean(values):{form}} ± {interval(values) or 0:.3f}".rjust(22)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,11 @@ class Problem:
 def problems(folder: Path) -> list[Problem]:
     """Return the problems of this repository and, if they are there, those of `folder`."""
     return [*shared(folder), *recorded()]
+
+
+def seed_of(problem: str, run: int) -> int:
+    """Return a different seed for each problem, so that no two problems get the same first configurations."""
+    return zlib.crc32(f"{problem} {run}".encode())
 
 
 def half(problems: Sequence[str], which: str) -> list[str]:

@@ -28,12 +28,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import os
 import statistics
 import sys
 import time
-import zlib
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
@@ -44,8 +42,10 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 from benchmarks import contenders, learning_curves  # noqa: E402 (after the number of threads is set)
-from benchmarks.contenders import HALVING, Setting  # noqa: E402
-from benchmarks.learning_curves import SHARED, Problem  # noqa: E402
+from benchmarks.contenders import Setting  # noqa: E402
+from benchmarks.intervals import interval  # noqa: E402
+from benchmarks.learning_curves import SHARED, Problem, seed_of  # noqa: E402
+from benchmarks.methods import HALVING, METHODS, names, play  # noqa: E402
 
 STUCK = 0.3  # a regret above which a run counts as stuck
 ALL = "all"  # the row of all problems together
@@ -61,7 +61,7 @@ def main() -> None:
     chosen = [name for name in names if not args.families or name.startswith(tuple(args.families))]
     if not chosen:
         raise SystemExit(f"no problem begins with {args.families}; there are {', '.join(p.name for p in known)}")
-    methods = args.methods or contenders.names(args.curves)
+    methods = args.methods or names(args.curves)
     wanted = [
         row_key(*t, args) for t in itertools.product(range(args.first_run, args.first_run + args.runs), chosen, methods)
     ]
@@ -85,7 +85,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--curves", type=Path, default=SHARED)
     parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin so")
     parser.add_argument("--half", choices=learning_curves.HALVES, default="both", help="every other problem")
-    parser.add_argument("--methods", nargs="+", default=[], help=f"of {', '.join(contenders.METHODS)}, and variants")
+    parser.add_argument("--methods", nargs="+", default=[], help=f"of {', '.join(METHODS)}, and variants")
     parser.add_argument(
         "--baseline", default="", help="a method, or the name of a variant; the first method if not given"
     )
@@ -100,14 +100,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--by-problem", action="store_true", help="a table for each problem, too")
     args = parser.parse_args()
     for method in args.methods:
-        if ":" not in method and not method.startswith(HALVING) and method not in contenders.names(args.curves):
-            parser.error(f"no such method: {method}; there are {', '.join(contenders.names(args.curves))}")
+        if ":" not in method and not method.startswith(HALVING) and method not in names(args.curves):
+            parser.error(f"no such method: {method}; there are {', '.join(names(args.curves))}")
     if args.baseline:
-        named = [
-            method
-            for method in args.methods or contenders.names(args.curves)
-            if args.baseline in (method, label(method))
-        ]
+        named = [method for method in args.methods or names(args.curves) if args.baseline in (method, label(method))]
         if not named:
             parser.error(f"the baseline {args.baseline} is not one of the methods")
         args.baseline = named[0]
@@ -172,7 +168,7 @@ def one(key: Key, curves: Path) -> Row:
     name, run, method, workers, startup, budgets = key
     problem, setting = _problems(curves)[name], Setting(workers, startup, max(budgets), curves)
     begin = time.process_time()
-    history = contenders.play(method, problem, seed_of(name, run), setting)
+    history = play(method, problem, seed_of(name, run), setting)
     return {
         "problem": name,
         "run": run,
@@ -183,11 +179,6 @@ def one(key: Key, curves: Path) -> Row:
         "regret": [round(r, 5) for r in regrets(problem, history, workers, budgets)],
         "cpu_s": round(time.process_time() - begin, 2),
     }
-
-
-def seed_of(problem: str, run: int) -> int:
-    """Return a different seed for each problem, so that no two problems get the same first configurations."""
-    return zlib.crc32(f"{problem} {run}".encode())
 
 
 def regrets(problem: Problem, history: contenders.History, workers: int, budgets: tuple[float, ...]) -> list[float]:
@@ -230,11 +221,6 @@ def in_family(name: str, prefix: str) -> bool:
 
 def label(method: str) -> str:
     return method.split(":")[0]
-
-
-def interval(values: Any) -> float | None:
-    """Return half the width of the 95 % interval of the mean, or None for a single value, since JSON has no NaN."""
-    return round(1.96 * statistics.stdev(values) / math.sqrt(len(values)), 4) if len(values) > 1 else None
 
 
 def show(table: dict[str, dict[str, Row]], args: argparse.Namespace) -> None:
