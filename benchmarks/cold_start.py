@@ -83,7 +83,7 @@ def ours(ranks: int, trials: int = 5) -> dict[str, Any]:
     def driven(*args: Any, **options: Any) -> None:
         from ray._private.node import Node
 
-        from tuner.driver.hosts.scripts import kept
+        from tuner.hosts.scripts import kept
 
         marks["import Ray"] = time.time()
         Node.__init__ = mark("start GCS and raylet", Node.__init__)  # type: ignore[method-assign]

@@ -410,7 +410,7 @@ def main() -> int:
     if arguments.case:
         import ray
 
-        from tuner.driver.hosts.ray.cluster import connect
+        from tuner.hosts.ray.cluster import connect
 
         connect(cpus=None if arguments.gpus else 2)
         figures = CASES[arguments.case](Bench(arguments.gpus))

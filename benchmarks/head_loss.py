@@ -27,7 +27,7 @@ import psutil
 
 from tests.services import SLOW, Service, host_of, until
 from tuner.domain.events import DriverStarted, Reported, SegmentStarted
-from tuner.driver.hosts.ray.head import find_head
+from tuner.hosts.ray.head import find_head
 from tuner.store import Store
 
 STEPS = 100

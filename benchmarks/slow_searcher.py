@@ -5,7 +5,7 @@
 Both experiments are driven in one event loop, as in a driver host. Trials, commits and reports are in memory, so only the loop is
 measured. One experiment has `--trials` ended trials and starts `--asks` more; the other one makes a report every 5 ms and waits
 for its verdict. In the case `alone` there is only the other one. In `loop`, the slow searcher is asked in the event loop; in
-`process`, in the helper process of the host (`tuner.driver.hosts.helpers.proposals`).
+`process`, in the helper process of the host (`tuner.hosts.helpers.proposals`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tuner.domain.segments import CheckpointInfo, Interruption, Outcome, Segment
 from tuner.domain.trial import Population
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
-from tuner.driver.hosts.helpers.proposals import Proposals
 from tuner.driver.loop import ExperimentLoop
+from tuner.hosts.helpers.proposals import Proposals
 from tuner.search.base import Searcher, Suggestion
 from tuner.search.optuna_samplers import model_based
 from tuner.space import Space, choice, loguniform, randint, uniform

@@ -31,8 +31,8 @@ from typing import Any, Literal
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.segments import CheckpointInfo, Report
-from tuner.driver.hosts.executor import GroupOptions
-from tuner.driver.hosts.host import Host
+from tuner.hosts.executor import GroupOptions
+from tuner.hosts.host import Host
 from tuner.settings import Settings
 from tuner.trials.groups.cluster.cut_nodes import CutNodes
 from tuner.trials.groups.cluster.growth import NodeType

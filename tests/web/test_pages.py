@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.driver.hosts.test_overview import cluster_of
+from tests.hosts.test_overview import cluster_of
 from tests.web.conftest import ROOT, Open, Service
 from tests.web.searches import Search, bred, digits, two_objectives
 from tests.web.test_page import INK, expect, wait_until

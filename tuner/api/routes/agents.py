@@ -1,7 +1,7 @@
 """/experiments/.../assignments: lend trials to agents, which are programs on other machines.
 
 This is for experiments with the executor "agents". The routes find the experiment in the database, and pass the request on to
-the driver host, which lends the trials (`tuner.driver.hosts.agents`).
+the driver host, which lends the trials (`tuner.hosts.agents`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, checked, json_body, optional_json_body, plain_text
 from tuner.api.context import Context, Here
 from tuner.api.schemas import Model, Problem
-from tuner.driver.hosts.refusals import raised
 from tuner.errors import Conflict, Gone, NotFound, SpecError
 from tuner.experiment.operations.usecases import id_of
+from tuner.hosts.refusals import raised
 from tuner.store import ExperimentRecord, Store
 
 router = APIRouter(tags=["agents"])

@@ -29,11 +29,11 @@ from tuner.api.answers import (
     shown_trial,
 )
 from tuner.api.context import Context, Here
-from tuner.driver.hosts.refusals import raised
 from tuner.errors import Conflict, DriverSilent
 from tuner.experiment.analysis.neighbours import neighbours as nearest
 from tuner.experiment.logs import LogReader, trial_logs
 from tuner.experiment.operations import trials, usecases
+from tuner.hosts.refusals import raised
 from tuner.store import LogQuery, SegmentRecord, TrialRecord
 
 router = APIRouter(tags=["trials"])

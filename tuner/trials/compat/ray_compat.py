@@ -11,7 +11,7 @@ constructor of the callback that reports from a trainer to Ray Tune then does no
 code has imported the Ray module in question; this module does not import it.
 
 Few modules name private modules of Ray: this one, `datasets` and `preemption` beside it, `tuner.trials.groups.cluster.ray_nodes`,
-and `ray_start` and `tokens` in `tuner.driver.hosts.ray`. The private attributes of Ray's schedulers and stoppers are read only in
+and `ray_start` and `tokens` in `tuner.hosts.ray`. The private attributes of Ray's schedulers and stoppers are read only in
 `tuner.schedulers.from_ray` and `tuner.schedulers.stoppers.from_ray`. Tests list these modules, and check the names of this one
 and of `ray_start` against the installed Ray.
 """

@@ -211,7 +211,7 @@ class Launcher(Flavoured):
         return True
 
     def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
-        from tuner.driver.hosts.ray.cluster import connect
+        from tuner.hosts.ray.cluster import connect
         from tuner.trials.lightning.workers import borrow, give_back
 
         strategy = self._strategy
