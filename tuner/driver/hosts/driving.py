@@ -83,7 +83,7 @@ class Driving:
                 driven.loop.put(as_event(command), command=command.id)
 
     async def keep_leases(self) -> None:
-        """Renew the leases of all experiments for ever. Stop driving an experiment whose lease another driver has got."""
+        """Renew the leases of all experiments forever. Stop driving an experiment whose lease another driver has got."""
         lease_s = self._host.settings.lease_s
         wait = lease_s / 3
         while True:

@@ -22,7 +22,7 @@ from tuner.trials.groups.segments.manager import GroupManager
 from tuner.trials.messages.tasks import on_node
 
 TYPES_S = 60.0
-"""Seconds between two questions to Ray which types of nodes an autoscaler may add."""
+"""Seconds between two requests to Ray for the types of nodes that an autoscaler may add."""
 
 
 class RayExecutor:

@@ -97,7 +97,7 @@ def _would_stop(experiment: State, trial: Trial) -> bool:
 
 
 def _without_objective(experiment: State, trial: Trial, missing: Sequence[str], event: e.Reported) -> list[Decision]:
-    """Decide about a trial that has not reported the objective yet. It continues unless it ends now or misspells the name.
+    """Decide about a trial that has not reported the objective yet. It continues unless it ends now or has misspelt the name.
 
     The objective may still come in a later report, for example if the training code validates only now and then.
     """

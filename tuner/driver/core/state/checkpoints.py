@@ -152,7 +152,7 @@ class CheckpointLedger:
         self._choose_start(trial)
 
     def go_back(self, trial: Trial, segment: int, source: CheckpointInfo | None) -> KeptCheckpoint | None:
-        """Undo the trial's latest exploit if `segment` starts from a checkpoint from before it. Return that checkpoint.
+        """Undo the trial's latest exploit if `segment` starts from an earlier checkpoint. Return that checkpoint.
 
         Return None if `source`, the checkpoint from which the segment starts, is a later one or the donor's.
         """

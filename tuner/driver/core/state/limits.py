@@ -25,9 +25,10 @@ GIVE_UP_AFTER = 10
 class Limit:
     """A limit on something that only grows.
 
-    count: returns how much there has been since the start of the experiment.
-    reached: called with how much of it counts. It returns the decision that ends the search, or None. Running trials stop at
-        their next report. If `Finish.fatal` is set, because the reason repeats that trial's failure, they go on to their end.
+    count: returns the total since the start of the experiment.
+    reached: called with the amount since the user's last `continue`. It returns the decision that ends the search, or None.
+        Running trials stop at their next report. If `Finish.fatal` is set, because the reason repeats that trial's failure,
+        they go on to their end.
     """
 
     count: Callable[[State], float]

@@ -20,10 +20,10 @@ PRIOR_MTBF_S = 6 * 3600.0
 """The expected time between two failures of a worker group, in seconds, before any failure was seen."""
 
 PRIOR_FAILURES = 0.5
-"""The number of failures that the expectation is worth: 3 hours without a failure count as much as it does."""
+"""The weight of `PRIOR_MTBF_S` in the estimate: as much as half a failure in 3 hours of training."""
 
 LEAST_COST_S = 0.01
-"""The least cost of a checkpoint, in seconds, because the ranks wait for the driver at its report."""
+"""The lowest cost assumed for a checkpoint, in seconds, because the ranks wait for the driver at its report."""
 
 _TELL_AGAIN = 1.5  # the log gets the interval again once it has changed by this factor
 

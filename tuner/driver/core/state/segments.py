@@ -94,8 +94,8 @@ class Segments:
         A trial whose checkpoint is still being uploaded is added to `awaiting` instead, and takes no slot.
 
         elastic: for elastic trials, how many ranks the cluster holds, and how many the experiment may use now. A segment
-            opens once the smallest number of ranks is free on the cluster. It gets the number that was planned as far as
-            the experiment may use so many, and leaves the smallest number to each segment that waits behind it.
+            opens once the smallest number of ranks is free on the cluster. It gets the planned number, but no more than
+            the experiment may use, and leaves the smallest number to each segment that waits behind it.
         """
         while self.ready and self.open < slots:
             room = 0
@@ -144,7 +144,7 @@ class Segments:
         self.went_back.append(trial.number)
 
     def _awaits(self, trial: Trial) -> CheckpointInfo | None:
-        """Return the checkpoint from which the trial's next segment must start, and which is not uploaded yet; or None."""
+        """Return the checkpoint from which the trial's next segment must start, if it is not uploaded yet; else None."""
         if trial.next is None:
             return None
         source = trial.next.source

@@ -21,7 +21,8 @@ class Sizes:
         held: how many ranks the cluster holds; None if that is unknown.
         granted: how many ranks the experiment may use now, since other experiments use the others.
         restart_s: the longest time that the start of a segment took, from the moment when it had its resources.
-        exponent: what resizes have shown: a group that is k times as large is k ** exponent times as fast. 1 at first.
+        exponent: how speed grows with size: a group that is k times as large is k ** exponent times as fast. It is 1 at
+            first, and learned from resizes.
     """
 
     def __init__(self, scaling: Scaling, objective: Objective, trials: Population, segments: Segments) -> None:
@@ -113,7 +114,7 @@ class Sizes:
         return self.restart_s + (trial.checkpoint.took_s if trial.checkpoint is not None else 0.0)
 
     def slower(self, trial: Trial) -> float | None:
-        """Return which part of the time that is left it saves to take back the trial's last growth.
+        """Return the fraction of the trial's remaining time that undoing its last growth would save.
 
         Return None if the trial has not grown, became faster, or has not made enough reports to tell.
         """
@@ -123,7 +124,7 @@ class Sizes:
         return 1.0 - now / before if now is not None and before is not None and now < before else None
 
     def gain(self, workers: int, new: int) -> float:
-        """Return which part of the time that a trial has left a change of its number of ranks saves."""
+        """Return the fraction of a trial's remaining time that a change of its number of ranks would save."""
         return float(1.0 - (workers / new) ** self.exponent)
 
     def _sharing(self, trial: Trial | None) -> list[Trial]:
@@ -141,7 +142,10 @@ class Sizes:
         return -math.inf if value is None else self._objective.score(value), -trial.number
 
     def _plan(self, number: int) -> int:
-        """Return how many ranks the planned segment of a trial is to have. A trial that waits needs only the least."""
+        """Return how many ranks the planned segment of a trial is to have.
+
+        A trial that waits needs only the smallest number.
+        """
         planned = self._trials[number].next
         return planned.workers if planned is not None and number in self._segments.holding else self.least
 

@@ -32,7 +32,7 @@ class _File(RotatingFileHandler):
 
     Args:
         path: the file. Its directory is made.
-        limit: the largest size of the file in bytes, without its older half.
+        limit: the size in bytes at which the file is rotated. One older file of that size is kept.
         failed: called with the error when a line cannot be written. The line is lost.
 
     Raises:

@@ -54,7 +54,7 @@ _ROOT = str(Path(__file__).resolve().parents[4])
 _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from tuner.driver.hosts.ray.fork_server import main; main()"
 """The code that the server runs. It adds an entry to `sys.path`, which forked workers drop. With an entry in PYTHONPATH
 instead, they would lose the `site-packages` of an installed tuner: that is the folder, and Python adds it only once."""
-_LOWEST = 19  # the niceness of a thread that shall not slow down trials
+_LOWEST = 19  # the niceness of a thread that must not slow down trials
 
 
 class ForkServer:
@@ -64,7 +64,7 @@ class ForkServer:
 
     Args:
         torch: True to import PyTorch, if it is installed, before any worker is forked.
-        later: True to import it once the first workers have been forked, which are a driver host and its like.
+        later: True to import it only after the first workers have been forked, which run the driver host.
         ignored: names of environment variables that may change before Ray is started.
     """
 
