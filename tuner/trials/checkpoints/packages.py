@@ -31,7 +31,8 @@ def ship(runtime_env: Mapping[str, Any], storage: str, named: Callable[[str], st
     Args:
         runtime_env: the runtime environment.
         storage: the folder or the URI below which packages are stored.
-        named: returns the URI under which a package is kept, from one whose name is the hash of the package's content.
+        named: called with the URI of a package that is named by the hash of its content; returns the URI under which to
+            keep the package.
     """
     out = dict(runtime_env)
     excludes = out.get("excludes") or ()

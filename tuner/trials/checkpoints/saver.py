@@ -211,7 +211,7 @@ class Saver:
             self._jobs.put(None)
             self._thread.join(patience_s)
         with self._progress:
-            self._progress.wait_for(lambda: not self._telling)  # the driver learns of a checkpoint in one way only
+            self._progress.wait_for(lambda: not self._telling)  # so that the driver is not told of a checkpoint twice
             self._left = self._finished = True
             self._progress.notify_all()
             rest = list(self._unsaved.values())

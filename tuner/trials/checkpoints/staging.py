@@ -100,7 +100,7 @@ def trial_folder(trial_number: int) -> str:
 
 
 def make_locked(path: str) -> int:
-    """Make a directory that `sweep_spool` does not delete as long as the descriptor is open that is returned."""
+    """Make a directory, and return it with a descriptor. `sweep_spool` does not delete it while the descriptor is open."""
     while True:
         os.makedirs(path, exist_ok=True)
         try:

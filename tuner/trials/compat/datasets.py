@@ -174,7 +174,7 @@ def _called(segment_id: str, name: str) -> str:
 
 
 def _tags(called: str) -> re.Pattern[str]:
-    """Return what the tags of the executions of a data set look like: its name, its id in Ray Data, and a number."""
+    """Return a pattern for the tags of a data set's executions: the data set's name, its id in Ray Data, and a number."""
     return re.compile(re.escape(called) + r"_[0-9A-Za-z]+_[0-9]+")
 
 

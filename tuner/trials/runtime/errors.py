@@ -14,7 +14,7 @@ from tuner.trials.runtime import rendezvous
 from tuner.trials.runtime.sending.logs import OWN
 from tuner.trials.training.script import ScriptFailed
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # a code with which terminals change colours; Ray's messages have some
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # a code with which terminals change colors; Ray's messages have some
 
 
 def describe(error: BaseException, log_tail: str) -> RankError:

@@ -69,7 +69,7 @@ class WaitingGroup:
 
     Attributes:
         reason: why it waits, in words.
-        nodes: once Ray has placed it, the node of each rank, as far as it is known before the processes have started.
+        nodes: the nodes on which it should fit, one for each rank; empty until Ray has placed it.
     """
 
     experiment: str
@@ -430,8 +430,8 @@ class Admission:
         """Return how many workers with these resources the elastic trials of an experiment may have together.
 
         These are the workers that the experiment holds and those that would fit beside them, as far as the quota of its
-        project allows. While a group of another experiment waits that may start, of the same or a higher priority, it is 0:
-        trials give back all workers that they have grown by.
+        project allows. The number is 0 while a group of another experiment of the same or a higher priority waits and
+        may start: trials then give back all workers that they have grown by.
         """
         now, own = time.monotonic(), self._standing(experiment).priority
         for head in self._heads(now):

@@ -141,7 +141,7 @@ class SegmentRun:
         self.profiling[rank] = time.monotonic() + request.duration_s
         try:
             return await self._profile(actors[rank], rank, profile_id, request)
-        except BaseException:  # nobody will take the profile, so the rank shall not go on with it
+        except BaseException:  # nobody will take the profile, so the rank need not finish it
             with contextlib.suppress(Exception):
                 unanswered(actors[rank].stop_profile.remote(profile_id))
             raise

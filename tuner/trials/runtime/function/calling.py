@@ -47,7 +47,7 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
     except AttributeError as error:
         if isinstance(error.obj, dict) and str(error.name).startswith("suggest_"):
             error.add_note(
-                "an objective of Optuna is recognised by the name of its first argument, which must be trial"
+                "an objective of Optuna is recognized by the name of its first argument, which must be trial"
             )
         raise
 

@@ -189,8 +189,9 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
 def _prompt() -> Iterator[None]:
     """Let this thread get the GIL soon after it asks for it.
 
-    By default, the thread that computes may keep the GIL for 5 ms. Most training code gives it up by itself more often, as for
-    each call of torch, so that every sample would show such a call, and none the Python code between two calls.
+    By default, the thread that computes may keep the GIL for 5 ms. Most training code releases it sooner by itself, for
+    example in each call of torch. Without this change, every sample would show such a call, and none the Python code
+    between two calls.
     """
     before = _changes.interval = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
@@ -346,7 +347,7 @@ def _of_the_user(stack: Stack) -> Stack:
 
 
 class _Thread(NamedTuple):
-    """A thread's CPU seconds, and when it started, in seconds since the machine did."""
+    """A thread's CPU seconds, and the time of its start, in seconds since the boot of the machine."""
 
     cpu_s: float
     began: float
@@ -370,8 +371,8 @@ def _used(
 ) -> float | None:
     """Return the CPU seconds that a thread used between two readings; None if a reading of it is missing.
 
-    since: when the first reading began. The reading of a thread that started later, perhaps with the id of one that had
-    ended, is zero.
+    since: when the first reading began. For a thread that started later, perhaps with the id of one that had ended, the
+    first reading counts as zero.
     """
     if native is None or (now := after.get(native)) is None:
         return None
