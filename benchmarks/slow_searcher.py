@@ -3,9 +3,9 @@
     python -m benchmarks.slow_searcher [--trials 1500] [--asks 150] [--search tpe]
 
 Both experiments are driven in one event loop, as in a driver host. Trials, commits and reports are in memory, so only the loop is
-measured. One experiment has `--trials` ended trials and starts `--asks` more; the other one makes a report every 5 ms and waits
-for its verdict. In the case `alone` there is only the other one. In `loop`, the slow searcher is asked in the event loop; in
-`process`, in the helper process of the host (`tuner.driver.hosts.helpers.proposals`).
+measured. The first experiment has `--trials` ended trials and starts `--asks` more. The second makes a report every 5
+ms and waits for its verdict. In the case `alone`, only the second experiment runs. In `loop`, the slow searcher is
+asked in the event loop; in `process`, in the helper process of the host (`tuner.driver.hosts.helpers.proposals`).
 """
 
 from __future__ import annotations
