@@ -1,4 +1,4 @@
-"""Measure what elastic trials save: the time of a search to a good value, in virtual time, with ASHA on 8 workers.
+"""Measure how much sooner a search with elastic trials finds a good value, in virtual time, with ASHA on 8 workers.
 
 python -m benchmarks.elastic [--seeds 20] [--trials 16 64] [--serial 0.05] [--startup 30] [--report 60]
 

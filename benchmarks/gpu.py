@@ -1,4 +1,4 @@
-"""Measure on a GPU what otherwise is measured on CPUs only. Prints a table, and a JSON line for each case.
+"""Run on a GPU the measurements that are otherwise made on CPUs only. Prints a table, and a JSON line for each case.
 
     python -m benchmarks.gpu [--cpu] [--only CASE ...]
 

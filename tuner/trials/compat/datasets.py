@@ -138,7 +138,8 @@ class Shards:
         """Return the state of each data set that this rank reads.
 
         It has the state of its operators, according to Ray Data's own actor, and the statistics that `stats()` returns. Each
-        epoch is an execution of the data set. The state is that of the newest one, and Ray Data updates it every 5 s.
+        epoch is an execution of the data set. The state of the newest execution is returned. Ray Data updates it every
+        5 s.
         """
         here = session.current()
         parts = self._parts

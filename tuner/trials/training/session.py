@@ -82,7 +82,8 @@ class Context:
     def get_base_world_size(self) -> int:
         """Return the smallest number of ranks of an elastic trial, or the number of ranks if the trial is not elastic.
 
-        The global batch size is that of one rank's loader times this number, unless `keep_global_batch_size` is false.
+        The global batch size is the batch size of one rank's loader times this number, unless `keep_global_batch_size`
+        is false.
         """
         return self.base_world_size or self.world_size
 

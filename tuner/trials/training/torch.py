@@ -92,9 +92,9 @@ def prepare_data_loader(
 ) -> Any:
     """Return a loader for this rank's share of the data, with the same options and a distributed sampler.
 
-    The batch size is that of `data_loader`, on each rank. The new loader counts epochs, starting from the trial's
-    checkpoint. So every epoch is shuffled differently, a resumed trial shuffles as it would have without an interruption,
-    and `set_epoch` is not needed. If `data_loader` has a sampler of your own, its samples are divided among the ranks. A
+    Each rank has the batch size of `data_loader`. The new loader counts epochs, starting from the trial's checkpoint.
+    So every epoch is shuffled differently, a resumed trial shuffles as it would have without an interruption, and
+    `set_epoch` is not needed. If `data_loader` has a sampler of your own, its samples are divided among the ranks. A
     loader for an iterable data set is not divided, because only the data set itself could do that.
 
     In an elastic trial, the size of the global batch is the batch size of `data_loader` times `num_workers`, the

@@ -20,7 +20,7 @@ _MEMORY = ("memoryerror", "out of memory")
 
 
 class Alike(NamedTuple):
-    """Holds what all failures because of the same mistake have in common.
+    """Holds what failures have in common if they come from the same mistake.
 
     said: for a script without a Python traceback: the last line of its stderr, with every number replaced, because the
         numbers may be the parameters of the trial.

@@ -126,5 +126,5 @@ def _grows(experiment: State, trial: Trial) -> d.Resize | None:
 
 
 def _batches(experiment: State) -> str:
-    """Return what becomes of the batch size, as the end of a reason."""
+    """Return the end of a reason, which says whether a resize changes the batch size."""
     return "" if experiment.spec.scaling.keep_global_batch_size else "; the global batch size changes with it"

@@ -1,8 +1,8 @@
 """The limits that end the whole experiment, each with what it counts.
 
 A limit counts from the start of the experiment, or from the user's last `continue`: otherwise a continued experiment would
-end again at once. Some limits are elsewhere: `num_samples` and `budget` are used by searchers and schedulers, and the time budget
-and the GPU hours are used up between two events, so a timer of the driver watches them.
+end again at once. Other limits are elsewhere. Searchers and schedulers apply `num_samples` and `budget`. A timer of the
+driver watches the time budget and the GPU hours, because they may be used up between two events.
 """
 
 from __future__ import annotations

@@ -47,7 +47,9 @@ class Segments:
         source: CheckpointInfo | None = None,
         workers: int | None = None,
     ) -> Interrupt | None:
-        """Plan the trial's next segment in place of any earlier plan, and end the open one. Return what `leave` returns.
+        """Plan the trial's next segment in place of any earlier plan, and end the open one.
+
+        Return the interrupt for its ranks, if one is needed.
 
         The next segment opens once the present one has ended and a slot is free.
 

@@ -1,9 +1,9 @@
 """Write the log of the driver host to a file for each experiment, next to the log files of its ranks.
 
-The file has the host's own messages about the experiment, such as which segment waits for what, where it runs and how it
-ended, and what all of `tuner`'s modules log in this process about the experiment. A message about the cluster, for instance
-that a node is gone, goes into the files of all experiments that are driven at that time. Any other message that names no
-experiment goes into none, because it may be about an experiment of another project.
+The file has the host's own messages about the experiment, such as what a segment waits for, where it runs and how it
+ended. It also has all that `tuner`'s modules log about the experiment in this process. A message about the cluster, for
+instance that a node is gone, goes into the files of all experiments that are driven at that time. Any other message
+that names no experiment goes into none, because it may be about an experiment of another project.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class _Server:
         return None
 
     def _hear(self) -> None:
-        """Do what the next message of the starter says."""
+        """Handle the next message of the starter."""
         try:
             message, files = receive(self._control)
         except OSError:

@@ -28,7 +28,7 @@ def sweep_checkpoints(store: Store, driven: Driven) -> None:
 
 
 def sweep_after(store: Store, driven: Driven) -> None:
-    """Delete what segments of an experiment that has ended have left of checkpoints that were not saved.
+    """Delete the parts of unsaved checkpoints that the segments of an ended experiment have left.
 
     This is done only if a segment has failed or was lost, because large storages are slow to list.
     """
@@ -66,7 +66,7 @@ async def sweep_objects(store: Store, storage: str, database_url: str) -> None:
 
 
 async def find_logs(store: Store, logs: LogKeeper, driven: Driven) -> None:
-    """Start to read from the log files what ranks that died with an earlier host had not sent."""
+    """Start to read from log files the output that ranks had not sent when they died with an earlier host."""
     files: dict[Owner, list[LogFile]] = {}
     names: dict[Owner, str] = {}
     for found in await asyncio.to_thread(store.logs.unfinished, driven.record.id):

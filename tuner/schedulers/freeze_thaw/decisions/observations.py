@@ -67,7 +67,7 @@ class Observations:
         return self._points[trial.number]
 
     def results(self, state: FreezeThawState, trials: Population) -> Results:
-        """Return the results for the model, in which one that violates constraints has a replacement score.
+        """Return the results for the model. A result that violates the constraints has a replacement score.
 
         While reports go far up and down, each result is the best score of its trial so far.
         """

@@ -405,7 +405,7 @@ class Admission:
     def set_nodes(self, nodes: Mapping[str, Mapping[str, float]], elsewhere: Mapping[str, float]) -> None:
         """Set the resources of each node, and the resources that other programs use in the whole cluster.
 
-        Groups for which nodes had to join get their places anew, because such a node may have joined.
+        Groups that wait for a node to join are assigned to nodes anew, because that node may have joined.
 
         nodes: the nodes that are there, and those that may join; see `growth`.
         """

@@ -264,8 +264,8 @@ class GroupBuilder:
     async def _reserve(self, launch: Launch, key: Key, avoided: frozenset[str]) -> Group:
         """Request a placement group, and return a group with it. If this call is cancelled, release the placement group.
 
-        The placement group of a group of the same size that is being ended is used again, if it is on none of the nodes
-        `avoided`.
+        If a group of the same size is being ended and is on none of the nodes `avoided`, its placement group is used
+        again.
         """
         scaling = launch.scaling
         size = room_key(scaling)

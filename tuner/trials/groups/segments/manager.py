@@ -44,9 +44,9 @@ _SOUND = (
     "disk_lost",
     "checkpoint_unreachable",
 )
-"""Causes of failures after which uploads of earlier segments can end, if all processes of the group still run.
+"""Causes of failures after which uploads of earlier segments can still finish, if all processes of the group still run.
 
-With "oom", they do if only a script was killed.
+With "oom", these run if only a script was killed.
 """
 
 
@@ -416,7 +416,7 @@ class GroupManager:
                 running.gone = self._pool.release(group, reusable)
 
     async def _clear(self, running: SegmentRun, gone: asyncio.Future[None]) -> None:
-        """Delete what a segment has left of checkpoints that were not saved. gone: done once its processes have ended."""
+        """Delete the parts of unsaved checkpoints that a segment has left. gone: done once its processes have ended."""
         await asyncio.wait({gone})
         launch = running.launch
 
@@ -458,7 +458,10 @@ class GroupManager:
 
 
 def _placement(group: Group) -> Mapping[str, Any]:
-    """Return the placement of a group's ranks. All segments of the group share it, since the driver keeps that of each."""
+    """Return the placement of a group's ranks.
+
+    All segments of the group share one object, to save memory, because the driver keeps the placement of each segment.
+    """
     if not group.placement_shown:
         group.placement_shown = {
             "ranks": [
