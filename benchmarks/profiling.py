@@ -70,7 +70,7 @@ class Loop:
             self._count += 1
 
     def rate(self, seconds: float) -> float:
-        """Return the calls per second in the next seconds."""
+        """Count the calls for the given number of seconds, and return how many there were per second."""
         begun, before = time.perf_counter(), self._count
         time.sleep(seconds)
         return (self._count - before) / (time.perf_counter() - begun)

@@ -85,7 +85,7 @@ class Decider:
     def after_event(self, event: Event, missed: Sequence[str] = ()) -> Iterable[Decision]:
         """Return the decisions that the core itself makes about an event, without the scheduler.
 
-        missed: for the first report that lacks metrics that `stop` uses, the names of those metrics.
+        missed: the metrics that `stop` uses and that this event was the first to lack.
         """
         match event:
             case e.Reported():
@@ -252,7 +252,7 @@ class Decider:
             yield fit
 
     def _went_back(self, number: int) -> d.Note:
-        """Warn that a trial continues from its own checkpoint from before an exploit."""
+        """Warn that an exploit was undone, so that the trial continues from its own older checkpoint."""
         step = self.trials[number].segments[-1].start_iteration
         why = (
             f"trial {number} continues from its own checkpoint of iteration {step}, with the configuration that it had then, "

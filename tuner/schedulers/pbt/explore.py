@@ -128,7 +128,8 @@ class Explorer:
         if self._custom is not None:
             params = dict(self._custom(dict(params)))
             how |= {p: "custom" for p in params if p in self._space and p not in how and params[p] != donor.get(p)}
-        drawn = {path: value for path, value in params.items() if path not in self._space}  # define-by-run: copied
+        # parameters of define-by-run, which are copied
+        drawn = {path: value for path, value in params.items() if path not in self._space}
         kept = {p: _inside(self._space[p], value, donor.get(p)) for p, value in params.items() if p not in drawn}
         result = self._space.sample(rng, given={p: v for p, v in kept.items() if v is not None}) | drawn
         return result, {

@@ -130,8 +130,8 @@ def _shipped(
 def _wheel_name(name: str, content_hash: str) -> str:
     """Return the name of a wheel with the hash of its content in the build tag.
 
-    pip reads the version and the platform from the name, and Ray keeps one file of a name. Otherwise, a wheel that was built
-    again without a new version would be taken for the earlier one.
+    pip reads the version and the platform from the name, and Ray keeps one file of a name. Without the hash, a wheel
+    that was built again without a new version would be taken for the earlier one.
     """
     parts = name.split("-")
     if len(parts) not in (5, 6):

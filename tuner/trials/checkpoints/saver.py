@@ -65,13 +65,13 @@ class _Job:
     locks: list[int] = field(default_factory=list)  # descriptors of its directories in the spool; see `spool`
 
     def drop(self) -> None:
-        """Delete the directories of this checkpoint that is not saved."""
+        """Delete the directories of this checkpoint, which is not saved."""
         for folder in filter(None, (self.staging, self.elsewhere)):
             shutil.rmtree(folder, ignore_errors=True)
         self.unlock()
 
     def unlock(self) -> None:
-        """Give the directories in the spool back."""
+        """Unlock the directories in the spool."""
         while self.locks:
             os.close(self.locks.pop())
 

@@ -197,7 +197,8 @@ class Session:
         self._every = checkpoint_every
         self._at_milestones = milestone_checkpoints
         self._at_end = checkpoint_at_end
-        self._pending: Callable[[str], Any] | None = None  # the newest callable of a report, until it is called
+        # the newest callable that was passed as a checkpoint, until it is called
+        self._pending: Callable[[str], Any] | None = None
         self._saved_at = 0
         self._offered = 0  # the number of the latest report with a callable as its checkpoint
         self._offers_every = 1  # the distance between the last two such reports

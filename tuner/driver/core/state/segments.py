@@ -131,7 +131,7 @@ class Segments:
             yield RunSegment(trial.ref, self._decided.pop(trial.number, 0))
 
     def _go_back(self, trial: Trial, segment: Segment) -> None:
-        """Give the segment the configuration that saved its checkpoint, if that is the trial's own from before an exploit.
+        """If the segment undoes an exploit, give it the configuration that saved its checkpoint.
 
         The weights were trained with that configuration; a network may not even fit the donor's.
         """

@@ -37,7 +37,8 @@ class Sizes:
     def room(self, slots: int) -> tuple[int, int]:
         """Return how many ranks the cluster holds, and how many of them the experiment may use now.
 
-        slots: how many trials may run at once. They fit with their smallest size if nothing else is known.
+        slots: how many trials may run at once. If the size of the cluster is not known, it is taken to hold this many
+            trials of the smallest size.
         """
         held = max(self.least, self.least * slots if self.held is None else self.held)
         return held, held if self.granted is None else min(held, max(self.least, self.granted))

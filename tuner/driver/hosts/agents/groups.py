@@ -346,7 +346,7 @@ class AgentGroups(SegmentGroups):
     async def _report(
         self, queue: Queue, lease: Lease, reports: Sequence[Mapping[str, Any]], last: bool = False
     ) -> dict[str, Any]:
-        """Commit the new ones among the reports, and return the verdict on the last one as JSON.
+        """Commit those reports that are new, and return the verdict on the last report as JSON.
 
         last: True if the trial ends with the last report.
         """

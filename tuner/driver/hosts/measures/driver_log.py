@@ -135,7 +135,7 @@ class DriverLogs(logging.Handler):
             self.handleError(record)
 
     def _is_alone(self, name: str) -> bool:
-        """Return whether a logger has no handlers but this one and those of other hosts, of which this one is the first."""
+        """Return whether a logger has no handlers but those of hosts, and this one is the first of them."""
         logger: logging.Logger | None = logging.getLogger(name)
         found: list[logging.Handler] = []
         while logger is not None:
