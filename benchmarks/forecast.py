@@ -53,7 +53,7 @@ Row = dict[str, Any]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, default=SHARED)
-    parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin so")
+    parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin with one of these words")
     parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=list(SEARCHES))
     parser.add_argument("--runs", type=int, default=1, help="of each problem")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")

@@ -83,7 +83,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, default=SHARED)
-    parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin so")
+    parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin with one of these words")
     parser.add_argument("--half", choices=learning_curves.HALVES, default="both", help="every other problem")
     parser.add_argument("--methods", nargs="+", default=[], help=f"of {', '.join(contenders.METHODS)}, and variants")
     parser.add_argument(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tuner.space.revisions import Revisions
 
 ALLOWED = "the limit on concurrent trials allows one more"
-"""The reason for a new trial that no other reason explains. Whether there are resources for it is known only later."""
+"""The reason for a new trial if there is no more specific one. Whether there are resources for it is known only later."""
 
 
 class MetricConstraint(Protocol):

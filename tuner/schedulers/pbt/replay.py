@@ -171,7 +171,7 @@ def _read(given: Any) -> list[dict[str, Any]]:
             raise SpecError(f'expected {{"iteration": ..., "params": {{...}}}}, got {item!r}', f"{at}/{place}")
         iteration = item.get("iteration")
         if not isinstance(iteration, int) or isinstance(iteration, bool) or iteration < 0:
-            raise SpecError(f"expected a whole number from 0, got {iteration!r}", f"{at}/{place}/iteration")
+            raise SpecError(f"expected a whole number of at least 0, got {iteration!r}", f"{at}/{place}/iteration")
         items.append({"iteration": iteration, "params": dict(item["params"])})
     if items[0]["iteration"] != 0:
         raise SpecError(f"the first iteration must be 0, got {items[0]['iteration']}", f"{at}/0/iteration")

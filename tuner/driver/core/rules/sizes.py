@@ -98,7 +98,9 @@ def _shrinks(experiment: State, trial: Trial) -> d.Resize | None:
     what = f"shrinks at iteration {trial.iteration}, from {segment.workers} to {counted(new, 'worker')}"
     why = f"growing made it slower; this saves {left * lost:.3g} of the {left:.3g} s that are left"
     return d.Resize(
-        trial=trial.number, workers=new, reason=f"{what}: {why}, a restart costs {cost:.2g} s" + _batches(experiment)
+        trial=trial.number,
+        workers=new,
+        reason=f"{what}: {why}, and a restart costs {cost:.2g} s" + _batches(experiment),
     )
 
 
@@ -121,7 +123,9 @@ def _grows(experiment: State, trial: Trial) -> d.Resize | None:
     what = f"grows at iteration {trial.iteration}, from {segment.workers} to {counted(new, 'worker')}"
     why = f"{free} of {room} are free and no trial waits; this saves up to {gain:.3g} of the {left:.3g} s that are left"
     return d.Resize(
-        trial=trial.number, workers=new, reason=f"{what}: {why}, a restart costs {cost:.2g} s" + _batches(experiment)
+        trial=trial.number,
+        workers=new,
+        reason=f"{what}: {why}, and a restart costs {cost:.2g} s" + _batches(experiment),
     )
 
 

@@ -143,7 +143,7 @@ class CheckpointLedger:
         self.tidy(trial)
 
     def inherit(self, trial: Trial, segment: int, source: CheckpointInfo | None, goes_back: bool = False) -> None:
-        """From `segment` on, start the trial from `source`, another trial's checkpoint, until it has saved one of its own.
+        """Start the trial from `source`, another trial's checkpoint, until it has saved one of its own in `segment` or later.
 
         goes_back: True to let it start from its own checkpoints of earlier segments if `source` is lost.
         """

@@ -131,7 +131,7 @@ class Segments:
             yield RunSegment(trial.ref, self._decided.pop(trial.number, 0))
 
     def _go_back(self, trial: Trial, segment: Segment) -> None:
-        """If the segment undoes an exploit, give it the configuration that saved its checkpoint.
+        """Give a segment that undoes an exploit the configuration that saved its checkpoint.
 
         The weights were trained with that configuration; a network may not even fit the donor's.
         """
@@ -155,7 +155,7 @@ class Segments:
         return self._checkpoints.awaits(trial)
 
     def wake(self) -> None:
-        """Let the trials that need not wait for an upload any more start next, before those that became ready later."""
+        """Let trials that no longer wait for an upload start before those that became ready later."""
         woken = [number for number in self.awaiting if self._awaits(self._trials[number]) is None]
         for number in woken:
             del self.awaiting[number]

@@ -1,7 +1,7 @@
 """Profile this process for a while, from a thread of its own: sample its Python stacks, or trace what Python allocates.
 
-Both need no rights, because a process may look into itself. A sampler in another process, such as py-spy, would need
-ptrace, which containers usually forbid.
+Neither needs special rights, because a process may look into itself. A sampler in another process, such as py-spy,
+would need ptrace, which containers usually forbid.
 """
 
 from __future__ import annotations
