@@ -282,7 +282,7 @@ class Saver:
             shutil.rmtree(job.staging, ignore_errors=True)
 
     def _tell(self, job: _Job, info: CheckpointInfo) -> None:
-        """Tell the driver of a saved checkpoint or, if the segment has ended, keep it for the driver's question."""
+        """Tell the driver about a saved checkpoint. If the segment has ended, keep it until the driver asks for it."""
         with self._progress:
             if self._left:
                 self._outcomes[job.id] = info

@@ -93,7 +93,7 @@ class Deletions:
     """Deletes checkpoints from the disks of other nodes.
 
     Requests that arrive while a node is deleting are then sent to it as one task: after the loss of a disk, there are
-    thousands.
+    thousands of them.
     """
 
     def __init__(self) -> None:

@@ -137,9 +137,9 @@ class Shards:
     def look(self) -> list[dict[str, Any]]:
         """Return the state of each data set that this rank reads.
 
-        It has the state of its operators, according to Ray Data's own actor, and the statistics that `stats()` returns. Each
-        epoch is an execution of the data set. The state of the newest execution is returned. Ray Data updates it every
-        5 s.
+        It consists of the states of the operators, according to Ray Data's own actor, and of the statistics that
+        `stats()` returns. Each epoch is an execution of the data set. The state of the newest execution is returned. Ray Data
+        updates it every 5 s.
         """
         here = session.current()
         parts = self._parts
@@ -161,7 +161,7 @@ class Shards:
 MOST_STATS = 20_000
 """The largest number of characters of Ray Data's statistics that are passed on."""
 LOOK_S = 2.0
-"""Timeout in seconds of a question to the actor in which Ray Data keeps the states of data sets."""
+"""Timeout in seconds of a request to the actor in which Ray Data keeps the states of data sets."""
 
 
 def look() -> list[dict[str, Any]]:

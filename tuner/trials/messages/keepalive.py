@@ -3,7 +3,7 @@
 When a process ends, the kernel of its machine closes its connections, and the other side learns that at once. When a cable is
 cut or a machine loses its power, nothing is sent. So the kernel of this machine sends keepalive probes to the other
 kernel, which answers even if the process hangs, is stopped or holds the GIL. But if the buffers of such a process are
-full of unread data, a sender with a time limit takes the link for cut. So connections for large messages have no time
+full of unread data, a sender with a time limit treats the link as cut. So connections for large messages have no time
 limit.
 """
 

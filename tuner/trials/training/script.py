@@ -247,7 +247,7 @@ class _Run:
             time.sleep(_POLL_S)
 
     def _mirror(self) -> str | None:
-        """Make a report for each one that rank 0 has announced. Return rank 0's next message, or None if there is none."""
+        """Make each report that rank 0 has announced. Return rank 0's next message, or None if there is none."""
         while (heard := self._session.heard()) == "report":
             self._session.report({})
         return heard
@@ -327,7 +327,7 @@ class _Run:
     def _end(self, process: subprocess.Popen[bytes], patient: bool) -> None:
         """End the script and all processes that it has started, by SIGTERM and then by SIGKILL.
 
-        patient: True to wait first whether the script ends by itself.
+        patient: True to wait first for the script to end by itself.
         """
         if process.poll() is not None:
             return

@@ -101,8 +101,8 @@ def prepare_data_loader(
     smallest number of ranks. It stays the same when the trial is resized: each global batch has the same samples in the
     same order, and is divided among the present ranks. If it cannot be divided evenly, some ranks get one sample more
     than others. DDP averages over ranks, so the samples of the other ranks then count a little more: choose a batch
-    size that all numbers of ranks divide. With ``keep_global_batch_size=False``, the batch size is that of each rank,
-    so that the global batch grows with the ranks.
+    size that all numbers of ranks divide. With ``keep_global_batch_size=False``, each rank keeps the batch size of
+    `data_loader`, so that the global batch grows with the ranks.
 
     Args:
         data_loader: the loader whose data is divided.

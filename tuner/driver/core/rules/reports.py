@@ -1,4 +1,4 @@
-"""Decide about a trial after its report, which may be unusable, and which may show that the trial has diverged or is done."""
+"""Decide about a trial after its report: it may be unusable, or show that the trial has diverged or is done."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class CheckpointLedger:
     def lose_uploads(self, died: bool = True) -> list[tuple[int, int, CheckpointInfo]]:
         """Record that all late uploads have failed, because their driver has ended. Return them.
 
-        died: whether the ranks have died with the driver, so that no other upload will end either.
+        died: whether the ranks have died with the driver, so that their other uploads will not end either.
         """
         lost = list(self.late.values())
         for _, _, info in lost:

@@ -48,7 +48,7 @@ class Sizes:
         self.restart_s = max(self.restart_s, startup_s)
 
     def ended(self, trial: Trial) -> None:
-        """Learn from the trial's newest segment, which has ended, how much faster it was than one of another size."""
+        """Compare the speed of the trial's newest segment, which has ended, with that of a segment of another size."""
         newest = trial.segments[-1]
         speed = _speed(newest)
         for before in reversed(trial.segments[:-1]):
@@ -60,7 +60,7 @@ class Sizes:
                 return
 
     def committed(self) -> int:
-        """Return the ranks of the open segments, plus those by which planned segments exceed the open ones of their trials."""
+        """Return the number of ranks of the open segments, plus the additional ranks of planned segments that are larger."""
         holding = self._segments.holding
         more = (max(0, self._plan(number) - holding.get(number, 0)) for number in self._segments.planned)
         return self._segments.ranks + sum(more)
@@ -152,6 +152,6 @@ class Sizes:
 
 
 def _speed(segment: Segment) -> float | None:
-    """Return how many reports the segment made in a second, after its start; None if that is unknown."""
+    """Return the number of reports per second since the segment's start; None if that is unknown."""
     seconds = segment.clock - (segment.started_at or segment.clock)
     return segment.report_no / seconds if segment.report_no >= LEAST_REPORTS and seconds > 0 else None

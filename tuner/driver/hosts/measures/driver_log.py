@@ -59,7 +59,7 @@ class DriverLogs(logging.Handler):
 
     Args:
         home: the directory of the installation.
-        limit: the largest size of an experiment's log, in bytes. Older lines are dropped in steps of half of it.
+        limit: the largest size of an experiment's log, in bytes. If it is exceeded, the older half is dropped.
         own_process: True if the host has a process of its own. Then messages of `tuner`'s modules from the level INFO on are
             taken; in a script, the level that the script has set counts.
     """

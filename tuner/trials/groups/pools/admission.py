@@ -337,9 +337,9 @@ class Admission:
     def keeps_turn(self, group: Group) -> bool:
         """Return whether a group should be kept for the experiment that has just used it.
 
-        The group should be kept if all waiting experiments have a lower priority. If the highest priority among them is
-        equal, the group should be kept only until `SLICE_S` seconds after the experiment first got it, and only if all
-        waiting experiments need groups of another kind.
+        The group should be kept if all waiting experiments have a lower priority. If the highest priority among them
+        equals the experiment's own, the group should be kept only until `SLICE_S` seconds after the experiment first
+        got it, and only if all waiting experiments need groups of another kind.
         """
         heads = self._heads(time.monotonic())
         if not group.experiment or not heads or any(head.experiment == group.experiment for head in heads):

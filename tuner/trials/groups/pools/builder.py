@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 0.5
 """Seconds after which a group that has not been placed is reported as waiting."""
 _WATCH_AFTER_S = 1.0
-"""Seconds after which the nodes of a group whose processes have not started yet are watched."""
+"""Seconds after which the nodes of a placed group are watched if its processes have not started yet."""
 _HANDED_ON_S = 0.25
 """Seconds for which the placement group of a group that is being ended is kept for the next group of the same size.
 

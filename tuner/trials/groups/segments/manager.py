@@ -110,7 +110,7 @@ class GroupPool(Protocol):
         """Wait until all groups that are being ended have ended."""
 
     def cut(self, rank: bytes, silent: bool) -> None:
-        """Use the node of a rank for no other group while it cannot be reached, or for a while if `silent` is False.
+        """Place no group on the node of a rank while the node cannot be reached, or for a while if `silent` is False.
 
         rank: the token of the rank's process.
         """
@@ -225,9 +225,9 @@ class GroupManager:
         running.end("left", f"no report within {grace:g} s of the {action}")
 
     async def upload_end(self, segment_id: str, checkpoint: str) -> CheckpointInfo | str:
-        """Wait until an upload that `Outcome.uploading` names has ended. Return the checkpoint, or why it is lost.
+        """Wait until an upload that `Outcome.uploading` names has ended.
 
-        Each end can be asked for once.
+        Return the checkpoint, or why it is lost. Call this once for each upload.
         """
         return await self._uploads.end(segment_id, checkpoint)
 

@@ -125,8 +125,8 @@ class Profiler:
 def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
     """Sample the Python stacks of the threads until the time is over or the segment ends.
 
-    The threads of tuner and Ray, and the main thread of the process unless it trains, are left out. A sample weighs the time
-    since the sample before, so the weights of a thread add up to the time that was observed.
+    The threads of tuner and Ray, and the main thread of the process unless it trains, are left out. The weight of a
+    sample is the time since the previous sample, so the weights of a thread add up to the observed time.
     """
     sampler_before = time.thread_time()
     since = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -303,7 +303,7 @@ def _common(request: ProfileRequest, observed_s: float, complete: bool, notes: I
 # -- stacks ----------------------------------------------------------------------------------------------------------------
 
 _Raw = tuple[tuple[int, int], ...]
-"""A stack as it is sampled: (id of the code object, line), the innermost frame first. Hashing a code object is slow."""
+"""A stack as it is sampled: (id of the code object, line), the innermost frame first. Hashing the objects would be slow."""
 
 
 def _whole(ident: int, frame: FrameType, codes: dict[int, CodeType]) -> _Raw:

@@ -11,7 +11,7 @@ from tuner.trials.checkpoints.saver import Saver
 from tuner.trials.checkpoints.staging import spool
 
 LATE_AFTER_S = 0.1
-"""Seconds that the end of a segment waits for its uploads in any case, since most of them are quick."""
+"""Seconds that the end of a segment always waits for its uploads, since most of them are quick."""
 MOST = 4
 """The largest number of checkpoints that a process still uploads when a segment ends. If there are more, the segment waits."""
 FREE = 0.1
