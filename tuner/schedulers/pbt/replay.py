@@ -38,7 +38,7 @@ class PBTReplayScheduler(Scheduler):
     Args:
         schedule: the list that `result.schedule()` returns, or the `pathlib.Path` of a JSON file with this list, as
             `tuner schedule NAME` prints it. Items are ``{"iteration": ..., "params": {...}}``; other fields are ignored.
-            Text is no path, so that a spec cannot name a file of the service.
+            A string is never read as a path, so that a spec cannot name a file of the service.
     """
 
     TYPE = "pbt_replay"
