@@ -123,7 +123,7 @@ async def ended_trials(proposals: Proposals, trials: int) -> list[Entry]:
 
 
 async def measure(proposals: Proposals, log: list[Entry], search: str, asks: int) -> tuple[Groups, Groups]:
-    """Run both experiments, the neighbour only if there is a log for it. Return their groups."""
+    """Run both experiments; the one with the slow searcher only if there is a log for it. Return their groups."""
     slow, quick = Groups("slow", proposals, reports=1, pace_s=0.1), Groups("quick", proposals, 10**9, 0.005)
     beside = asyncio.create_task(a_loop(a_core("random", 1, 1), quick).run(1, None))
     if log:

@@ -10,7 +10,7 @@ GATHER_S = 0.01
 """The shortest time from one commit to the next, if nobody waits for the next one and many events arrive, in seconds."""
 
 MANY = 500
-"""Events a second from which on they are gathered."""
+"""The rate, in events a second, from which on events are gathered."""
 
 FEW = 3
 """The smallest number of events that must come during a pause.

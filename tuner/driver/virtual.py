@@ -168,7 +168,7 @@ def _check_evaluate(evaluate: Evaluate) -> None:
         inspect.signature(evaluate).bind({}, None)
     except TypeError as error:
         name = getattr(evaluate, "__qualname__", repr(evaluate))
-        message = f"expected a function evaluate(config, checkpoint), but {name} cannot be called so: {error}"
+        message = f"expected a function evaluate(config, checkpoint), but {name} cannot be called like this: {error}"
         raise SpecError(message, "/evaluate") from error
     except ValueError:  # a builtin without a readable signature
         return

@@ -97,7 +97,7 @@ class Decider:
                 notes = [d.Note(reason=event.executor)] if event.executor else []
                 notes += [d.Note(reason=note) for note in self.notes] if self.experiment.seq == 1 else []
                 for number, _, info in self.experiment.lost_uploads:
-                    notes.append(self._lost(number, info, "the driver ended before its upload"))
+                    notes.append(self._lost(number, info, "the driver ended before its upload was complete"))
                 return [*notes, *after_takeover(self.experiment)]
             case e.Commanded():
                 if event.command == "continue":

@@ -233,7 +233,7 @@ class Driving:
         self._host.executors.forget(record.public_id)
         try:
             await asyncio.to_thread(sweep_after, self._host.store, driven)
-        except Exception as error:  # the files are deleted with the experiment, or if it goes on
+        except Exception as error:  # the files are deleted when the experiment is deleted or continues
             log.warning("parts of checkpoints of %s could not be deleted: %s", record.public_id, error)
         storage = record.spec.checkpoint.storage or self._host.settings.storage
         await sweep_objects(self._host.store, storage, self._host.settings.database_url)

@@ -79,7 +79,7 @@ def fit(x: Floats, y: Floats) -> list[float]:
 class Bandit:
     """Predicts rises of the score, with their uncertainty, from observations and from configurations in training.
 
-    Configurations in training are observations with unknown rises. They lower the bound in their neighbourhood, so that members
+    Configurations in training are observations with unknown rises. They lower the bound in their neighborhood, so that members
     that are changed at the same time explore different configurations (Desautels, Krause and Burdick, JMLR 15, 2014).
     """
 

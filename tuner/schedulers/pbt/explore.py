@@ -20,7 +20,7 @@ AT = "hyperparam_mutations"
 class Mutation:
     """The source of new values of one parameter. Exactly one field is set."""
 
-    values: Sequence[Any] | None = None  # ordered so that neighbours are similar
+    values: Sequence[Any] | None = None  # ordered so that neighbors are similar
     domain: Mapping[str, Any] | None = None  # the JSON form of a space's primitive
     function: Callable[[], Any] | None = None  # draws a value; "module:name" in JSON
 
@@ -86,7 +86,7 @@ class Explorer:
     """Changes the configuration of a donor for the trial that copies it.
 
     Each mutated parameter is drawn anew with probability `resample_probability`. Otherwise a number is multiplied by
-    one of the `perturbation_factors`, a list of values or an ordered choice moves to a neighbour, and an unordered
+    one of the `perturbation_factors`, a list of values or an ordered choice moves to a neighbor, and an unordered
     choice does not change. The result is clipped to the parameter's domain. Parameters of a newly chosen branch are
     drawn at random.
     """

@@ -55,7 +55,7 @@ class Candidates:
         self._store, self._owner = store, owner
         self._dead: set[str] = set()  # owners that are known to be dead, on any machine
         self._offered: set[str] = set()  # public ids
-        self._expired: dict[int, tuple[int, float]] = {}  # experiment -> epoch of the expired lease, seen since
+        self._expired: dict[int, tuple[int, float]] = {}  # experiment -> (epoch of the expired lease, seen since when)
         self._leases_read_at = float("-inf")
 
     def add_dead(self, owners: Iterable[str]) -> None:

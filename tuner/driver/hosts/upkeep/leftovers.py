@@ -61,7 +61,7 @@ async def sweep_objects(store: Store, storage: str, database_url: str) -> None:
     """Delete the objects stored by `tuner.with_parameters` that no experiment needs now."""
     try:
         await asyncio.to_thread(objects.sweep, storage, database_url, store.code.unfinished)
-    except Exception:  # the objects are deleted the next time
+    except Exception:  # the objects are deleted next time
         log.warning("objects that came with training functions could not be deleted", exc_info=True)
 
 

@@ -382,7 +382,7 @@ class GroupBuilder:
     async def _remove(self, group: Group) -> None:
         """Remove a group's placement group as `removal.remove` does, without a thread that waits."""
         deadline = time.monotonic() + PLACED_WITHIN_S
-        with contextlib.suppress(Exception):  # if Ray does not tell its state, it is removed now
+        with contextlib.suppress(Exception):  # if Ray does not tell the group's state, the group is removed now
             while not group.held_since and time.monotonic() < deadline:
                 if not await self.blocking(is_being_placed, group.placement):
                     break

@@ -410,7 +410,7 @@ class GroupManager:
             finally:
                 group.sound = sound
                 if not sound:
-                    self._uploads.lose(group, "its worker process had to be ended before the upload")
+                    self._uploads.lose(group, "its worker process had to be ended before the upload was complete")
                 running.training = False
                 running.group = None
                 running.gone = self._pool.release(group, reusable)
@@ -424,7 +424,7 @@ class GroupManager:
             work = self._pool.on_node(node, clear, launch.storage, launch.trial_number, launch.segment_id)
             try:
                 await asyncio.wait_for(work, _CLEAR_S)
-            except Exception as error:  # it is deleted when the trial or its experiment goes on
+            except Exception as error:  # it is deleted when the trial or its experiment continues
                 log.info("node %s may have parts of checkpoints of %s: %s", node[:8], launch.segment_id, error)
 
         await asyncio.gather(*map(clear_on, {file.node for file in running.log_files}))

@@ -103,7 +103,7 @@ class Uploads:
             except unavailable_errors():
                 await asyncio.sleep(_AGAIN_S)
             except lost_errors() as error:
-                return f"its worker process ended before the upload: {type(error).__name__}"
+                return f"its worker process ended before the upload was complete: {type(error).__name__}"
             except Exception as error:
                 log.exception("the upload of %s cannot be followed", info.id)
                 return f"{type(error).__name__}: {error}"
