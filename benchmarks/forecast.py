@@ -45,7 +45,7 @@ SEARCHES: Mapping[str, Mapping[str, Any]] = {
 SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.9)  # of a search, at which it is forecast
 WORKERS = 4
 KINDS = ("samples", "units", "budget")  # what is known of the end
-LEAST = 0.02  # of the training so far: no less is ever expected to come
+LEAST = 0.02  # as a share of the training so far: the least further training that is ever expected
 LOW, HIGH = 0.1, 0.9
 Row = dict[str, Any]
 
@@ -53,7 +53,7 @@ Row = dict[str, Any]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, default=SHARED)
-    parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin so")
+    parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin with one of these words")
     parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=list(SEARCHES))
     parser.add_argument("--runs", type=int, default=1, help="of each problem")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")

@@ -5,8 +5,8 @@
     python -m benchmarks.quality --methods halving-hyperband halving-dehb --runs 8
     python -m benchmarks.halving [--samples 64] [--runs 4]
 
-Run by itself, the module lets promotion and PASHA search a limited number of configurations to the end, and trains what they
-have found to the end, too. It prints how much training each needed, in full trainings, and the regret.
+Run by itself, the module lets promotion and PASHA search a limited number of configurations to the end, and trains
+their winners to the end, too. It prints how much training each needed, in full trainings, and the regret.
 """
 
 from __future__ import annotations

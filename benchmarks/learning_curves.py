@@ -56,7 +56,7 @@ class Problem:
         return self.name.split("/")[0]
 
     def regret(self, value: float) -> float:
-        """Return 0 for the best known value and 1 for the median configuration's."""
+        """Return the regret of a value: 0 for the best known value, 1 for that of the median configuration."""
         return max(0.0, (self.best - value) / (self.best - self.median))
 
 

@@ -3,10 +3,10 @@
     python -m benchmarks.quality [--runs 3] [--families lcbench mlp] [--methods default asha] [--results FILE]
     python -m benchmarks.quality --methods default "plain:novelty.CROWDED=1e-9;curve_model.LINEAR=0.0" --baseline default
 
-Regret is that of the best value seen so far: 1 is the median random configuration fully trained, 0 the best known value. Budgets
-are worker time in units of a full training. Each run of a problem has its own seed, which is the same for every method. The
-interval is the 95 % interval of the mean over problems and runs. The second table has the differences from the baseline, run by
-run.
+Regret is that of the best value so far: 1 for the median random configuration after a full training, 0 for the best
+known value. Budgets are worker time in units of a full training. Each run of a problem has its own seed, which is the
+same for every method. The interval is the 95 % interval of the mean over problems and runs. The second table has the
+differences from the baseline, run by run.
 
 The problems are those of this repository (`benchmarks/curves`) and, if they exist, those of LCBench and TaskSet in --curves,
 which defaults to the environment variable CURVES, or else to `../shared/curves` beside the repository.
@@ -83,7 +83,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, default=SHARED)
-    parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin so")
+    parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin with one of these words")
     parser.add_argument("--half", choices=learning_curves.HALVES, default="both", help="every other problem")
     parser.add_argument("--methods", nargs="+", default=[], help=f"of {', '.join(METHODS)}, and variants")
     parser.add_argument(
@@ -96,7 +96,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--startup", type=float, default=0.0, help="cost of a start, as a share of a training")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--results", type=Path, help="a file of JSON lines, to which new runs are added")
-    parser.add_argument("--stored", action="store_true", help="run nothing: tables of what --results has so far")
+    parser.add_argument(
+        "--stored", action="store_true", help="run nothing, but print the tables of the runs in --results"
+    )
     parser.add_argument("--by-problem", action="store_true", help="a table for each problem, too")
     args = parser.parse_args()
     for method in args.methods:

@@ -10,8 +10,9 @@ population never ends, so that all trials run all the time.
 - `sqlite` and `postgres`: one driver host, while a client of the API gets the table of trials, the curves and the stream of
   changes all the time (not with --no-api).
 - `hosts`: several driver hosts with one experiment each, over one PostgreSQL, at the same rate together.
-- `finished`: 64 trials at once of 10 reports each with ASHA, until --finished trials have ended: CPU time and memory of the
-  driver for each quarter, and its longest garbage collection, to see what grows with the number of trials that have ended.
+- `finished`: 64 trials at once of 10 reports each with ASHA, until --finished trials have ended. It prints the CPU time
+  and memory of the driver for each quarter, and its longest garbage collection, to show what grows with the number of
+  ended trials.
 
 `cpu_us` is the CPU time of the driver's process for each report (all its threads; /proc/PID/stat), `cores` the same in cores, and
 `rss_mb` its resident memory. `verdict_p99_ms` is measured in the process of the ranks, from sending the report at a milestone

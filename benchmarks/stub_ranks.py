@@ -415,7 +415,7 @@ async def _drive(settings: Settings, experiment: str, path: str, nodes: int, con
 
 
 class Collections:
-    """Measures the garbage collections of this process, in which nothing else of it runs."""
+    """Measures the garbage collections of this process, each of which stops all its threads."""
 
     def __init__(self) -> None:
         self._begun = self._longest = 0.0

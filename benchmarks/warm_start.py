@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--variant", default="", help="constants of freeze-thaw to change, as in benchmarks.quality")
-    parser.add_argument("--results", type=Path, help="a file of JSON lines, which is gone on with")
+    parser.add_argument("--results", type=Path, help="a file of JSON lines, to which new runs are added")
     args = parser.parse_args()
     problems = [p for p in learning_curves.problems(args.curves) if p.family == args.family]
     if len(problems) <= EARLIER:

@@ -81,7 +81,7 @@ class _Received:
     time: float = 0.0  # when the newest report was made
 
     def misses_before(self, reports: Sequence[Report]) -> bool:
-        """Return whether a report is missing between the reports that have arrived and the last of these reports."""
+        """Return whether a report is missing before the last of these reports."""
         newest = self.report_no
         for report in reports:
             if report.report_no > newest + 1:

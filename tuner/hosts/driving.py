@@ -83,7 +83,7 @@ class Driving:
                 driven.loop.put(as_event(command), command=command.id)
 
     async def keep_leases(self) -> None:
-        """Renew the leases of all experiments for ever. Stop driving an experiment whose lease another driver has got."""
+        """Renew the leases of all experiments forever. Stop driving an experiment whose lease another driver has got."""
         lease_s = self._host.settings.lease_s
         wait = lease_s / 3
         while True:
@@ -233,7 +233,7 @@ class Driving:
         self._host.executors.forget(record.public_id)
         try:
             await asyncio.to_thread(sweep_after, self._host.store, driven)
-        except Exception as error:  # the files are deleted with the experiment, or if it goes on
+        except Exception as error:  # the files are deleted when the experiment is deleted or continues
             log.warning("parts of checkpoints of %s could not be deleted: %s", record.public_id, error)
         storage = record.spec.checkpoint.storage or self._host.settings.storage
         await sweep_objects(self._host.store, storage, self._host.settings.database_url)
@@ -253,7 +253,7 @@ class Driving:
     async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
         """Fail an experiment that cannot be driven, and store the reason as its error.
 
-        An experiment that had ended before keeps its state. Its driver was only to delete checkpoints.
+        An experiment that had ended before keeps its state: its driver only had to delete checkpoints.
         """
         log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
         if record.state.ended and not await self.is_to_go_on(record.id, record.state):

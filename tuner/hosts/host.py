@@ -205,9 +205,10 @@ class Host:
                 return str(state)
 
     async def news(self) -> list[str]:
-        """Return lines for the service's log about the experiments found since the last call: those driven here, and others.
+        """Return lines for the service's log about the experiments that were found since the last call.
 
-        The scripts of the others have ended, and their lines say how users can continue these experiments.
+        They are the experiments driven here and those whose script has ended. The lines of the latter say how users can
+        continue them.
         """
         self._attended_at = time.monotonic()
         told, self._news = self._news, []
@@ -298,7 +299,7 @@ class Host:
         return await self.executors.look(segment_id)
 
     async def profile(self, segment_id: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Profile a rank of a segment. Return {"found": the profile}; None in it if the segment does not run here.
+        """Profile a rank of a segment. Return {"found": the profile, or None if the segment does not run here}.
 
         An error becomes {"error": ...}, see `raised`.
 
@@ -308,7 +309,7 @@ class Host:
         return await self._profiles.profile(segment_id, arguments)
 
     async def driver_log(self, experiment: str, tail: int, search: str | None = None) -> dict[str, Any]:
-        """Return {"found": the log of this host about an experiment}; None in it if this host's machine has none."""
+        """Return {"found": the log of this host about an experiment, or None if this host's machine has none}."""
         found = await asyncio.to_thread(driver_log, self.settings.home, experiment, tail, search)
         return {"found": None if found is None else asdict(found)}
 

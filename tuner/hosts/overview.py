@@ -29,7 +29,8 @@ def overview(
         nodes: the nodes in the form of `ray.nodes`.
         available: the free resources of the whole cluster, according to Ray.
         held: the worker groups that have resources, each with its ranks.
-        waiting: the worker groups that wait for resources, in the order of the queue. Those that start come first.
+        waiting: the worker groups that wait for resources, in the order of the queue. Those that are starting come
+            first.
         standings: the priority and the weight of each experiment of this host.
         shares: the dominant share of each experiment, as a fraction of the cluster.
         began: the time at which the monotonic clock was 0, in seconds since 1970.

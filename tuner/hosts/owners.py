@@ -14,8 +14,8 @@ PROC = Path("/proc")
 def owner_name(pid: int | None = None) -> str:
     """Return the name of a process on this machine, by default this process: ``host:pid:start``.
 
-    On Linux, the start of the process is given as the clock ticks since the machine's boot and the id of the boot, so that it
-    does not depend on the machine's clock. On other systems, it is a time.
+    On Linux, `start` has the clock ticks from the machine's boot to the start of the process, and the id of the boot.
+    So it does not depend on the machine's clock. On other systems, it is a time.
     """
     number = os.getpid() if pid is None else pid
     ticks, boot = _start_ticks(number), _boot_id()

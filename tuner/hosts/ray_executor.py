@@ -22,7 +22,7 @@ from tuner.trials.groups.segments.manager import GroupManager
 from tuner.trials.messages.tasks import on_node
 
 TYPES_S = 60.0
-"""Seconds between two questions to Ray which types of nodes an autoscaler may add."""
+"""Seconds between two requests to Ray for the types of nodes that an autoscaler may add."""
 
 
 class RayExecutor:
@@ -38,7 +38,7 @@ class RayExecutor:
         self._types = node_types
         self._ask_again = (
             -math.inf if not node_types else math.inf
-        )  # when Ray is asked for the types, as a monotonic time
+        )  # when to ask Ray for the types, as a monotonic time
         self._pool: Pool | None = None
         self._deletions = transfer.Deletions()
 
@@ -82,7 +82,7 @@ class RayExecutor:
 
     def _node_types(self) -> Sequence[NodeType]:
         """Return the types of nodes that may join: those that the operator has named, or those that Ray knows."""
-        if time.monotonic() >= self._ask_again:  # Ray may learn of them later than this process is started
+        if time.monotonic() >= self._ask_again:  # Ray may learn of them after the start of this process
             self._types, self._ask_again = known_types(), time.monotonic() + TYPES_S
         return self._types
 

@@ -8,7 +8,7 @@ from typing import Any
 from tuner.errors import Conflict, DriverSilent, Gone, NotFound, SpecError
 
 REFUSALS = (SpecError, Gone, NotFound, Conflict, DriverSilent)
-"""The errors that a host answers to a request that a service passes on."""
+"""The errors with which a host may answer a request that a service has passed on."""
 
 
 def refusal(error: Exception) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Compute the next report at which the ranks of a segment wait.
 
-They wait where the scheduler, a stopper or max_t may end the segment, and where a checkpoint may be due, because of the time
-since the last one or because of a new best value.
+They wait if the scheduler, a stopper or max_t may end the segment there. They also wait if a checkpoint may be due:
+because the last one is old, or because the report may have a new best value.
 """
 
 from __future__ import annotations

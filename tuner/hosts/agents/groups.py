@@ -132,7 +132,7 @@ class AgentGroups(SegmentGroups):
             lease.finish(Outcome(kind="failed", failure=failure), reason)
 
     async def upload_end(self, segment_id: str, checkpoint: str) -> CheckpointInfo | str:
-        """Return that there is no such upload: an agent ends its segment after its uploads."""
+        """Return an error, because no upload exists: an agent ends its segment after its uploads."""
         return "its upload is not known"
 
     def abandon(self, experiment: str, reason: str) -> None:
@@ -346,7 +346,7 @@ class AgentGroups(SegmentGroups):
     async def _report(
         self, queue: Queue, lease: Lease, reports: Sequence[Mapping[str, Any]], last: bool = False
     ) -> dict[str, Any]:
-        """Commit the new ones among the reports, and return the verdict on the last one as JSON.
+        """Commit those reports that are new, and return the verdict on the last report as JSON.
 
         last: True if the trial ends with the last report.
         """
@@ -449,7 +449,10 @@ class AgentGroups(SegmentGroups):
         lease.finish(Outcome(kind="failed", failure=failure), why)
 
     def _count(self, experiment: str, queue: Queue) -> None:
-        """Tell the driver how many trials the agents can train at once: of an increase at once, of a decrease after a while."""
+        """Tell the driver how many trials the agents can train at once.
+
+        Report an increase immediately, a decrease after a while.
+        """
         agents, now = max(1, queue.agents()), time.monotonic()
         if agents == queue.room:
             queue.fewer_since = None

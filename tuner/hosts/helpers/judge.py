@@ -150,7 +150,7 @@ class Judge:
         return helper
 
     async def _unpack(self) -> None:
-        """Let the functions import from the same packages as the trials: the directories they came from may have changed.
+        """Let the functions import from the same packages as the trials, because the packed directories may have changed since.
 
         If the storage cannot be read, try again a few times.
         """

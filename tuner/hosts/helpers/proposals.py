@@ -122,7 +122,7 @@ class _Copy:
 
 
 def _look(trial: Trial) -> Any:
-    """Return a value that changes whenever the data of a trial that searchers read changes."""
+    """Return a value that changes whenever anything changes that searchers read from the trial."""
     return (
         trial.state,
         trial.iteration,

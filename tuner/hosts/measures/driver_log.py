@@ -1,9 +1,9 @@
 """Write the log of the driver host to a file for each experiment, next to the log files of its ranks.
 
-The file has the host's own messages about the experiment, such as which segment waits for what, where it runs and how it
-ended, and what all of `tuner`'s modules log in this process about the experiment. A message about the cluster, for instance
-that a node is gone, goes into the files of all experiments that are driven at that time. Any other message that names no
-experiment goes into none, because it may be about an experiment of another project.
+The file has the host's own messages about the experiment, such as what a segment waits for, where it runs and how it
+ended. It also has all that `tuner`'s modules log about the experiment in this process. A message about the cluster, for
+instance that a node is gone, goes into the files of all experiments that are driven at that time. Any other message
+that names no experiment goes into none, because it may be about an experiment of another project.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _File(RotatingFileHandler):
 
     Args:
         path: the file. Its directory is made.
-        limit: the largest size of the file in bytes, without its older half.
+        limit: the size in bytes at which the file is rotated. One older file of that size is kept.
         failed: called with the error when a line cannot be written. The line is lost.
 
     Raises:
@@ -59,7 +59,7 @@ class DriverLogs(logging.Handler):
 
     Args:
         home: the directory of the installation.
-        limit: the largest size of an experiment's log, in bytes. Older lines are dropped in steps of half of it.
+        limit: the largest size of an experiment's log, in bytes. If it is exceeded, the older half is dropped.
         own_process: True if the host has a process of its own. Then messages of `tuner`'s modules from the level INFO on are
             taken; in a script, the level that the script has set counts.
     """
@@ -135,7 +135,7 @@ class DriverLogs(logging.Handler):
             self.handleError(record)
 
     def _is_alone(self, name: str) -> bool:
-        """Return whether a logger has no handlers but this one and those of other hosts, of which this one is the first."""
+        """Return whether a logger has no handlers but those of hosts, and this one is the first of them."""
         logger: logging.Logger | None = logging.getLogger(name)
         found: list[logging.Handler] = []
         while logger is not None:

@@ -1,4 +1,4 @@
-"""Profile ranks at the request of users, who may stop to wait."""
+"""Profile ranks at the request of users, who may stop waiting."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SLICE = 25
 """The largest number of segments that are asked at once. Thousands of answers at once would delay verdicts."""
 
 SPREAD = 0.8
-"""The part of the time between two samples over which the questions are spread."""
+"""The fraction of the time between two samples over which the questions are spread."""
 
 
 class Place(NamedTuple):

@@ -52,9 +52,13 @@ _NO_JOB = "ffffffff"
 _OOM = "RAY_worker_oom_score_adjustment"
 _ROOT = str(Path(__file__).resolve().parents[3])
 _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from tuner.hosts.ray.fork_server import main; main()"
-"""The code that the server runs. It adds an entry to `sys.path`, which forked workers drop. With an entry in PYTHONPATH
-instead, they would lose the `site-packages` of an installed tuner: that is the folder, and Python adds it only once."""
-_LOWEST = 19  # the niceness of a thread that shall not slow down trials
+"""The code that the server runs.
+
+It adds the folder of tuner to `sys.path`, and forked workers remove this entry. PYTHONPATH does not serve for this: if
+tuner is installed, the folder is `site-packages`, which Python would then list only once, so that removing it would
+leave workers without it.
+"""
+_LOWEST = 19  # the niceness of a thread that must not slow down trials
 
 
 class ForkServer:
@@ -64,7 +68,7 @@ class ForkServer:
 
     Args:
         torch: True to import PyTorch, if it is installed, before any worker is forked.
-        later: True to import it once the first workers have been forked, which are a driver host and its like.
+        later: True to import it only after the first workers have been forked, which run the driver host.
         ignored: names of environment variables that may change before Ray is started.
     """
 
@@ -149,7 +153,7 @@ class _Server:
         return None
 
     def _hear(self) -> None:
-        """Do what the next message of the starter says."""
+        """Handle the next message of the starter."""
         try:
             message, files = receive(self._control)
         except OSError:
@@ -206,7 +210,7 @@ class _Server:
     def _can_fork(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
         """Return whether a fork of this process is like the worker that Ray would start."""
         if self._importing is not None and self._importing.is_alive():
-            return False  # a process with one thread would be left with the locks of the other
+            return False  # in the forked process, the locks that the other thread holds would never be released
         return "--runtime-env-hash=0" in command and not self._differs(environment)
 
     def _import_torch(self) -> None:

@@ -57,7 +57,7 @@ def become(listener: int, script: str) -> None:
 
 
 def main() -> None:
-    """Wait, or become the agent if this process has waited."""
+    """Wait for the first request, or become the agent if this process has already waited for it."""
     if sys.argv[1].startswith(_LISTENER):
         listener = int(sys.argv.pop(1).removeprefix(_LISTENER))
         del sys.argv[0]

@@ -4,8 +4,8 @@ Ray ends processes that have lost their cluster, so the service itself does not 
 and starts it again if it ends. The two exchange lines of text: the service sends its settings, `ray` commands to run, the
 address of Ray, and requests; this process sends JSON objects. It ends when its standard input is closed.
 
-Loading Ray takes a second or two. So `ray` commands run in forks of this process, and the service keeps a second process of
-this kind in reserve, which has loaded Ray and waits for its first command.
+Loading Ray takes a second or two. So `ray` commands run in forks of this process. The service also keeps a second
+process of this kind in reserve, which has loaded Ray and waits for its first command.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LOOK_S = 10.0
 
 
 _OTHER_CLUSTER = "WrongClusterID"
-"""Ray's errors contain this if another cluster answers at the address than the one that this process has joined."""
+"""Ray's errors contain this if the cluster at the address is no longer the one that this process has joined."""
 
 SLOW = ("agent", "profile")
 """The methods of the host whose answers may take long."""

@@ -1,8 +1,8 @@
 """Keep the driver host of a script or notebook between calls, so that only the first call waits until Ray and a host start.
 
-A host is kept for calls with the same settings and database. A Ray instance that was started here is kept for calls with the
-same address, environment variables and `sys.path`, because its workers inherit the last two from this process. Both end when
-the process ends or `shutdown` is called.
+A host is kept for calls with the same settings and database. A Ray instance that was started here is kept for calls
+with the same address, environment variables and `sys.path`. Its workers inherit the last two from this process. Both
+end when the process ends or `shutdown` is called.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Candidates:
         self._store, self._owner = store, owner
         self._dead: set[str] = set()  # owners that are known to be dead, on any machine
         self._offered: set[str] = set()  # public ids
-        self._expired: dict[int, tuple[int, float]] = {}  # experiment -> epoch of the expired lease, seen since
+        self._expired: dict[int, tuple[int, float]] = {}  # experiment -> (epoch of the expired lease, seen since when)
         self._leases_read_at = float("-inf")
 
     def add_dead(self, owners: Iterable[str]) -> None:
@@ -92,7 +92,7 @@ class Candidates:
             elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
                 found.to_drive.append(ToDrive(record, "a user has cancelled the experiment"))
             elif record.state.ended and record.driver_owner is not None:
-                # Otherwise the experiment would count as driven for ever: no retention applies to it.
+                # Otherwise the experiment would count as driven forever: no retention applies to it.
                 why = "its script was killed before it had deleted the checkpoints that the search no longer needs"
                 found.to_drive.append(ToDrive(record, why))
             elif record.abandoned(now) and adopt:

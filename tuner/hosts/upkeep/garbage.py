@@ -18,8 +18,8 @@ LONG_S = 0.02
 class ShortCollections:
     """Excludes objects from later collections if a collection has taken long. They are still freed once nothing refers to them.
 
-    Only garbage in cycles that was in use at the time of such a collection is never freed. Such collections are rare: each needs
-    so many new objects that it takes `LONG_S` to look at them.
+    Only reference cycles that were in use at the time of such a collection are never freed. Such collections are rare:
+    each needs so many new objects that it takes `LONG_S` to look at them.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ def sweep_checkpoints(store: Store, driven: Driven) -> None:
 
 
 def sweep_after(store: Store, driven: Driven) -> None:
-    """Delete what segments of an experiment that has ended have left of checkpoints that were not saved.
+    """Delete the parts of unsaved checkpoints that the segments of an ended experiment have left.
 
     This is done only if a segment has failed or was lost, because large storages are slow to list.
     """
@@ -61,12 +61,12 @@ async def sweep_objects(store: Store, storage: str, database_url: str) -> None:
     """Delete the objects stored by `tuner.with_parameters` that no experiment needs now."""
     try:
         await asyncio.to_thread(objects.sweep, storage, database_url, store.code.unfinished)
-    except Exception:  # the objects are deleted the next time
+    except Exception:  # the objects are deleted next time
         log.warning("objects that came with training functions could not be deleted", exc_info=True)
 
 
 async def find_logs(store: Store, logs: LogKeeper, driven: Driven) -> None:
-    """Start to read from the log files what ranks that died with an earlier host had not sent."""
+    """Start to read from log files the output that ranks had not sent when they died with an earlier host."""
     files: dict[Owner, list[LogFile]] = {}
     names: dict[Owner, str] = {}
     for found in await asyncio.to_thread(store.logs.unfinished, driven.record.id):

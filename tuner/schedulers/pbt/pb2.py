@@ -54,9 +54,9 @@ class PB2(PopulationBasedTraining):
     """Population based training that chooses numbers with a bandit instead of at random.
 
     A member of the bottom quantile takes over the checkpoint and the configuration of a member of the top quantile, as in
-    `PopulationBasedTraining`. Its numbers then get the values at which the score may rise most in the next interval. These
-    values maximise the upper confidence bound of a Gaussian process, which models how much each configuration has raised the
-    score so far. Choices stay as they are.
+    `PopulationBasedTraining`. Its numbers then get the values at which the score may rise most in the next interval.
+    These values maximize the upper confidence bound of a Gaussian process, which models how much each configuration has
+    raised the score so far. Choices stay as they are.
 
     Args:
         perturbation_interval: the training between two decisions about a member, in units of time_attr. The default is

@@ -327,8 +327,9 @@ class PopulationBasedTraining(Scheduler):
     def _donor(self, trial: int, trials: Population) -> int | None:
         """Return a random member of the top quantile that has a checkpoint, or None if there is none.
 
-        Members with a ready checkpoint are preferred to those whose checkpoint is still being saved. A member that has not
-        been ranked since it copied another one is no donor: it no longer has the weights that its score belongs to.
+        Members with a ready checkpoint are preferred to those whose checkpoint is still being saved. A member that has
+        not been ranked since it copied another one cannot be a donor: it no longer has the weights that its score
+        belongs to.
         """
         top = [trials[number] for number in self._top(without=trial) if number not in self.state.outdated]
         ready = [donor for donor in top if donor.checkpoint is not None]

@@ -509,7 +509,7 @@ def _in_trial(cls: Any, config: dict[str, Any], objects: Mapping[str, Any], tria
 
 
 class _TrialInfo:
-    """The object in which a `ray.tune.Trainable` looks up what it knows of its trial."""
+    """The object from which a `ray.tune.Trainable` gets the facts about its trial."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -549,7 +549,7 @@ def without_resources(trainable: Any, constants: Callable[[], Mapping[str, Any]]
     """Return (trainable, resources) for a trainable that `ray.tune.with_resources` may have changed.
 
     A class may also request resources itself. The resources are None if none are requested. constants: a function that
-    returns what all configurations have in common, on which the request of a class may depend.
+    returns the part that all configurations share. The request of a class may depend on it.
     """
     if isinstance(trainable, type):
         request = getattr(trainable, "default_resource_request", None)

@@ -365,7 +365,7 @@ class Rank:
             self._lifeline.tell(f"it cannot reach rank 0 at {self._assignment.channel_address[0]}")
 
     def _parted(self, rank: int, host: str) -> None:
-        """Tell the driver that this rank cannot reach another rank that is not rank 0."""
+        """Tell the driver that this rank cannot reach a rank other than rank 0."""
         if self._lifeline is not None:
             self._lifeline.tell(f"it cannot reach rank {rank} at {host}")
 

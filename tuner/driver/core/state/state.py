@@ -344,7 +344,7 @@ class State:
         return facts
 
     def _forget_values(self, trial: Trial) -> None:
-        """Forget the objectives of the single reports of a trial that has ended, with which its checkpoints were judged.
+        """Forget the objective of each report of an ended trial. Its checkpoints were judged by these values.
 
         Otherwise, the driver's memory would grow with every report that was ever made.
         """
