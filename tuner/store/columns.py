@@ -352,7 +352,7 @@ def _place(column: Column, numbers: NDArray[np.int64], outside: NDArray[np.bool_
 
 
 def _whole(column: Column, numbers: NDArray[np.int64], place: Place) -> Place:
-    """Return the place with its whole text, if `_place` may have cut it and the trial still has a text that begins like this."""
+    """Return the place with its whole text, if `_place` may have cut it and the trial's text still begins with it."""
     if isinstance(place.value, str) and len(place.value) == MAX_TEXT_IN_TOKEN:
         for at in np.flatnonzero(numbers == place.number).tolist():
             value = column.value(at)

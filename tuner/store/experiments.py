@@ -65,7 +65,7 @@ _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
 
 SORTED_BY = ("name", "state", "trials", "best", "method", "started", "duration")
-"""A list of experiments can be sorted by these.
+"""The columns by which a list of experiments can be sorted.
 
 name: SQLite ignores the case of ASCII letters only, PostgreSQL that of all letters. trials: the number of trials that have ended.
 best: the best value of the first objective, as a number whatever its mode. method: the types of the searcher and the scheduler.

@@ -239,7 +239,7 @@ class TrialRecord:
     best_value: Annotated[
         float | None,
         About(
-            'the value that counts of the first objective: the best feasible one or, with scope "last", the last one'
+            "the trial's value of the first objective: the best feasible one or, with scope 'last', the last one"
         ),
     ]
     best_iteration: Annotated[int | None, About("training_iteration of the report that had best_value")]
@@ -466,7 +466,7 @@ class UsageSample:
     rss_bytes: int
     gpu_bytes: int | None = None  # GPU memory that is allocated; this and the next two are None if no GPU is in use
     gpu_reserved_bytes: int | None = None
-    gpu_percent: float | None = None  # the share of the time that its GPUs were busy, in per cent
+    gpu_percent: float | None = None  # the share of the time that its GPUs were busy, in percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -478,14 +478,14 @@ class UsageSeries:
     x: Annotated[Sequence[float], About("seconds since the experiment's start")]
     cpu_percent: Annotated[
         Sequence[float | None],
-        About("CPU usage since the previous sample or the segment's start, in per cent of one core"),
+        About("CPU usage since the previous sample or the segment's start, in percent of one core"),
     ]
     rss_bytes: Annotated[Sequence[int], About("resident memory of the process")]
     gpu_bytes: Annotated[Sequence[int | None], About("GPU memory that torch has allocated; null if no GPU is in use")]
     gpu_reserved_bytes: Annotated[
         Sequence[int | None], About("GPU memory that torch has reserved; null if no GPU is in use")
     ]
-    gpu_percent: Annotated[Sequence[float | None], About("how much of the time the rank's GPUs were busy, in per cent")]
+    gpu_percent: Annotated[Sequence[float | None], About("how much of the time the rank's GPUs were busy, in percent")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class LogItem(Model):
         str, Field(description="always 'output': stdout and stderr, in the order in which they were written")
     ]
     text: Annotated[
-        str, Field(description="what the rank has printed; a line of its own marks a place where bytes are missing")
+        str, Field(description="what the rank has printed; a separate line marks each place where bytes are missing")
     ]
     start: Annotated[int, Field(description="the byte offset in the rank's log at which the text begins")]
     end: Annotated[

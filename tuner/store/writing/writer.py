@@ -89,7 +89,7 @@ INSERT INTO best_point (key_id, event_seq, time, value) VALUES (?, ?, ?, ?) ON C
 
 _Stage = tuple[float | None, float | None, str | None]  # (started_at, ended_at, outcome) of a segment
 _NEW: _Stage = (None, None, None)
-_ENDED: _Stage = (0.0, 0.0, "ended")  # of every segment whose row records its end: it does not change any more
+_ENDED: _Stage = (0.0, 0.0, "ended")  # of each segment whose row records its end, and so never changes again
 
 
 class Cursor:

@@ -89,5 +89,5 @@ function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | 
     );
   }
   if (!experimentEnded(experiment.state) || experiment.counts.completed > 0) return null;
-  return <p className={classes.finished}>No trial was trained to its end, so the best value may not last.</p>;
+  return <p className={classes.finished}>No trial was trained to its end, so the best value may not hold.</p>;
 }
