@@ -137,7 +137,10 @@ def unreachable(address: str, error: httpx.TransportError) -> ServiceUnreachable
 
 
 def check(answer: httpx.Response) -> None:
-    """Raise the exception for the status of an answer, with the text of its problem document. Do nothing if it is no error."""
+    """Raise the exception for the status of an answer, with the text of its problem document.
+
+    Do nothing if it is not an error.
+    """
     if answer.status_code < 400:
         return
     detail, errors = _problem(answer)
@@ -161,7 +164,7 @@ def _problem(answer: httpx.Response) -> tuple[str, list[tuple[str, str]]]:
         errors = [(str(one["pointer"]), str(one["message"])) for one in found.get("errors", ())]
         return str(found["detail"]), errors
     except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{answer.status_code} {answer.reason_phrase} from {answer.url}, which may be no tuner service", []
+        return f"{answer.status_code} {answer.reason_phrase} from {answer.url}, which may not be a tuner service", []
 
 
 def read(model: type[M], data: Any) -> M:

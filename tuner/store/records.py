@@ -238,9 +238,7 @@ class TrialRecord:
     last_value: Annotated[float | None, About("the newest finite value of the first objective")]
     best_value: Annotated[
         float | None,
-        About(
-            "the trial's value of the first objective: the best feasible one or, with scope 'last', the last one"
-        ),
+        About("the trial's value of the first objective: the best feasible one or, with scope 'last', the last one"),
     ]
     best_iteration: Annotated[int | None, About("training_iteration of the report that had best_value")]
     space_revision: Annotated[

@@ -370,8 +370,8 @@ class DryRun(Model):
         list[Reached] | None,
         Field(
             description=(
-                "how far the trials will probably be trained: all to max_t, or as far as the scheduler would train "
-                "them if their results were random. Limits on time and GPU hours are ignored, and so are all "
+                "how far the trials will probably be trained: all to max_t, or as far as the scheduler would train trials in "
+                "random order. Limits on time and GPU hours are ignored, and so are all "
                 "conditions of `stop` except training_iteration. null: this depends on the reported values, or there "
                 "are too many trials"
             )

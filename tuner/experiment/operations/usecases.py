@@ -259,7 +259,10 @@ def entrypoint_code(spec: Spec, checker: Checker) -> CodeRecord:
 
 @functools.cache
 def _packages() -> Mapping[str, str]:
-    """Return the versions of packages that training code depends on. They are kept, because reading them takes a millisecond."""
+    """Return the versions of packages that training code depends on.
+
+    They are cached, because reading them takes a millisecond.
+    """
     found = {}
     for name in ("torch", "ray"):
         with contextlib.suppress(metadata.PackageNotFoundError):  # torch is an extra

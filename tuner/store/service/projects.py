@@ -53,7 +53,7 @@ class Projects:
         return ProjectSettings(warm_start=found)
 
     def change(self, name: str, *, warm_start: WarmStart | None, now: float | None = None) -> None:
-        """Change the settings of a project. Experiments that exist keep what they have.
+        """Change the settings of a project. Existing experiments do not change.
 
         Raises:
             NotFound: this store is limited to another project.
