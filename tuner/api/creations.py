@@ -31,7 +31,7 @@ QUICK_BYTES = 16 * 1024
 """The largest body that is handled here. It takes some milliseconds to check a spec of this size."""
 
 SLOW_FIELDS = ("warm_start", "runtime_env", "bundle", "command", "function")
-"""The fields of a spec for which logs are read, or files are read, copied or hashed."""
+"""The fields of a spec that make its check slow, because it reads logs, or reads, copies or hashes files."""
 
 Check = Callable[[], Creation | ExperimentRecord]
 """Returns the work that writes the experiment, or an experiment that an earlier request with the same key has created."""

@@ -34,7 +34,7 @@ class Http(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing():
             return
-        if self._head is not None and not self._begins:  # what came before the head in its first chunk does not count
+        if self._head is not None and not self._begins:  # bytes before the head in its first chunk do not count
             self._head += len(data)
             if self._head > MOST_HEAD:  # a single field is too long
                 self.send_400_response("The head of the request is too large.")

@@ -31,7 +31,7 @@ PAGE = 1000
 CREATE_S = 300.0
 """Seconds to wait for the answer to a request with a spec, since the service first imports the training function."""
 FIRST_CONTACT_S = 2.0
-"""Seconds for which to try again to connect to a service that has never answered, since its address is probably wrong."""
+"""Seconds of attempts to connect to a service that has never answered. They are few, since the address is probably wrong."""
 
 
 def address_of(address: str | None) -> str:

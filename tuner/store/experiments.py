@@ -88,7 +88,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class ProjectTotals:
-    """The experiments of a project, and what they have used together."""
+    """The totals of a project: the numbers of its experiments, and the resources that they have used."""
 
     project: str
     experiments: int
@@ -178,7 +178,7 @@ class Experiments:
         self._database.write_all(creations)
 
     def created(self, creation: Creation) -> ExperimentRecord:
-        """Return the record of an experiment that was created, or raise the error for which it was not."""
+        """Return the record of a created experiment, or raise the error that prevented its creation."""
         if creation.error is not None:
             raise creation.error
         found = creation.result

@@ -126,8 +126,8 @@ class ExperimentRecord:
     @property
     def incomplete(self) -> bool:
         """True if the experiment is being imported from another tool, or its import was interrupted."""
-        # In the first versions, an import wrote under epoch 1, as the owner "import". The driver of a complete import has
-        # another owner.
+        # In early versions, an import wrote under epoch 1 as the owner "import". Any other owner is a driver, so the import was
+        # complete.
         writing = self.driver_epoch == 0 or self.driver_owner == IMPORTED
         return self.source == IMPORTED and self.ended_at is None and writing
 

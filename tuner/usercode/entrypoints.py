@@ -99,7 +99,8 @@ class EntrypointChecker:
 
     timeout_s: the longest time that an import may take, in seconds.
     helpers: the largest number of imports that run at once.
-    waiting: the largest number of callers that wait besides those whose imports run. Further callers get CheckerBusy.
+    waiting: the largest number of waiting callers, in addition to those whose imports are running. Further callers get
+        CheckerBusy.
     """
 
     def __init__(self, timeout_s: float = TIMEOUT_S, helpers: int = HELPERS, waiting: int = WAITING) -> None:

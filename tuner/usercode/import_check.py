@@ -140,7 +140,7 @@ def _read(pipe: int, timeout_s: float) -> tuple[str, bool]:
 def examine(
     entrypoint: str, sys_path: Sequence[str], environ: Mapping[str, str], trainable: bool = True
 ) -> dict[str, Any]:
-    """Import an entrypoint in this process and check that it is callable; if `trainable`, with a configuration.
+    """Import an entrypoint in this process, and check that it is callable. If `trainable`, it must take a configuration.
 
     Return {"hash", "files", "heavy"}, or {"error", "files", "heavy"} if the check fails. "files" are the user's files that
     were loaded, "hash" is their hash, and "heavy" are the large libraries that were loaded.

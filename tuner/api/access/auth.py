@@ -102,7 +102,7 @@ def _is_loopback(address: str) -> bool:
 
 
 class Credential(NamedTuple):
-    """The token or the secret of the session with which a request names its sender."""
+    """The token, or the secret of a session, that a request carries."""
 
     secret: str
     is_session: bool = False

@@ -89,6 +89,6 @@ def _unused(name: str) -> ProjectTotals:
 
 
 def _quota_of(project: str, quotas: tuple[Quota, ...]) -> dict[str, float]:
-    """Return resource -> amount. A project without a quota of its own has that of the project "*"."""
+    """Return a project's quotas as resource -> amount. A project without quotas of its own has those of the project "*"."""
     own = {quota.resource: quota.amount for quota in quotas if quota.project == project}
     return own or {quota.resource: quota.amount for quota in quotas if quota.project == "*"}

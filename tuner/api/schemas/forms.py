@@ -115,7 +115,7 @@ def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
 
 
 def values(record: Any) -> dict[str, Any]:
-    """Return the values of those of a record's fields that the API shows, as arguments for a model from `shown`."""
+    """Return the values of the fields of a record that the API shows, as arguments for a model from `shown`."""
     return {name: getattr(record, name) for name, _, _ in _shown_fields(record.__class__)}
 
 

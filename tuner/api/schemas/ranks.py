@@ -101,7 +101,7 @@ class DataSet(Model):
     blocks_per_s: Annotated[float | None, Field(description="the mean throughput of the newest execution, in blocks")]
     rows_per_s: Annotated[float | None, Field(description="the same in rows, as Ray Data estimates them")]
     operators: Annotated[list[DataOperator], Field(description="the operators of the newest execution, in order")]
-    stats: Annotated[str | None, Field(description="what `stats()` of rank 0's part returns")]
+    stats: Annotated[str | None, Field(description="the text that `stats()` returns for rank 0's part of the data set")]
 
 
 class Live(Model):

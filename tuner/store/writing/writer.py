@@ -300,7 +300,7 @@ class Writer:
         return ended
 
     def _write_segment(self, cursor: Cursor, trial: int, number: int, segment: Segment, time: float) -> bool:
-        """Write a segment. Return True if nothing has changed because its row already recorded the end of the segment."""
+        """Write a segment. Return True if its row already recorded the end of the segment, so that nothing has changed."""
         row = self._segments.get((number, segment.ordinal))
         if row is None:
             source = segment.source.id if segment.source else None
