@@ -401,7 +401,7 @@ def _amendment(spec: Spec, changes: Mapping[str, Any]) -> list[tuple[str, str, M
 
 
 def archive_experiment(store: Store, experiment: str, archived: bool) -> ExperimentRecord:
-    """Hide an experiment that has ended from lists, or show it in lists again. No data are deleted."""
+    """Hide an ended experiment from lists, or show it in lists again. No data are deleted."""
     record = store.experiments.get(experiment)
     if archived and not record.state.ended:
         raise Conflict(f"{experiment} is {record.state} and cannot be archived before it has ended")

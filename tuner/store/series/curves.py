@@ -523,7 +523,7 @@ def _drawn_of_placed(placed: Placed, owners: Sequence[Any], span: Span, points: 
 
 
 def _looked_up(cursor: Cursor, experiment: int, key: int, drawn: Drawn, span: Span) -> Drawn:
-    """Replace `x` with the training code's step or a metric, from the reports themselves. Leave out reports without it."""
+    """Replace `x` with the step or the metric of each report, read from the reports. Leave out reports that lack it."""
     query = _USER_STEPS
     if span.x == "metric":
         found = cursor.value(_KEY, (experiment, span.x_metric))
