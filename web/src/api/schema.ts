@@ -1229,7 +1229,7 @@ export interface components {
         AgentVerdict: {
             /**
              * Verdict
-             * @description continue: go on training; all other verdicts: end the training. After pause, the trial continues later; after exploit, it continues with another configuration. All verdicts except continue also end the lease, unless the request for the assignment set late_checkpoints
+             * @description continue: continue training; all other verdicts: end the training. After pause, the trial continues later; after exploit, it continues with another configuration. All verdicts except continue also end the lease, unless the request for the assignment set late_checkpoints
              * @enum {string}
              */
             verdict: "continue" | "pause" | "stop" | "exploit";
@@ -1687,7 +1687,7 @@ export interface components {
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote the checkpoint, and that has the files on its disk unless the path is shared by all nodes; null if the checkpoint is at a URI
+             * @description Ray's id of the node that wrote the checkpoint, to its own disk unless all nodes share the path; null if the checkpoint is at a URI
              */
             node: string | null;
         };
@@ -1718,7 +1718,7 @@ export interface components {
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote the checkpoint, and that has the files on its disk unless the path is shared by all nodes; null if the checkpoint is at a URI
+             * @description Ray's id of the node that wrote the checkpoint, to its own disk unless all nodes share the path; null if the checkpoint is at a URI
              */
             node: string | null;
             /**
@@ -2015,7 +2015,7 @@ export interface components {
             priority: number;
             /**
              * Reserved
-             * @description true if the group has waited so long that resources that become free are reserved for it
+             * @description true if the group has waited so long that freed resources are reserved for it
              */
             reserved: boolean;
             /**
@@ -2271,7 +2271,7 @@ export interface components {
             operators: components["schemas"]["DataOperator"][];
             /**
              * Stats
-             * @description what `stats()` of rank 0's part returns
+             * @description the text that `stats()` returns for rank 0's part of the data set
              */
             stats: string | null;
         };
