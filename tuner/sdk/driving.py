@@ -153,7 +153,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
 
 
 def _got(answer: Any) -> Any:
-    """Return the answer of a driver host on Ray. Raise the error that the host raised, as it would come from a thread."""
+    """Return the answer of a driver host on Ray. Raise the host's own error instead of Ray's wrapper."""
     import ray
 
     try:
@@ -162,7 +162,7 @@ def _got(answer: Any) -> Any:
         if isinstance(error.cause, TunerError):
             raise error.cause from None
         if isinstance(error.cause, Exception):
-            raise error.cause from error  # whose text has the traceback of the host
+            raise error.cause from error  # the wrapper's text has the host's traceback
         raise
 
 

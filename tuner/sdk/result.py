@@ -377,7 +377,7 @@ class Result:
                 who copied whom in population based training; "pareto": two objectives, with the front.
             options: ``metric`` for curves, history, parallel and slices, the name of a reported metric, by default the
                 objective; ``most`` for curves, the number of trials that are drawn, the best ones first; ``param`` for
-                lineage, the parameter that gives the colours.
+                lineage, the parameter that gives the colors.
 
         Raises:
             SpecError: there is no such kind, option, metric or parameter, or nothing to draw.

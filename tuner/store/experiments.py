@@ -65,7 +65,7 @@ _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
 
 SORTED_BY = ("name", "state", "trials", "best", "method", "started", "duration")
-"""A list of experiments can be sorted by these.
+"""The columns by which a list of experiments can be sorted.
 
 name: SQLite ignores the case of ASCII letters only, PostgreSQL that of all letters. trials: the number of trials that have ended.
 best: the best value of the first objective, as a number whatever its mode. method: the types of the searcher and the scheduler.
@@ -88,7 +88,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class ProjectTotals:
-    """The experiments of a project, and what they have used together."""
+    """The totals of a project: the numbers of its experiments, and the resources that they have used."""
 
     project: str
     experiments: int
@@ -178,7 +178,7 @@ class Experiments:
         self._database.write_all(creations)
 
     def created(self, creation: Creation) -> ExperimentRecord:
-        """Return the record of an experiment that was created, or raise the error for which it was not."""
+        """Return the record of a created experiment, or raise the error that prevented its creation."""
         if creation.error is not None:
             raise creation.error
         found = creation.result

@@ -65,7 +65,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _help(option: dataclasses.Field[Any]) -> str:
-    """Return the description of an option for a command, in which only leaving out the option stands for null."""
+    """Return the description of an option for a command, where a user says null by leaving the option out."""
     about = str(option.metadata["description"])
     if option.default is None:
         return about.replace("null:", "default:")

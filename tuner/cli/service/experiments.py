@@ -259,7 +259,7 @@ def ask(settings: Settings, verb: Command, name: str, number: int | None = None)
     if of_trial and number is None and not name.startswith("trl_"):
         raise SpecError(f"{name} is an experiment: also give the number of one of its trials")
     if verb == "pause" and (how := abandoned(settings, name)) is not None:
-        raise Conflict(f"nothing runs that could be paused: {how}")
+        raise Conflict(f"nothing is running that could be paused: {how}")
     if settings.address is not None:
         with connected(settings, settings.address) as client:
             found = client.experiment(name)

@@ -25,7 +25,7 @@ LOOKED_AT = 200
 """The number of newest experiments that "auto" looks at."""
 
 HINTED_AT = 20
-"""The number of newest experiments that the hint looks at. It is small, because every new experiment waits for the hint."""
+"""The number of newest experiments that are searched for the hint about "auto". Every new experiment waits for the hint."""
 
 MOST_REPORTS = 500_000
 """The largest total number of reports to read. All of them are kept in memory."""
