@@ -222,7 +222,7 @@ class Prototype:
     def __init__(self, problem: Problem, seed: int, setting: Setting) -> None:
         import sys
 
-        base = types.ModuleType("simulate")  # what it expects to be driven by
+        base = types.ModuleType("simulate")  # the module that the prototype expects to be driven by
         base.__dict__.update(CONTINUE=True, PAUSE=False, Tuner=_PrototypeBase)
         sys.modules.setdefault("simulate", base)
         module = imported("freeze_thaw_prototype", setting.curves / "freeze_thaw_prototype.py")

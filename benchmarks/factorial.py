@@ -141,7 +141,7 @@ def runs(problems: Sequence[str], factors: int, blocks: int) -> list[tuple[int, 
     out = []
     for block in range(blocks):
         turn, place = divmod(block, len(problems))
-        # Each problem gets another kind of block in each turn.
+        # Each problem gets a different kind of block in each turn.
         out += [(turn, problems[place], on) for on in kinds[(place + turn) % 4]]
     return out
 

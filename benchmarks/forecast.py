@@ -42,7 +42,7 @@ SEARCHES: Mapping[str, Mapping[str, Any]] = {
     "asha": {"scheduler": {"type": "asha", "reduction_factor": 3}, "search_alg": "random", "num_samples": 96},
     "default": {"budget": 16},
 }
-SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.9)  # of a search, at which it is forecast
+SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.9)  # the shares of a search at which it is forecast
 WORKERS = 4
 KINDS = ("samples", "units", "budget")  # what is known of the end
 LEAST = 0.02  # as a share of the training so far: the least further training that is ever expected

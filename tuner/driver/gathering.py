@@ -10,7 +10,7 @@ GATHER_S = 0.01
 """The shortest time from one commit to the next, if nobody waits for the next one and many events arrive, in seconds."""
 
 MANY = 500
-"""The rate, in events a second, from which on events are gathered."""
+"""Events are gathered if this many or more come in a second."""
 
 FEW = 3
 """The smallest number of events that must come during a pause.

@@ -102,7 +102,7 @@ class Driving:
                             task.cancel()
                     except Exception as error:
                         log.warning("a lease could not be renewed: %s", error)
-                        for other in self.tasks.values():  # the database is away for all of them
+                        for other in self.tasks.values():  # the database has failed for all of them
                             if other is not task:
                                 self._host.driver_logs.say(other.get_name(), "a lease could not be renewed: %s", error)
                         wait = min(wait, RENEW_S)  # another host may claim expired leases once the database is back

@@ -36,9 +36,8 @@ class RayExecutor:
 
     def __init__(self, node_types: Sequence[NodeType] = ()) -> None:
         self._types = node_types
-        self._ask_again = (
-            -math.inf if not node_types else math.inf
-        )  # when to ask Ray for the types, as a monotonic time
+        # when to ask Ray for the types, as a monotonic time
+        self._ask_again = -math.inf if not node_types else math.inf
         self._pool: Pool | None = None
         self._deletions = transfer.Deletions()
 

@@ -60,8 +60,8 @@ def _next_save(trial: Trial, segment: Segment, interval_s: float | None, now: fl
 def _next_best(spec: Spec, segment: Segment) -> int | None:
     """Return the next report at which the training code can save a checkpoint (`segment.offer`).
 
-    It may be the best yet, and an elastic trial may be resized there. While that report is not known, the ranks wait at
-    intervals that double.
+    The checkpoint may be the best yet, and an elastic trial may be resized at this report. While that report is not
+    known, the ranks wait at intervals that double.
     """
     if (spec.checkpoint.keep_best == 0 or len(spec.objectives) > 1) and not spec.scaling.elastic:
         return None

@@ -216,9 +216,8 @@ def main() -> None:
     questions, answers = pipes_to_host()
     setting: tuple[list[str], list[Unloaded]] = pickle.loads(base64.b64decode(questions.readline()))
     sys_path, unloaded = setting
-    sys.path[:] = list(
-        dict.fromkeys([*sys_path, *sys.path])
-    )  # the packages come first, also if one is the working directory
+    # the packages come first, also if one is the working directory
+    sys.path[:] = list(dict.fromkeys([*sys_path, *sys.path]))
     importlib.invalidate_caches()
     try:
         functions = [function.load() for function in unloaded]

@@ -102,9 +102,8 @@ class _Copy:
     trials: Population
     context: SearcherContext
     count: int = 0  # all trials below this number have been sent
-    live: dict[int, Any] = field(
-        default_factory=dict
-    )  # trials that had not ended when they were sent, with the value of `_look`
+    # trials that had not ended when they were sent, with the value of `_look`
+    live: dict[int, Any] = field(default_factory=dict)
 
     def changed(self, trials: Population) -> list[Trial]:
         """Return the trials that are new or have changed since they were sent to the helper."""

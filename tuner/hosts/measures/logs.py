@@ -29,7 +29,7 @@ GATHER_S = 0.25
 LAST_WORDS_S = 5.0
 """Seconds that the ranks of a segment have after its end to send the remaining output."""
 RETRY_S = 1.0
-"""Seconds to wait before a request is repeated that the database did not answer."""
+"""Seconds to wait before repeating a request that the database did not answer."""
 _READ_S = 60.0  # timeout in seconds for reading a log file on another node
 _COMPACT_AT = 64  # merge a log's chunks after this many new ones
 _FEW = 3  # at the end, merge only if there are more chunks than this
@@ -221,7 +221,8 @@ class LogKeeper:
         if self._flushing:
             self._hurry.set()
         if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write(), context=contextvars.Context())  # for all experiments
+            # it writes for all experiments, so it must not have the context of one
+            self._writer = asyncio.create_task(self._write(), context=contextvars.Context())
         await stored
 
     async def _write(self) -> None:

@@ -64,9 +64,8 @@ def connect(
                 ray.init(address=address, **quiet)
             return False
         tokens.begin_private()
-        logging.getLogger("ray._private.authentication").setLevel(
-            logging.ERROR
-        )  # Ray logs advice about authentication, which a private instance does not need
+        # Ray logs advice about authentication, which a private instance does not need
+        logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
         with without_helpers(fork_server() if fork_server is not None and FORKS else None):
             ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
         return True
@@ -180,9 +179,8 @@ def too_large(scaling: Scaling) -> str | None:
     there = this_machine()
     if there is None:
         return None
-    without_end = dict.fromkeys(
-        scaling.bundle(), 1e30
-    )  # assume enough of every resource that is known only when Ray runs
+    # assume enough of every resource that is known only when Ray runs
+    without_end = dict.fromkeys(scaling.bundle(), 1e30)
     reason = unmet(scaling, [{**without_end, "CPU": there["CPU"], "GPU": there["GPU"]}])
     if reason is None:
         return None

@@ -75,7 +75,7 @@ class Room:
     async def count_slots(self) -> None:
         """Tell experiments without `max_concurrent_trials` if nodes have joined or left, so that more or fewer trials fit.
 
-        A change counts once two looks, a few seconds apart, have found it.
+        A change counts once two checks, a few seconds apart, have found it.
         """
         if time.monotonic() - self._counted_at < SLOTS_S:
             return

@@ -40,9 +40,8 @@ class Begin:
 
 @dataclass(slots=True)
 class Pb2State(PbtState):
-    begins: dict[int, Begin] = field(
-        default_factory=dict
-    )  # trial -> the beginning of its present interval, if that is known
+    # trial -> the beginning of its present interval, if that is known
+    begins: dict[int, Begin] = field(default_factory=dict)
     explored: dict[int, None] = field(default_factory=dict)  # trials whose newest configuration has no result yet
     rows: list[tuple[Begin, float]] = field(default_factory=list)  # intervals, and the rise of the score per time
     count: int = 0  # the number of all intervals; `rows` contains the newest intervals

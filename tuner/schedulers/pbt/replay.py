@@ -24,9 +24,8 @@ TRIES = 3  # pauses at one change without any checkpoint, after which a trial is
 
 @dataclass(slots=True)
 class ReplayState:
-    pauses: dict[int, list[int]] = field(
-        default_factory=dict
-    )  # trial -> [iteration of its newest pauses, their number]
+    # trial -> [iteration of its newest pauses, their number]
+    pauses: dict[int, list[int]] = field(default_factory=dict)
 
 
 class PBTReplayScheduler(Scheduler):

@@ -56,11 +56,10 @@ class PbtState:
     due: dict[int, float] = field(default_factory=dict)  # trial -> value of time_attr at which its next interval ends
     moves: dict[int, list[Move]] = field(default_factory=dict)  # trial -> its configurations, oldest first
     newest: int | None = None  # the trial that reached the end of an interval at the latest fact
-    # trials whose score is that of the weights which they had before their latest exploit
+    # trials whose score is that of the weights that they had before their latest exploit
     outdated: dict[int, None] = field(default_factory=dict)
-    yielded: dict[int, None] = field(
-        default_factory=dict
-    )  # trials that gave up their worker group before they were judged
+    # trials that gave up their worker group before they were judged
+    yielded: dict[int, None] = field(default_factory=dict)
     waiting: dict[int, None] = field(default_factory=dict)  # synch: trials that have reached the end of the interval
     plan: dict[int, int | None] = field(default_factory=dict)  # synch: trial to be resumed -> its donor
 

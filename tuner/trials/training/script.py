@@ -319,7 +319,7 @@ class _Run:
         end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
         cause = "script_signal" if code < 0 else "script"
         if code in _KILLED and oom.oom_kills() > self._oom_kills:
-            end, cause = f"was {oom.KILLED}" if code < 0 else f"{end}: a process of it was {oom.KILLED}", "oom"
+            end, cause = f"was {oom.KILLED}" if code < 0 else f"{end}: one of its processes was {oom.KILLED}", "oom"
         said = "\n".join(line for line in self._errors if line.strip())
         what = f"{self._name} {end}" + ("" if said else f" ({shlex.join(self._command)})")
         raise ScriptFailed(what, said, cause)

@@ -43,7 +43,9 @@ def after_report(experiment: State, event: e.Reported) -> list[Decision]:
 
 
 def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last: bool) -> str | None:
-    """Return why a report of these metrics would fail the trial; None if it would not. Ask and tell raises the reason.
+    """Return why a report of these metrics would fail the trial; None if it would not.
+
+    Ask-and-tell searches raise an error with this reason.
 
     last: True if the trial ends with this report.
     """

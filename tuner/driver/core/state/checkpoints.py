@@ -121,7 +121,7 @@ class CheckpointLedger:
         if info.ready:
             self._owner[info.id] = trial.number
         if not _is_reported(trial, kept):
-            if segment < len(trial.segments) or not trial.holds_resources:  # its report will never come
+            if segment < len(trial.segments) or not trial.holds_resources:  # the checkpoint's report will never come
                 self._delete(trial, [kept])
                 return
             self._early.setdefault(trial.number, {})[info.id] = None

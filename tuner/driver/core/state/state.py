@@ -344,9 +344,10 @@ class State:
         return facts
 
     def _forget_values(self, trial: Trial) -> None:
-        """Forget the objective of each report of an ended trial. Its checkpoints were judged by these values.
+        """Forget the objective of each report of an ended trial.
 
-        Otherwise, the driver's memory would grow with every report that was ever made.
+        These values are needed only to judge the trial's checkpoints. If they were kept, the driver's memory would grow
+        with every report that was ever made.
         """
         if self.keeps_values or not trial.state.ended or trial.holds_resources:
             return

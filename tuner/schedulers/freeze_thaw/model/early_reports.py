@@ -11,16 +11,12 @@ import numpy as np
 from tuner.schedulers.freeze_thaw.model.results import Result
 
 LATER = 2.5  # reports are compared with those of a level at least this many times as far
-USUAL_ORDER, USUAL_WEIGHT = (
-    0.7,
-    20,
-)  # the rank correlation that is expected beforehand, and how many results it counts as
+# the rank correlation that is expected beforehand, and how many results it counts as
+USUAL_ORDER, USUAL_WEIGHT = 0.7, 20
 DISORDER = 0.4  # below this rank correlation, early reports say little
-MOST = 200  # the newest trials at each level that are compared
-GAINED_LEVELS, FEWEST = (
-    4,
-    5,
-)  # a plateau is judged by trials with results at this many levels, and at least by this many trials
+MOST = 200  # at each level, at most this many of the newest trials are compared
+# a plateau is judged by trials with results at this many levels, if there are at least so many such trials
+GAINED_LEVELS, FEWEST = 4, 5
 LITTLE_GAIN, LITTLE_LEAD = 0.3, 0.2
 STEP = 1.1  # the judgment is made anew when the number of results has grown by this factor
 

@@ -82,7 +82,7 @@ class GroupBuilder:
         self._take_idle, self._uploading = idle, uploading
         self._numbers = itertools.count(1)
         # With task events, Ray's head node keeps a record of each call: a megabyte for every forty trials.
-        # Each upload that outlives its segment is asked for by a call that lasts until the upload has ended.
+        # For each upload that outlives its segment, a call stays open until the upload has ended.
         groups = {"control": 2, "lasting": MOST}
         self._rank = ray.remote(concurrency_groups=groups, enable_task_events=False)(RayRank)
         self._node = ray.get_runtime_context().get_node_id()
