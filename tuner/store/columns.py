@@ -236,8 +236,8 @@ class Columns:
     def order(self, sort: str) -> NDArray[np.intp]:
         """Return the positions of the trials, ordered by the column `sort`. A minus before its name means descending order.
 
-        Trials with equal values are ordered by number. Trials without a value come last, and before them those that are
-        `outside`.
+        Trials with equal values are ordered by number. At the end come the trials that are `outside`, and then those without a
+        value.
         """
         found = self._orders.get(sort)
         if found is None:
