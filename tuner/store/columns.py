@@ -315,7 +315,7 @@ class Sorter:
         return sorted(found.tolist())
 
     def sample(self, cursor: Cursor, experiment: int, sort: str, size: int) -> tuple[dict[int, int], int]:
-        """Return the places in the order, by trial number, of at most `size` trials, and the total number of trials.
+        """Return a dict from number to place in the order, for at most `size` trials; and the total number of trials.
 
         Half of these trials are the first in the order. The other half is spread evenly over the remaining places.
         """
