@@ -361,7 +361,7 @@ class Tail:
         return min(POLL_S + POLL_CLIENT_S * sum(channel.clients for channel in channels), POLL_QUIET_S)
 
     def _read(self, channels: list[Channel]) -> _Poll:
-        """Read the news of these channels. If a channel cannot be read, go on with the other channels."""
+        """Read the news of these channels. If a channel cannot be read, continue with the other channels."""
         found = self._store.experiments.progress_of([channel.form.record.id for channel in channels])
         tells: list[Callable[[], None]] = []
         failed = False

@@ -37,7 +37,7 @@ def warn_of_size(function: Any, code: CodeRecord) -> None:
 
 
 LARGE_SPACE_BYTES = 1_000_000
-"""The size in bytes above which a pickled search space gets a warning. A list of so many bytes costs seconds."""
+"""The size in bytes above which a pickled search space gets a warning. A list of this size delays a search by seconds."""
 
 
 def warn_of_large_space(space: Any) -> None:

@@ -84,7 +84,7 @@ _imported_by_tuner = False  # True once a check of tuner has imported Ray, and n
 
 @contextlib.contextmanager
 def noting_imports() -> Iterator[None]:
-    """Note, at the end of a `with` block, if tuner has imported Ray in it. A script that uses Ray has imported it before."""
+    """Note whether tuner imports Ray within a `with` block. A script that uses Ray has imported it before."""
     global _imported_by_tuner
     before = "ray" in sys.modules
     try:
@@ -130,7 +130,7 @@ def start_forks(given: Mapping[str, Any]) -> None:
 
 
 def drop_ahead(local: bool) -> None:
-    """End what `start_ahead` or `start_forks` started, if the trials run elsewhere after all. local: without Ray."""
+    """End what `start_ahead` or `start_forks` started, if the trials run elsewhere after all. local: they run without Ray."""
     if (ahead := sys.modules.get("tuner.hosts.scripts.ahead")) is not None:
         (ahead.drop_forks if local else ahead.drop)()
 

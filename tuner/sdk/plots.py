@@ -175,7 +175,7 @@ def importance(search: Search) -> Figure:
 
 
 def parallel(search: Search, metric: str | None = None) -> Figure:
-    """Draw every trial as a line through its parameters and its value. The best ones are dark, as among the curves."""
+    """Draw every trial as a line through its parameters and its value. The best ones are dark, as in the chart of the curves."""
     from plotly import graph_objects as go
 
     metric = search.check(metric)

@@ -191,11 +191,11 @@ class Result:
         return self._more(num_samples, verbose)
 
     def pareto_front(self) -> list[TrialResult]:
-        """Return the trials of the Pareto front, by number. No other trial is as good in all objectives and better in one.
+        """Return the trials on the Pareto front, by number.
 
-        A trial is compared by its newest value of each objective, as in the searchers. Trials that lack a value or
-        violate the constraints are left out. With one objective, the front is the best trial, or several that are
-        equally good.
+        A trial is on the front if no other one is at least as good in all objectives and better in one. A trial is compared by
+        its newest value of each objective, as in the searchers. Trials that lack a value or violate the constraints are left
+        out. With one objective, the front is the best trial, or several that are equally good.
         """
         known = [(trial, self._scores(trial.metrics)) for trial in self.trials if self._keeps(trial.metrics)]
         complete = [(trial, scores) for trial, scores in known if scores is not None]

@@ -22,7 +22,7 @@ SLOW_MODULES = ("tuner.search.optuna_samplers.study",)
 AFTERWARDS = "Ray and running searches continue: `tuner serve` shows them again, `tuner serve --stop` ends them."
 
 LOAD_AFTER_S = 10.0
-"""Timeout in seconds of the wait for the driver before `SLOW_MODULES` are loaded. The driver needs the CPU for its start."""
+"""The longest time in seconds to wait for the driver before `SLOW_MODULES` are loaded. The driver needs the CPU for its start."""
 
 
 def serve(settings: Settings, early: Early, adopt: bool = False) -> None:

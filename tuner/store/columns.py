@@ -236,8 +236,8 @@ class Columns:
     def order(self, sort: str) -> NDArray[np.intp]:
         """Return the positions of the trials, ordered by the column `sort`. A minus before its name means descending order.
 
-        Trials with equal values are ordered by number. Trials without a value come last, and before them those that are
-        `outside`.
+        Trials with equal values are ordered by number. At the end come the trials that are `outside`, and then those without a
+        value.
         """
         found = self._orders.get(sort)
         if found is None:
@@ -315,7 +315,7 @@ class Sorter:
         return sorted(found.tolist())
 
     def sample(self, cursor: Cursor, experiment: int, sort: str, size: int) -> tuple[dict[int, int], int]:
-        """Return the places in the order, by trial number, of at most `size` trials, and the total number of trials.
+        """Return a dict from number to place in the order, for at most `size` trials; and the total number of trials.
 
         Half of these trials are the first in the order. The other half is spread evenly over the remaining places.
         """

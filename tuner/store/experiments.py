@@ -121,7 +121,7 @@ class Experiments:
         """Return the work that inserts a pending experiment, for `create_all`.
 
         If `incomplete` is given, insert an experiment that has already failed, with this text as its reason, so that no driver
-        claims it. Its creator then writes the log under epoch 0, and last of all the true final state. If the creator is killed
+        claims it. Its creator then writes the log under epoch 0, and finally the true final state. If the creator is killed
         before that, the experiment stays failed for this reason.
 
         If the `idempotency_key` was used before in this project, return the experiment that was created with it. Raise Conflict

@@ -247,7 +247,7 @@ class Trials:
     def saves(
         self, experiment_id: int, numbers: Sequence[int], most: int
     ) -> tuple[list[tuple[int, int, float, float]], float]:
-        """Return the times for which these trials' training waited for checkpoints to be saved, and their total in seconds.
+        """Return the waits of these trials' training for checkpoints to be saved, and the total of all waits in seconds.
 
         Each wait is (trial, ordinal of its segment, start, end). The waits are ordered by start. If there are more than
         `most`, only the longest waits are returned, but the total counts all of them.

@@ -72,7 +72,7 @@ async def ask(here: Here, request: Request, experiment: ExperimentName, data: Op
     summary="Report the metrics of the trial, and get the verdict.",
 )
 async def report(here: Here, experiment: ExperimentName, lease: Lease, data: RequiredBody) -> Response:
-    """Commit a report, and return its verdict. If the agent repeats a report, return the verdict of the first time."""
+    """Commit a report, and return its verdict. If the agent repeats a report, return the same verdict again."""
     given = checked(schemas.AgentReport, data).model_dump()
     earlier = [{**one, "waits": False} for one in given.pop("earlier")]
     found = await _about(here, "report", experiment, lease, {"reports": [*earlier, given]})

@@ -251,7 +251,7 @@ def connected(settings: Settings, address: str) -> Iterator[Client]:
 def ask(settings: Settings, verb: Command, name: str, number: int | None = None) -> str:
     """Send a verb such as "pause" to the experiment or trial with this id or name. Return a line for the terminal.
 
-    A retry in an experiment of this home that has ended is also carried out, and waited for.
+    A retry in an ended experiment of this home is also run here, and the call waits for its end.
 
     number: the number of a trial, if the verb is for a trial of the experiment `name`.
     """

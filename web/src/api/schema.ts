@@ -297,7 +297,7 @@ export interface paths {
         };
         /**
          * Get the newest lines of the driver host's own log of an experiment.
-         * @description Ask the driver host of this service for its log. Without one, read the file of a script on this machine.
+         * @description Ask the driver host of this service for its log. If it has none, read the log file of a script on this machine.
          */
         get: operations["experiments_driver_log"];
         put?: never;
@@ -886,7 +886,7 @@ export interface paths {
         put?: never;
         /**
          * Report the metrics of the trial, and get the verdict.
-         * @description Commit a report, and return its verdict. If the agent repeats a report, return the verdict of the first time.
+         * @description Commit a report, and return its verdict. If the agent repeats a report, return the same verdict again.
          */
         post: operations["agents_report"];
         delete?: never;
@@ -4291,7 +4291,7 @@ export interface components {
         };
         /**
          * Session
-         * @description Information on the caller: their name, their role, and whether the service requires a token of them.
+         * @description Information on the caller: their name, their role, and whether they need a token.
          */
         Session: {
             /**
