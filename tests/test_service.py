@@ -137,7 +137,7 @@ def test_what_a_script_left_behind_is_offered_and_goes_on_when_a_user_resumes_it
         left = store.experiments.create(spec, source="python", now=time.time() - 3600).public_id
     assert service.ended(posted["id"])["state"] == "completed"
     until("the offer", lambda: f"`tuner resume {left}`" in service.output)
-    assert f"{posted['id']} (slow) is driven here: the experiment was created over the API" in service.output
+    assert f"{posted['id']} (slow) is driven here: the experiment was created through the API" in service.output
     shown = service.get(f"/experiments/{left}")
     assert (shown["state"], shown["abandoned"]) == ("pending", True)
     service.client.post(f"/api/v1/experiments/{left}/resume")

@@ -373,7 +373,7 @@ async def test_a_service_runs_what_was_given_to_it_and_offers_what_scripts_left_
         await host._take_experiments()
     assert list(host.driving.tasks) == [posted.id]
     news = await host.news()
-    assert news[0] == f"{posted.public_id} (digits) is driven here: the experiment was created over the API"
+    assert news[0] == f"{posted.public_id} (digits) is driven here: the experiment was created through the API"
     assert f"`tuner resume {left.public_id}` continues it" in news[1]
     assert len(news) == 2, "each once, and nothing of a script that may be starting"
     assert young.public_id not in " ".join(news)

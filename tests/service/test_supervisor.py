@@ -32,7 +32,7 @@ from tuner.service.supervisor import Supervisor
 from tuner.settings import Settings
 from tuner.store import Store
 
-NEWS: Any = ["exp_1 (digits) is driven here: the experiment was created over the API"]
+NEWS: Any = ["exp_1 (digits) is driven here: the experiment was created through the API"]
 DEATHS = [
     ray.exceptions.ActorDiedError(),
     ray.exceptions.OutOfMemoryError("2 worker(s) were killed due to the node running low on memory."),

@@ -77,8 +77,8 @@ class DriverHost(Protocol):
 class _Received:
     """The reports of one segment that have arrived so far."""
 
-    report_no: int = 0  # the report_no of the newest report
-    time: float = 0.0  # when the newest report was made
+    report_no: int = 0  # number of the newest report
+    time: float = 0.0  # when that report was made
 
     def misses_before(self, reports: Sequence[Report]) -> bool:
         """Return whether a report is missing before the last of these reports."""

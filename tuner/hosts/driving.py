@@ -192,7 +192,7 @@ class Driving:
         if record.spec.executor == "agents":
             return "trials run on agents, which ask for them over HTTP: executor is 'agents'"
         if record.spec.executor == "local" and self._host.executor.name != "local":
-            return "trials run in processes of the driver's machine: executor is 'local'"
+            return "trials run in processes of the driver's machine, because executor is 'local'"
         return said
 
     async def _clean_up_before(self, driven: Driven) -> list[CheckpointInfo]:

@@ -152,7 +152,7 @@ class Host:
         """Begin to renew leases and to look for commands. Return the name under which the host holds leases.
 
         serve: True to also look for experiments that need a driver.
-        adopt: True to also drive experiments whose script has ended. Those created over the API are always driven.
+        adopt: True to also drive experiments whose script has ended. Those created through the API are always driven.
         gone: the owner names of hosts that the caller knows to be dead. Their experiments are taken over before their
             leases expire.
         """

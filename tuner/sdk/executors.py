@@ -39,12 +39,12 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
             "agents ask a service for trials: create the experiment on a service (`tuner docs agents`)", "/executor"
         )
     if spec.executor == "ray":
-        return Choice(False, "trials run on Ray: executor is 'ray'")
+        return Choice(False, "trials run on Ray, because executor is 'ray'")
     reason = unfit(spec)
     if spec.executor == "local":
         if reason is not None:
             raise SpecError(f"the local executor cannot run this: {reason}", "/executor")
-        return Choice(True, "trials run in processes of this machine, without Ray: executor is 'local'")
+        return Choice(True, "trials run in processes of this machine, without Ray, because executor is 'local'")
     reason = reason or _uses_ray(ray_address) or _may_use_ray(spec, code)
     if reason is not None:
         return Choice(False, f"trials run on Ray: {reason}")
@@ -84,7 +84,7 @@ _imported_by_tuner = False  # True once a check of tuner has imported Ray, and n
 
 @contextlib.contextmanager
 def noting_imports() -> Iterator[None]:
-    """Note whether tuner imports Ray within a `with` block. A script that uses Ray has imported it before."""
+    """Record whether tuner, and not the script, was the first to import Ray: whether the `with` block imported it."""
     global _imported_by_tuner
     before = "ray" in sys.modules
     try:
@@ -136,7 +136,7 @@ def drop_ahead(local: bool) -> None:
 
 
 def shutdown() -> None:
-    """End what is kept for later calls: the driver host, idle workers, and the Ray instance that was started for them."""
+    """Shut down what is kept for later calls: the driver host, idle workers, and the Ray instance that was started for them."""
     for name in ("tuner.hosts.scripts.local_host", "tuner.hosts.scripts.kept"):
         if (module := sys.modules.get(name)) is not None:
             module.shutdown()

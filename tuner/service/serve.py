@@ -31,7 +31,7 @@ def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
     Args:
         settings: the settings of this installation.
         early: answers requests on the socket until the service is loaded.
-        adopt: continue not only experiments that were created over the API, but also those whose script has ended.
+        adopt: continue not only experiments that were created through the API, but also those whose script has ended.
     """
     # uvicorn handles both signals while it serves, and raises them again after it has shut down
     signal.signal(signal.SIGTERM, signal.default_int_handler)

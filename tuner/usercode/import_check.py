@@ -29,7 +29,7 @@ from typing import Any
 from tuner.names import did_you_mean
 
 HEAVY = ("numpy", "torch", "pytorch_lightning", "lightning", "sklearn", "pandas", "torchvision", "transformers", "ray")
-"""Large libraries, which the helper itself loads after an entrypoint has needed them."""
+"""Large libraries. Once an entrypoint has imported one of them, the helper keeps it loaded for later entrypoints."""
 
 MAX_FILES = 2_000
 

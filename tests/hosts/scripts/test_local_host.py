@@ -68,7 +68,7 @@ def test_a_second_search_finds_the_host_and_the_warm_processes_of_the_first() ->
     first = search()
     assert first.state == "completed", first.error
     assert len(first.trials) == 4
-    assert notes(first)[0] == "trials run in processes of this machine, without Ray: executor is 'local'"
+    assert notes(first)[0] == "trials run in processes of this machine, without Ray, because executor is 'local'"
     kept = local_host._kept
     second = search(lambda config: tuner.report({"loss": config["x"], "pid": os.getpid()}))
     assert local_host._kept is kept
@@ -267,7 +267,7 @@ async def test_a_host_on_ray_runs_an_experiment_in_local_processes_if_its_spec_s
         assert len(reports) == 3
         assert os.getpid() not in {report.metrics["pid"] for report in reports}
         first = next(entry for entry in log if isinstance(entry, d.Note))
-        assert first.reason == "trials run in processes of the driver's machine: executor is 'local'"
+        assert first.reason == "trials run in processes of the driver's machine, because executor is 'local'"
         assert (await host.status())["groups"]["idle"] >= 1
     finally:
         await host.close()

@@ -39,7 +39,7 @@ def test_experiments_of_the_service_are_driven_and_those_of_scripts_offered_once
     create(sqlite_store, "python", age=1.0)
     found = candidates.find(NOW, busy=[], outage=False, adopt=False)
     assert [(one.record.id, one.why) for one in found.to_drive] == [
-        (posted.id, "the experiment was created over the API")
+        (posted.id, "the experiment was created through the API")
     ]
     assert [record.id for record in found.to_offer] == [left.id]
     again = candidates.find(NOW, busy=[posted.id], outage=False, adopt=False)

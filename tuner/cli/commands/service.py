@@ -35,7 +35,7 @@ def serve(
 ) -> None:
     """Run the service: REST API, web UI and driver.
 
-    The service runs experiments that are created over the API. It also shows experiments of scripts. If their script has
+    The service runs experiments that are created through the API. It also shows experiments of scripts. If their script has
     ended, the service continues them on request.
     """
     settings = chosen_settings(

@@ -68,7 +68,7 @@ class Decider:
 
     @property
     def may_start(self) -> bool:
-        """Return whether another new trial may be started, apart from those that users have enqueued."""
+        """Return whether the searcher may start one more trial. Trials that users have enqueued do not count."""
         experiment = self.experiment
         if experiment.finishing is not None or experiment.exhausted or self._exhausted:
             return False

@@ -54,9 +54,9 @@ _ROOT = str(Path(__file__).resolve().parents[3])
 _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from tuner.hosts.ray.fork_server import main; main()"
 """The code that the server runs.
 
-It adds the folder of tuner to `sys.path`, and forked workers remove this entry. PYTHONPATH does not serve for this: if
-tuner is installed, the folder is `site-packages`, which Python would then list only once, so that removing it would
-leave workers without it.
+It adds the folder of tuner to `sys.path`, and forked workers remove this entry. PYTHONPATH cannot be
+used instead: if tuner is installed, the folder is `site-packages`, and Python lists a duplicate entry only once. Removing
+that entry would leave workers without `site-packages`.
 """
 _LOWEST = 19  # the niceness of a thread that must not slow down trials
 

@@ -88,7 +88,7 @@ class Candidates:
             if record.incomplete and record.state is not ExperimentState.CANCELLING:
                 continue  # the import of this experiment was interrupted, or still runs
             if record.source not in SCRIPTS:
-                found.to_drive.append(ToDrive(record, "the experiment was created over the API"))
+                found.to_drive.append(ToDrive(record, "the experiment was created through the API"))
             elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
                 found.to_drive.append(ToDrive(record, "a user has cancelled the experiment"))
             elif record.state.ended and record.driver_owner is not None:

@@ -20,7 +20,7 @@ class FreezeThawState:
     swings: list[tuple[float, float]] = field(default_factory=list)  # of the latest reports, see `swings.swing`
     swinging: bool = False  # True while these are large, so that the model gets `peaks`
     best: float | None = None  # the best score so far, within the constraints
-    # (`spent` at that time, score) of each new best score
+    # the pair (`spent`, score) each time the best score improved
     records: list[tuple[float, float]] = field(default_factory=list)
     running: dict[int, None] = field(default_factory=dict)
     # trial -> index of the highest level at which it has a result

@@ -77,10 +77,11 @@ def fit(x: Floats, y: Floats) -> list[float]:
 
 
 class Bandit:
-    """Predicts rises of the score, with their uncertainty, from observations and from configurations in training.
+    """Predicts by how much the score improves, with the uncertainty, from observations and from configurations in training.
 
-    Configurations in training are observations with unknown rises. They lower the bound in their neighborhood, so that members
-    that are changed at the same time explore different configurations (Desautels, Krause and Burdick, JMLR 15, 2014).
+    A configuration in training is treated as an observation whose improvement is not known yet. It lowers the confidence bound
+    near it, so that members that are changed at the same time explore different configurations (Desautels, Krause and
+    Burdick, JMLR 15, 2014).
     """
 
     def __init__(self, theta: list[float], seen: Observations, pending: Floats) -> None:

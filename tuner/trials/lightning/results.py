@@ -199,7 +199,7 @@ def _sliceable(batch: Any) -> bool:
 
 
 def _length(batch: Any) -> int:
-    """Return the number of rows of a batch for which `_sliceable` is true."""
+    """Return the number of rows in a batch. `_sliceable` must be true for the batch."""
     if isinstance(batch, torch.Tensor):
         return len(batch)
     return _length(next(iter(batch.values() if isinstance(batch, dict) else batch)))

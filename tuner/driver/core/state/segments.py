@@ -96,8 +96,8 @@ class Segments:
         A trial whose checkpoint is still being uploaded is added to `awaiting` instead, and takes no slot.
 
         elastic: for elastic trials, how many ranks the cluster holds, and how many the experiment may use now. A segment
-            opens once the smallest number of ranks is free on the cluster. It gets the planned number, but no more than
-            the experiment may use, and leaves the smallest number to each segment that waits behind it.
+            opens as soon as its minimum number of ranks is free on the cluster. It gets the planned number, limited by what
+            the experiment may use after the minimum is reserved for each segment that waits behind it.
         """
         while self.ready and self.open < slots:
             room = 0

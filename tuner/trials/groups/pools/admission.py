@@ -489,7 +489,7 @@ class Admission:
         elif waiter.placed.is_set():
             reason = "its processes are being started"
         elif waiter.awaits_node:
-            reason = f"waits until nodes join the cluster for {demand(waiter.launch)}"
+            reason = f"waits for nodes that can hold {demand(waiter.launch)} to join the cluster"
         else:
             reason = f"waits for Ray to place {demand(waiter.launch)}"
         return WaitingGroup(

@@ -66,7 +66,7 @@ class Uploads:
             self.give_up(segment_id, why)
 
     def abandon(self, experiment: str | None, why: str) -> None:
-        """End the uploads of an experiment, or of all if it is None, for which nobody will ask any more."""
+        """End the uploads of an experiment, or of all experiments if it is None. Nobody will need them any more."""
         for segment_id, (launch, _) in list(self._about.items()):
             if experiment is None or launch.experiment_id == experiment:
                 self.give_up(segment_id, why)

@@ -369,10 +369,10 @@ def _cpu_by_thread() -> dict[int, _Thread]:
 def _used(
     native: int | None, before: Mapping[int, _Thread], after: Mapping[int, _Thread], since: float
 ) -> float | None:
-    """Return the CPU seconds that a thread used between two readings; None if a reading of it is missing.
+    """Return the CPU seconds that a thread used between two readings; None if either reading is missing.
 
-    since: when the first reading began. For a thread that started later, perhaps with the id of one that had ended, the
-    first reading counts as zero.
+    since: when the first reading began. A thread that started later counts from zero, even if it has the id of a thread that
+        has ended.
     """
     if native is None or (now := after.get(native)) is None:
         return None
