@@ -207,6 +207,9 @@ class Population:
     def __iter__(self) -> Iterator[Trial]:
         return iter(self._trials.values())
 
+    def __reversed__(self) -> Iterator[Trial]:
+        return reversed(self._trials.values())
+
     def in_state(self, state: TrialState) -> list[int]:
         """Return the numbers of the trials in this state, in the order in which they entered it."""
         return list(self._by_state[state])

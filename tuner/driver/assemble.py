@@ -89,8 +89,8 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
             "time_budget_s, or use the freeze_thaw scheduler"
         )
         mistakes.found.append(("/limits/budget", message))
-    if spec.limits.repeats != 0 and (message := _why_no_repeats(spec, space, scheduler)) is not None:
-        mistakes.found.append(("/limits/repeats", message))
+    if spec.limits.repeats != 0 and (never := why_no_repeats(spec, space, type(scheduler))) is not None:
+        mistakes.found.append(("/limits/repeats", never))
     if stopper is not None:
         with mistakes:
             stopper.setup(setting)
@@ -100,7 +100,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     return Core(spec, scheduler, searcher, stopper, notes)
 
 
-def _why_no_repeats(spec: Spec, space: Space, scheduler: Scheduler) -> str | None:
+def why_no_repeats(spec: Spec, space: Space, scheduler: type[Scheduler]) -> str | None:
     """Return why the configurations of this experiment cannot be evaluated again; None if they can."""
     if len(spec.objectives) > 1:
         return "leading configurations are repeated only in experiments with one objective: leave repeats out"

@@ -54,7 +54,7 @@ def end_of(experiment: State, trial: Trial) -> float | None:
 
 def next_repeat(experiment: State) -> d.Start | Over | None:
     """Return the next repeat, or why none follows. None: wait for the repeats that are running."""
-    repeats, most = experiment.repeats, experiment.spec.limits.repeats
+    repeats = experiment.repeats
     if not wanted(experiment) or repeats.ranking is None:
         return Over()
     ranking, running = repeats.ranking, repeats.running

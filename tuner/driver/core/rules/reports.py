@@ -38,8 +38,8 @@ def after_report(experiment: State, event: e.Reported) -> list[Decision]:
         return [d.Fail(trial=number, reason=failure.headline(number), failure=failure)]
     if math.isnan(trial.t):
         return missing_metric(experiment, trial, "the time attribute", [spec.time_attr], event.metrics)
-    if (why := full(experiment, trial)) is not None:
-        return [d.Complete(trial=number, reason=why)]
+    if (done := full(experiment, trial)) is not None:
+        return [d.Complete(trial=number, reason=done)]
     if _is_full(spec, trial.t):
         return [d.Complete(trial=number, reason=f"reached max_t: {spec.time_attr} {trial.t:g} of {spec.max_t}")]
     return _ask_stopper(experiment, trial)
@@ -94,8 +94,8 @@ def _is_full(spec: Spec, t: float) -> bool:
 def _would_stop(experiment: State, trial: Trial) -> bool:
     """Return whether `stop` ends the trial now. Return False if `stop` needs a metric that has not been reported yet."""
     try:
-        judged = experiment.stopper is not None and trial.repeat_of is None
-        return judged and experiment.stopper.decide(trial.number, experiment.trials) is not None
+        judge = experiment.stopper if trial.repeat_of is None else None
+        return judge is not None and judge.decide(trial.number, experiment.trials) is not None
     except Exception:
         return False
 

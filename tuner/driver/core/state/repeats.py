@@ -23,7 +23,7 @@ MOST_COMPARED = 500
 
 
 class Repeats:
-    """What the runs of equal configurations say. Part of `State`, which calls `changed` when a trial starts or ends.
+    """What the runs of equal configurations say. Part of `State`, which calls `changed` when a trial changes.
 
     A configuration is its parameters. If several trials of the search have the same ones, the one that has trained longest is
     the *first run*, and those that were trained as long are further runs.
@@ -136,8 +136,13 @@ class Repeats:
         self._equal = self._equal_pair()
 
     def _first(self, group: Sequence[Trial]) -> Trial | None:
-        found = [trial for trial in group if trial.repeat_of is None and self._score(trial) is not None]
+        found = [trial for trial in group if trial.repeat_of is None and self._is_whole(trial)]
         return max(found, key=lambda trial: (trial.t, -trial.number), default=None)
+
+    def _is_whole(self, trial: Trial) -> bool:
+        """Return whether a trial has a result, and has not lost the training that led to it."""
+        mark = self._standing.of(trial)
+        return mark is not None and not trial.diverged and trial.t > 0 and mark.iteration <= trial.iteration
 
     def _score(self, trial: Trial) -> float | None:
         """Return the score of a trial that counts; None if it has none."""

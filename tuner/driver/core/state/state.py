@@ -305,6 +305,8 @@ class State:
             self.unseen -= event.metrics.keys()
             self.missed += tuple(sorted(self.unseen.difference(self.missed)))
         score = self.progress.report(trial, segment, event)
+        if trial.repeat_of is None:
+            self.repeats.changed()
         if self.standing.tells_best and self.standing.improved:
             self._effects.best[self.seq] = self.standing.improved
         if event.checkpoint is not None:
@@ -476,6 +478,7 @@ class State:
     def _go_on(self, number: int, reason: str) -> Trial:
         trial = self.touch(number)
         trial.held, trial.reason = False, reason
+        self.repeats.changed()
         return trial
 
     def _pause(self, decision: d.Pause) -> None:
@@ -483,6 +486,7 @@ class State:
         if decision.then is not None:
             self.exploits[trial.number] = d.Exploit(**decision.then)
         trial.held, trial.reason = decision.held, decision.reason
+        self.repeats.changed()
         if trial.state is not _S.PAUSED or not decision.held:
             trial.paused_by_scheduler = not decision.held
         self._interrupt(self.segments.leave(trial, "pause"))

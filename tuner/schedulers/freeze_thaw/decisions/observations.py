@@ -120,11 +120,11 @@ class Observations:
         were not proposed by the model.
         """
         repeats, recent = self.repeats(state), []
-        for number in range(len(trials) - 1, first - 1, -1):
-            if trials[number].tags.get("model") and number in state.reached:
-                recent.append(repeats.begins_like_another(number))
-                if len(recent) == RECENT:
-                    break
+        for trial in reversed(trials):
+            if trial.number < first or len(recent) == RECENT:
+                break
+            if trial.tags.get("model") and trial.number in state.reached:
+                recent.append(repeats.begins_like_another(trial.number))
         return min(1.5 * sum(recent) / RECENT, 0.8)
 
     def misled(self, state: FreezeThawState, trials: Population, levels: Sequence[float]) -> bool:
