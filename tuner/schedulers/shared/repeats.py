@@ -22,7 +22,7 @@ MOST_AT_ONCE = 8
 """The largest number of runs of one configuration whose common gain is computed."""
 FEWEST_FOR_PRIOR = 5
 """The prior is estimated from at least this many configurations, if there are as many."""
-PRIOR_SHARE = 0.1
+PRIOR_SHARE = 0.25
 """The share of noise in the variance of the scores that is assumed before configurations have been repeated."""
 PRIOR_WEIGHT = 1.0
 """The number of pairs that the assumed share counts for."""

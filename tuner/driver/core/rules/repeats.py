@@ -19,6 +19,9 @@ TIME_SHARE = SHARE / (1 + SHARE)
 LEAST_GAIN = 0.005
 """Repeats end if another one is expected to improve the choice by less than this share of the noise."""
 
+LEAST_PAIRS = 2
+"""Results of fewer repeated runs do not say that the noise is small, because they may be alike by chance."""
+
 
 @dataclass(frozen=True, slots=True)
 class Over:
@@ -53,7 +56,10 @@ def end_of(experiment: State, trial: Trial) -> float | None:
 
 
 def next_repeat(experiment: State) -> d.Start | Over | None:
-    """Return the next repeat, or why none follows. None: wait for the repeats that are running."""
+    """Return the next repeat, or why none follows. None: wait for the repeats that are running.
+
+    The leader is repeated until it has two runs. Otherwise a lucky result that no repeat has put to the test could win.
+    """
     repeats = experiment.repeats
     if not wanted(experiment) or repeats.ranking is None:
         return Over()
@@ -66,11 +72,13 @@ def next_repeat(experiment: State) -> d.Start | Over | None:
         else:
             place, gain = ranking.next()
             if gain < LEAST_GAIN * ranking.noise:
-                place = ranking.leader
+                if running:
+                    return None
+                if len(ranking.leader.runs.scores) == 1:
+                    place = ranking.leader
+                elif ranking.pairs >= LEAST_PAIRS:
+                    why = f"another one is expected to improve the choice by only {shown(_rounded(gain))}"
             because = _because(experiment, ranking, place, gain)
-            if gain < LEAST_GAIN * ranking.noise and len(place.runs.scores) + place.runs.pending > 1:
-                least = shown(_rounded(gain))
-                why = f"another one is expected to improve the choice by only {least}"
         why = why or _why_too_much(experiment, place)
         if why is None:
             first = experiment.trials[place.runs.number]
@@ -89,6 +97,8 @@ def _why_enough(experiment: State, ranking: Ranking) -> str | None:
     if repeats.equal is not None:
         one, other = repeats.equal
         return f"results do not differ from run to run: trials {one} and {other}, with the same configuration, have the same ones"
+    if len(ranking.standings) == 1:
+        return "there is no other configuration that could be better"
     if most != "auto" and repeats.made >= most:
         return f"repeats is {most}"
     return None
