@@ -244,6 +244,8 @@ class Decider:
         if self.experiment.finishing is None and self.experiment.state is _X.RUNNING:
             yield from self._check_limits()
             yield from self._keep_time_for_repeats()
+            for trial in repeats.needless(self.experiment):
+                yield d.Stop(trial=trial.number, reason="stopped: results do not differ from run to run")
         if self.experiment.finishing is not None or self._has_free_slot():
             yield from self._use_slots()
         if self.experiment.spec.scaling.elastic and isinstance(event, e.Reported) and event.waits:

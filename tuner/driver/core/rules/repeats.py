@@ -14,8 +14,10 @@ from tuner.schedulers.shared.wording import shown
 
 SHARE = 0.2
 """With `repeats="auto"`, repeats take at most this share of the training of the search before them."""
-TIME_SHARE = SHARE / (1 + SHARE)
-"""The share of a time budget that is kept for repeats."""
+TIME_SHARE, MOST_TIME = SHARE / (1 + SHARE), 1 / 3
+"""The share of a time budget that is kept for repeats. If the leading trial took longer, more is kept, up to the second share."""
+TIME_FOR_ONE = 1.2
+"""The time that a repeat may take, as a multiple of that of the leading trial."""
 LEAST_GAIN = 0.005
 """Repeats end if another one is expected to improve the choice by less than this share of the noise."""
 
@@ -37,9 +39,21 @@ def wanted(experiment: State) -> bool:
 
 
 def time_is_for_repeats(experiment: State) -> bool:
-    """Return whether only the part of the time budget is left that is kept for repeats."""
-    budget = experiment.spec.limits.time_budget_s
-    return wanted(experiment) and budget is not None and experiment.running_s >= (1 - TIME_SHARE) * budget
+    """Return whether only the part of the time budget is left that is kept for repeats.
+
+    None is kept if the leading trial has taken so long that no repeat would end in time.
+    """
+    budget, best = experiment.spec.limits.time_budget_s, experiment.standing.best
+    if not wanted(experiment) or budget is None or best is None:
+        return False
+    for_one = TIME_FOR_ONE * experiment.trials[best[1]].running_s
+    return for_one <= MOST_TIME * budget and experiment.running_s >= budget - max(TIME_SHARE * budget, for_one)
+
+
+def needless(experiment: State) -> list[Trial]:
+    """Return the repeats that run although it is known that results do not differ."""
+    repeats = experiment.repeats
+    return repeats.running if repeats.made and repeats.equal is not None else []
 
 
 def full(experiment: State, trial: Trial) -> str | None:
@@ -58,16 +72,17 @@ def end_of(experiment: State, trial: Trial) -> float | None:
 def next_repeat(experiment: State) -> d.Start | Over | None:
     """Return the next repeat, or why none follows. None: wait for the repeats that are running.
 
-    The leader is repeated until it has two runs. Otherwise a lucky result that no repeat has put to the test could win.
+    The leader is repeated until it has two runs. Otherwise a lucky result that no repeat has put to the test could win. The
+    first repeat runs alone, since it may show that results do not differ, unless the time is limited.
     """
     repeats = experiment.repeats
     if not wanted(experiment) or repeats.ranking is None:
         return Over()
     ranking, running = repeats.ranking, repeats.running
     if (why := _why_enough(experiment, ranking)) is None:
-        if not ranking.pairs:
-            if running:
-                return None  # whether results differ at all decides about the next one
+        if not ranking.pairs and running and experiment.spec.limits.time_budget_s is None:
+            return None
+        if not ranking.pairs and not running:
             place, because = ranking.leader, "it leads, and how much results differ from run to run is not known yet"
         else:
             place, gain = ranking.next()

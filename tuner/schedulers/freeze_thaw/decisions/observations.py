@@ -119,7 +119,8 @@ class Observations:
         This is 1.5 times the share of the model's recent proposals that began like another trial. The first `first` trials
         were not proposed by the model.
         """
-        repeats, recent = self.repeats(state), []
+        repeats = self.repeats(state)
+        recent: list[bool] = []
         for trial in reversed(trials):
             if trial.number < first or len(recent) == RECENT:
                 break
