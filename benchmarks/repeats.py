@@ -15,6 +15,8 @@ of the median configuration.
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import math
 import multiprocessing
 import statistics
@@ -24,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tuner
-from benchmarks.learning_curves import RECORDED, Problem, recorded
+from benchmarks.learning_curves import RECORDED, Problem, load
 from benchmarks.quality import interval, seed_of
 from tuner.driver.virtual import Simulation
 
@@ -58,7 +60,7 @@ class Outcome(NamedTuple):
 
 
 def pair(task: Task) -> Outcome:
-    problem = next(problem for problem in recorded(RECORDED) if problem.name == task.problem)
+    problem = _problem(task.problem)
     repeated = search(problem, task, task.trainings, "auto")
     reports = len(repeated.history)
     counts = METHODS[task.method]["scheduler"] == "freeze_thaw"
@@ -67,6 +69,11 @@ def pair(task: Task) -> Outcome:
     best = max if problem.mode == "max" else min
     _, number = best((metrics["value"], trial) for _, trial, _, metrics in longer.history[:reports])
     return Outcome(task, regret(problem, longer.configs[number]), regret(problem, repeated.best_config), made)
+
+
+@functools.cache
+def _problem(name: str) -> Problem:
+    return load(RECORDED / f"{name.replace('/', '_')}.npz")
 
 
 def search(problem: Problem, task: Task, trainings: float, repeats: Any) -> Simulation:
@@ -115,23 +122,17 @@ def main() -> None:
     parser.add_argument("--trainings", type=float, default=20, help="the cost of a search, in full trainings")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     args = parser.parse_args()
-    tasks = [
-        Task(problem, method, noise, run, args.trainings)
-        for method in args.methods
-        for noise in args.noise
-        for problem in args.problems
-        for run in range(args.runs)
-    ]
-    with multiprocessing.Pool(args.jobs) as pool:
-        outcomes = pool.map(pair, tasks, chunksize=1)
     print(
         f"regret of the chosen configuration after {args.trainings:g} full trainings, {args.runs} pairs for each problem"
     )
-    print("| search | noise | without repeats | with repeats | difference | repeats made |")
+    print("| search | noise | more configurations | repeats | difference | repeats made |")
     print("|---|---|---|---|---|---|")
-    for method in args.methods:
-        for noise in args.noise:
-            show(method, noise, [one for one in outcomes if one.task.method == method and one.task.noise == noise])
+    with multiprocessing.Pool(args.jobs) as pool:
+        for method in args.methods:
+            for noise in args.noise:
+                pairs = itertools.product(args.problems, range(args.runs))
+                tasks = [Task(problem, method, noise, run, args.trainings) for problem, run in pairs]
+                show(method, noise, pool.map(pair, tasks, chunksize=1))
 
 
 def show(method: str, noise: float, outcomes: Sequence[Outcome]) -> None:
