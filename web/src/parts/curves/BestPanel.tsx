@@ -82,7 +82,11 @@ function runsOf({ trials }: BestRuns): string {
 }
 
 /** After repeats, the best value is a mean: show the single runs, and how much runs of a configuration differ. */
-export function Runs({ experiment, runs, onSelect }: {
+export function Runs({
+  experiment,
+  runs,
+  onSelect,
+}: {
   experiment: Pick<Experiment, "metric">;
   runs: BestRuns;
   onSelect: (number: number) => void;
