@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.services import DEADLINE_S, NO_MILESTONES, SLOW, SPEC, Service, until
-from tuner.driver.hosts.ray import head
+from tuner.hosts.ray import head
 from tuner.service.serve import AFTERWARDS
 from tuner.service_url import service_url
 from tuner.store import Store, shown_url

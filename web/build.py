@@ -3,12 +3,12 @@
     python web/build.py              build the bundle into tuner/_web, if it is not up to date
     python web/build.py test         run the unit tests of the pages
     python web/build.py lint         ESLint and Prettier
-    python web/build.py format       let them mend what they can
-    python web/build.py types        write src/api/schema.ts, limits.ts and verbs.ts anew from the service
+    python web/build.py format       let them fix what they can
+    python web/build.py types        write src/api/schema.ts, limits.ts and verbs.ts again from the service
     python web/build.py npm ARGS     npm, with that Node, in this folder
 
-Quick when nothing has changed: packages are installed when package-lock.json differs from what was installed, the bundle is
-built when any source differs from what it was built from.
+All commands are quick if nothing has changed: packages are installed again only if package-lock.json has changed, and the
+bundle is built again only if one of its sources has.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class Objective:
 def option(default: Any, about: str, **bounds: Any) -> Any:
     """Declare an option of a section of the spec.
 
-    This declaration is the only one of the option. The check of a spec, the OpenAPI document and docs/api_reference.md are
-    made from it, and so are the signature of `tuner.run`, the options of the command `tuner run`, and the page's form.
+    The option is declared nowhere else. The check of a spec, the OpenAPI document and docs/api_reference.md are made
+    from it, and so are the signature of `tuner.run`, the options of the command `tuner run`, and the page's form.
 
     Args:
         default: the value of the option if the spec does not set it; `dict` for an empty mapping.

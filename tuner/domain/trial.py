@@ -117,9 +117,8 @@ class Trial:
     inherited: CheckpointInfo | None = None  # the checkpoint of another trial from which the latest exploit continued
     # Ordinal of the segment of the latest exploit: checkpoints of earlier segments are older than the exploit.
     line_begins: int = 1
-    goes_back: bool = (
-        False  # True if checkpoints from before the latest exploit are usable once all newer ones are lost
-    )
+    # True if checkpoints from before the latest exploit are usable once all newer ones are lost
+    goes_back: bool = False
     next: Segment | None = None  # the planned segment: it opens when a slot is free and the current segment has ended
     created_at: float = 0.0
     started_at: float | None = None

@@ -113,8 +113,8 @@ def simulate(
         ranks.
     resources_allocation: which elastic trials get free workers; see `tuner.run`.
     cluster_workers: how many ranks the cluster holds. None: `max_concurrent_trials` times the smallest number of ranks.
-    speedup: called with the number of ranks of a trial, returns how many times as fast it is as with the smallest number.
-        None: twice as many ranks are twice as fast.
+    speedup: called with a trial's number of ranks; returns its speed as a multiple of the speed with the smallest
+        number. None: the speed is proportional to the number of ranks.
 
     An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises
     SpecError. Warnings that `tuner.run` would print are issued as UserWarning and are in the result's `warnings`.
@@ -173,7 +173,7 @@ def _check_evaluate(evaluate: Evaluate) -> None:
         inspect.signature(evaluate).bind({}, None)
     except TypeError as error:
         name = getattr(evaluate, "__qualname__", repr(evaluate))
-        message = f"expected a function evaluate(config, checkpoint), but {name} cannot be called so: {error}"
+        message = f"expected a function evaluate(config, checkpoint), but {name} cannot be called like this: {error}"
         raise SpecError(message, "/evaluate") from error
     except ValueError:  # a builtin without a readable signature
         return

@@ -198,11 +198,11 @@ class Result:
         return self._more(num_samples, verbose)
 
     def pareto_front(self) -> list[TrialResult]:
-        """Return the trials of the Pareto front, by number. No other trial is as good in all objectives and better in one.
+        """Return the trials on the Pareto front, by number.
 
-        A trial is compared by its newest value of each objective, as in the searchers. Trials that lack a value or
-        violate the constraints are left out. With one objective, the front is the best trial, or several that are
-        equally good.
+        A trial is on the front if no other one is at least as good in all objectives and better in one. A trial is compared by
+        its newest value of each objective, as in the searchers. Trials that lack a value or violate the constraints are left
+        out. With one objective, the front is the best trial, or several that are equally good.
         """
         known = [(trial, self._scores(trial.metrics)) for trial in self.trials if self._keeps(trial.metrics)]
         complete = [(trial, scores) for trial, scores in known if scores is not None]
@@ -387,7 +387,7 @@ class Result:
                 who copied whom in population based training; "pareto": two objectives, with the front.
             options: ``metric`` for curves, history, parallel and slices, the name of a reported metric, by default the
                 objective; ``most`` for curves, the number of trials that are drawn, the best ones first; ``param`` for
-                lineage, the parameter that gives the colours.
+                lineage, the parameter that gives the colors.
 
         Raises:
             SpecError: there is no such kind, option, metric or parameter, or nothing to draw.

@@ -292,7 +292,7 @@ class StudyTrial:
             step: your own step count, if it differs from the number of reports.
 
         Raises:
-            SpecError: the objective is missing and probably misspelt, or this is the last report and no report had it.
+            SpecError: the objective is missing and probably misspelled, or this is the last report and no report had it.
                 Nothing was reported, and the trial can continue.
         """
         return self._report(metrics, None if checkpoint is None else str(checkpoint), step, last=False)

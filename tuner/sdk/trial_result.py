@@ -32,7 +32,7 @@ class TrialResult:
     config: Mapping[str, Any]  # the current configuration
     iterations: int
     metrics: Mapping[str, float]  # the newest value of each metric
-    # These are of the best report that satisfies the constraints; if no report does, of the best report.
+    # The next fields describe the best report that satisfies the constraints or, if none does, the best report.
     best_value: float | None
     best_iteration: int | None  # training_iteration of that report
     best_config: Mapping[str, Any]  # the configuration at that report; under PBT, `config` may be a later one

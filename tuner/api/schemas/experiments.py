@@ -310,8 +310,8 @@ class Continuation(Body):
             ge=1,
             le=1_000_000,
             description=(
-                "the number of trials to add; for a grid, how many more times to run it; null: add no trials, because limits "
-                "that were raised already allow more training"
+                "the number of trials to add; for a grid, how many more times to run it; null: add no trials; use this "
+                "after you have raised a limit"
             ),
             examples=[20],
         ),
@@ -393,9 +393,10 @@ class DryRun(Model):
         list[Reached] | None,
         Field(
             description=(
-                "how many trials will probably be trained how far: all of them to max_t, or what the scheduler does in virtual "
-                "time with trials in random order; null if it depends on the reported values, or there are too many trials. "
-                "Limits on the time and the GPU hours do not count, and of stop only training_iteration does"
+                "how far the trials will probably be trained: all to max_t, or as far as the scheduler would train trials in "
+                "random order. Limits on time and GPU hours are ignored, and so are all "
+                "conditions of `stop` except training_iteration. null: this depends on the reported values, or there "
+                "are too many trials"
             )
         ),
     ]

@@ -17,9 +17,9 @@ from tuner.domain.experiment import SECTIONS
 
 
 def with_options(*sections: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let the ``**options`` of a command be the options of these sections of a spec that its own signature does not name.
+    """Decorate a command whose ``**options`` are the options of these sections of a spec, except those in its own signature.
 
-    The command gets those that the user has given. An option whose value is a mapping is left out.
+    The command gets the options that the user has given. An option whose value is a mapping is left out.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -85,7 +85,7 @@ def _number_or(words: list[str]) -> Callable[[str], int | str]:
 
 
 def _help(option: dataclasses.Field[Any]) -> str:
-    """Return the description of an option for a command, in which only leaving out the option stands for null."""
+    """Return the description of an option for a command, where a user says null by leaving the option out."""
     about = str(option.metadata["description"])
     if option.default is None:
         return about.replace("null:", "default:")

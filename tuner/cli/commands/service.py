@@ -42,7 +42,7 @@ def serve(
         host=host, port=port, database_url=database_url, ray_address=ray_address, auth="on" if auth else None
     )
     if stop:
-        from tuner.driver.hosts.ray.head import stop_head
+        from tuner.hosts.ray.head import stop_head
 
         print("stopped" if stop_head(settings.home) else "there was nothing to stop")
         return

@@ -86,7 +86,7 @@ class Decider:
     def after_event(self, event: Event, missed: Sequence[str] = ()) -> Iterable[Decision]:
         """Return the decisions that the core itself makes about an event, without the scheduler.
 
-        missed: for the first report that lacks metrics that `stop` uses, the names of those metrics.
+        missed: the metrics that `stop` uses and that this event was the first to lack.
         """
         match event:
             case e.Reported():
@@ -98,7 +98,7 @@ class Decider:
                 notes = [d.Note(reason=event.executor)] if event.executor else []
                 notes += [d.Note(reason=note) for note in self.notes] if self.experiment.seq == 1 else []
                 for number, _, info in self.experiment.lost_uploads:
-                    notes.append(self._lost(number, info, "the driver ended before its upload"))
+                    notes.append(self._lost(number, info, "the driver ended before its upload was complete"))
                 return [*notes, *after_takeover(self.experiment)]
             case e.Commanded():
                 if event.command == "continue":
@@ -200,8 +200,8 @@ class Decider:
     def _still_applies(self, decision: Decision) -> bool:
         """Return whether a decision of the scheduler can still be applied.
 
-        It cannot if its trial has ended or its segment is already being ended, if a trial to resume is not paused or is
-        held, or if the donor of an exploit will have no checkpoint.
+        It cannot if its trial has ended or its segment is already being ended. A resume also needs a paused trial that
+        is not held, and an exploit a donor that has or will have a checkpoint.
         """
         if isinstance(decision, d.Start | d.Finish | d.Note):
             return True
@@ -256,7 +256,7 @@ class Decider:
             yield fit
 
     def _went_back(self, number: int) -> d.Note:
-        """Warn that a trial continues from its own checkpoint from before an exploit."""
+        """Warn that an exploit was undone, so that the trial continues from its own older checkpoint."""
         step = self.trials[number].segments[-1].start_iteration
         why = (
             f"trial {number} continues from its own checkpoint of iteration {step}, with the configuration that it had then, "
@@ -267,8 +267,9 @@ class Decider:
     def _end_waiting(self) -> Iterable[Decision]:
         """Start each exploit whose donor now has a usable checkpoint. Resume each trial whose donor will not deliver one.
 
-        A checkpoint may be ready before its report makes it usable. A donor that has no checkpoint and does not run will not
-        deliver one: such a donor may itself be paused until the other trials reach the end of an interval.
+        A checkpoint may be ready before its report makes it usable. A donor that has no checkpoint and does not run
+        will not deliver one. No trial may wait for it, because it may itself be paused until the other trials reach the
+        end of an interval.
         """
         why = "trial {} has no checkpoint that this trial could continue from, and is saving none"
         found: list[Decision] = []
@@ -290,9 +291,9 @@ class Decider:
     def _obey(self, trial: Trial) -> Iterator[Decision]:
         """Pause the trial if a user has requested it or another experiment needs room, unless the report ended the trial.
 
-        The ranks must be waiting, because reports after the decision to pause would be checked neither by the scheduler
-        nor against max_t. A trial that makes room for another experiment is resumed at once, but its next segment waits
-        until it is this experiment's turn again.
+        The trial is paused only while its ranks wait. Otherwise the scheduler would not decide about later reports, and
+        max_t would not apply to them. A trial that makes room for another experiment is resumed at once, but its next
+        segment waits until it is this experiment's turn again.
         """
         segment = trial.segments[-1]
         if not segment.open or segment.leaving:

@@ -267,7 +267,7 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
 class _Found:
     """The improvements of the best value so far: for each, the training done until then, and the score (higher is better).
 
-    With scope "last", the best value may become worse. What was lost again does not count as an improvement.
+    With scope "last", the best value may become worse. An improvement that was lost again does not count.
     """
 
     spec: Spec

@@ -357,6 +357,6 @@ def _nothing_finished(record: ExperimentRecord) -> str | None:
     if record.best is None or "finished" not in record.best or record.best["finished"] is not None:
         return None
     return (
-        "no trial was trained to its end, so the best value may not last: train the best configuration to the end "
+        "no trial was trained to its end, so the best value may not hold: train the best configuration to the end "
         "before you rely on it"
     )

@@ -107,7 +107,7 @@ class Metrics:
             return curves.best_so_far(cursor, experiment_id, metric, mode, begin(connection, experiment_id))
 
     def trained(self, experiment_id: int, seconds: Sequence[float], now: float) -> list[float]:
-        """Return for how many seconds all trials together had trained by each of these times.
+        """Return the seconds that all trials together had trained by each of these times.
 
         Args:
             experiment_id: the internal id.

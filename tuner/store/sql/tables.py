@@ -245,7 +245,7 @@ segment = Table(
     Column("ended_at", Real),
     Column("outcome", String(16)),
     Column("held_s", Real),  # the part of startup_s after the worker group got its resources
-    Column("workers", Integer),  # null: written by a version without elastic trials, so as many as the spec says
+    Column("workers", Integer),  # NULL: a version without elastic trials wrote the row, so the spec's number holds
     UniqueConstraint("trial_id", "ordinal"),
 )
 

@@ -89,7 +89,7 @@ INSERT INTO best_point (key_id, event_seq, time, value) VALUES (?, ?, ?, ?) ON C
 
 _Stage = tuple[float | None, float | None, str | None]  # (started_at, ended_at, outcome) of a segment
 _NEW: _Stage = (None, None, None)
-_ENDED: _Stage = (0.0, 0.0, "ended")  # of every segment whose row records its end: it does not change any more
+_ENDED: _Stage = (0.0, 0.0, "ended")  # of each segment whose row records its end, and so never changes again
 
 
 class Cursor:
@@ -300,7 +300,7 @@ class Writer:
         return ended
 
     def _write_segment(self, cursor: Cursor, trial: int, number: int, segment: Segment, time: float) -> bool:
-        """Write a segment. Return True if nothing has changed because its row already recorded the end of the segment."""
+        """Write a segment. Return True if its row already recorded the end of the segment, so that nothing has changed."""
         row = self._segments.get((number, segment.ordinal))
         if row is None:
             source = segment.source.id if segment.source else None

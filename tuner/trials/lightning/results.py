@@ -124,9 +124,8 @@ def _set_weights(module: Any, weights: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in weights.items():
         held = mine.get(name)
         if held is not None and not is_lazy(held) and not held.is_meta and _kind(held) != _kind(tensor):
-            held.data = torch.empty_like(
-                tensor
-            )  # the parameter's size has changed, or `precision` has changed its type
+            # the parameter's size has changed, or `precision` has changed its type
+            held.data = torch.empty_like(tensor)
     unmade = any(tensor.is_meta for tensor in mine.values())
     if homeless := ", ".join(module.load_state_dict(weights, strict=False, assign=unmade).unexpected_keys):
         log.warning("the model in the script does not have %s, so these weights are not returned", homeless)

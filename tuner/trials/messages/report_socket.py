@@ -130,7 +130,7 @@ class ReportServer:
             writer.close()
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Wait until a rank's lifeline ends. Report that it was cut, or what the rank says about another rank."""
+        """Wait until a rank's lifeline ends, and report if it was cut. Pass on what the rank says about other ranks."""
         keep_alive(writer.get_extra_info("socket"))
         rank = await reader.readexactly(len(self._token))
         tell = self._take_cut or (lambda rank, why, silent: None)

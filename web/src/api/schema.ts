@@ -297,7 +297,7 @@ export interface paths {
         };
         /**
          * Get the newest lines of the driver host's own log of an experiment.
-         * @description Ask the driver host of this service for its log. Without one, read the file of a script on this machine.
+         * @description Ask the driver host of this service for its log. If it has none, read the log file of a script on this machine.
          */
         get: operations["experiments_driver_log"];
         put?: never;
@@ -886,7 +886,7 @@ export interface paths {
         put?: never;
         /**
          * Report the metrics of the trial, and get the verdict.
-         * @description Commit a report, and return its verdict. If the agent repeats a report, return the verdict of the first time.
+         * @description Commit a report, and return its verdict. If the agent repeats a report, return the same verdict again.
          */
         post: operations["agents_report"];
         delete?: never;
@@ -1071,7 +1071,7 @@ export interface paths {
         head?: never;
         /**
          * Change the settings of a project, which need not have experiments yet; for editors.
-         * @description Change what experiments get that are created from now on. Experiments that exist keep what they have.
+         * @description Change the defaults of experiments that are created from now on. Existing experiments do not change.
          */
         patch: operations["projects_change"];
         trace?: never;
@@ -1229,7 +1229,7 @@ export interface components {
         AgentVerdict: {
             /**
              * Verdict
-             * @description continue: go on training; all other verdicts: end the training. After pause, the trial continues later; after exploit, it continues with another configuration. All verdicts except continue also end the lease, unless the request for the assignment set late_checkpoints
+             * @description continue: continue training; all other verdicts: end the training. After pause, the trial continues later; after exploit, it continues with another configuration. All verdicts except continue also end the lease, unless the request for the assignment set late_checkpoints
              * @enum {string}
              */
             verdict: "continue" | "pause" | "stop" | "exploit";
@@ -1691,7 +1691,7 @@ export interface components {
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote the checkpoint, and that has the files on its disk unless the path is shared by all nodes; null if the checkpoint is at a URI
+             * @description Ray's id of the node that wrote the checkpoint, to its own disk unless all nodes share the path; null if the checkpoint is at a URI
              */
             node: string | null;
         };
@@ -1722,7 +1722,7 @@ export interface components {
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote the checkpoint, and that has the files on its disk unless the path is shared by all nodes; null if the checkpoint is at a URI
+             * @description Ray's id of the node that wrote the checkpoint, to its own disk unless all nodes share the path; null if the checkpoint is at a URI
              */
             node: string | null;
             /**
@@ -2019,7 +2019,7 @@ export interface components {
             priority: number;
             /**
              * Reserved
-             * @description true if the group has waited so long that resources that become free are reserved for it
+             * @description true if the group has waited so long that freed resources are reserved for it
              */
             reserved: boolean;
             /**
@@ -2275,7 +2275,7 @@ export interface components {
             operators: components["schemas"]["DataOperator"][];
             /**
              * Stats
-             * @description what `stats()` of rank 0's part returns
+             * @description the text that `stats()` returns for rank 0's part of the data set
              */
             stats: string | null;
         };
@@ -2500,7 +2500,7 @@ export interface components {
             gpu_hours_at_most: number | null;
             /**
              * Reached
-             * @description how many trials will probably be trained how far: all of them to max_t, or what the scheduler does in virtual time with trials in random order; null if it depends on the reported values, or there are too many trials. Limits on the time and the GPU hours do not count, and of stop only training_iteration does
+             * @description how far the trials will probably be trained: all to max_t, or as far as the scheduler would train trials in random order. Limits on time and GPU hours are ignored, and so are all conditions of `stop` except training_iteration. null: this depends on the reported values, or there are too many trials
              */
             reached: components["schemas"]["Reached"][] | null;
             /**
@@ -2523,7 +2523,7 @@ export interface components {
             pointer: string;
             /**
              * Message
-             * @description what is wrong and what was expected, with a suggestion for a misspelt name
+             * @description what is wrong and what was expected, with a suggestion for a misspelled name
              */
             message: string;
         };
@@ -2912,7 +2912,7 @@ export interface components {
          * Forecast
          * @description A forecast of an experiment from its newest event to its end.
          *
-         *     It is based on how much other searches, which were recorded earlier, still improved at the same stage.
+         *     It is based on recorded searches: on how much these still improved after the same stage.
          */
         Forecast: {
             /**
@@ -3387,7 +3387,7 @@ export interface components {
             stream: string;
             /**
              * Text
-             * @description what the rank has printed; a line of its own marks a place where bytes are missing
+             * @description what the rank has printed; a separate line marks each place where bytes are missing
              */
             text: string;
             /**
@@ -3938,7 +3938,7 @@ export interface components {
             best_trial: number | null;
             /**
              * Best Value
-             * @description the value that counts of the first objective: the best feasible one or, with scope "last", the last one
+             * @description the trial's value of the first objective: the best feasible one or, with scope 'last', the last one
              */
             best_value: number | null;
         };
@@ -4326,7 +4326,7 @@ export interface components {
             state: components["schemas"]["TrialState"];
             /**
              * Best Value
-             * @description the value that counts of the first objective: the best feasible one or, with scope "last", the last one
+             * @description the trial's value of the first objective: the best feasible one or, with scope 'last', the last one
              */
             best_value: number | null;
             /**
@@ -4337,7 +4337,7 @@ export interface components {
         };
         /**
          * Session
-         * @description Information on the caller: their name, their role, and whether the service requires a token of them.
+         * @description Information on the caller: their name, their role, and whether they need a token.
          */
         Session: {
             /**
@@ -4738,7 +4738,7 @@ export interface components {
             last_value: number | null;
             /**
              * Best Value
-             * @description the value that counts of the first objective: the best feasible one or, with scope "last", the last one
+             * @description the trial's value of the first objective: the best feasible one or, with scope 'last', the last one
              */
             best_value: number | null;
             /**
@@ -4882,7 +4882,7 @@ export interface components {
             last_value: number | null;
             /**
              * Best Value
-             * @description the value that counts of the first objective: the best feasible one or, with scope "last", the last one
+             * @description the trial's value of the first objective: the best feasible one or, with scope 'last', the last one
              */
             best_value: number | null;
             /**
@@ -5066,7 +5066,7 @@ export interface components {
             x: number[];
             /**
              * Cpu Percent
-             * @description CPU usage since the previous sample or the segment's start, in per cent of one core
+             * @description CPU usage since the previous sample or the segment's start, in percent of one core
              */
             cpu_percent: (number | null)[];
             /**
@@ -5086,7 +5086,7 @@ export interface components {
             gpu_reserved_bytes: (number | null)[];
             /**
              * Gpu Percent
-             * @description how much of the time the rank's GPUs were busy, in per cent
+             * @description how much of the time the rank's GPUs were busy, in percent
              */
             gpu_percent: (number | null)[];
         };
@@ -5471,7 +5471,7 @@ export interface components {
             metric: string | string[];
             /**
              * Mode
-             * @description whether to minimise or maximise the metric; one for all metrics, or a list with one for each
+             * @description whether to minimize or maximize the metric; one for all metrics, or a list with one for each
              */
             mode: ("min" | "max") | ("min" | "max")[];
             /** @description the searcher, which chooses the configurations to try */
@@ -6279,7 +6279,7 @@ export interface components {
         Continuation: {
             /**
              * Num Samples
-             * @description the number of trials to add; for a grid, how many more times to run it; null: add no trials, because limits that were raised already allow more training
+             * @description the number of trials to add; for a grid, how many more times to run it; null: add no trials; use this after you have raised a limit
              * @default null
              * @example 20
              */

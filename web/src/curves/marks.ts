@@ -85,7 +85,10 @@ export function arrow(
   context.restore();
 }
 
-/** A bar where the weights of a trial were given up, and a diamond at the point from which it continued with another one's. */
+/**
+ * A bar where the weights of a trial were discarded, and a diamond at the point from which it continued with another
+ * one's.
+ */
 export function markExploits(
   context: CanvasRenderingContext2D,
   { points, exploits }: Line,

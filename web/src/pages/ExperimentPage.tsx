@@ -498,7 +498,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
           <Figure
             label="Training saved"
             value={savedShare(saved)}
-            title={`Compared with training each trial that was started to its end: ${saved.done} of ${saved.full} iterations were trained. Trials that failed, were cancelled or never started are not counted.`}
+            title={`Compared with training every started trial to its end: ${saved.done} of ${saved.full} iterations were trained. Trials that failed, were cancelled or never started are not counted.`}
           />
         )}
         {experiment.gpu_hours > 0 && (

@@ -431,7 +431,7 @@ describe("small parts", () => {
     };
     expect(domainsOf(odd).map(([path]) => path)).toEqual(["grid", "none", "group/type", "group/lr"]);
     expect(learnedWords({ learned_from: ["digits", "digits-2"] })).toBe("digits, digits-2");
-    expect(learnedWords({ learned_from: [] })).toBe("nothing; the notes among the decisions say why");
+    expect(learnedWords({ learned_from: [] })).toBe("nothing; a note under Decisions says why");
   });
 });
 

@@ -1,4 +1,4 @@
-"""Decide about a trial after its report, which may be unusable, and which may show that the trial has diverged or is done."""
+"""Decide about a trial after its report: it may be unusable, or show that the trial has diverged or is done."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def after_report(experiment: State, event: e.Reported) -> list[Decision]:
 
 
 def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last: bool) -> str | None:
-    """Return why a report of these metrics would fail the trial; None if it would not. Ask and tell raises the reason.
+    """Return why a report of these metrics would fail the trial; None if it would not.
+
+    Ask-and-tell searches raise an error with this reason.
 
     last: True if the trial ends with this report.
     """
@@ -62,7 +64,7 @@ def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last
 
 
 def missed_metrics(missed: Sequence[str], reported: Iterable[str]) -> d.Note:
-    """Warn about metrics that `stop` uses and that no report has contained yet: they are misspelt, or reported later."""
+    """Warn about metrics that `stop` uses and that no report has contained yet: they are misspelled, or reported later."""
     known = sorted(reported)
     meant = "".join(did_you_mean(name, known, "'") for name in missed)
     what = f"stop uses {names(missed)}, which is not among the reported metrics: {names(known)}"
@@ -101,7 +103,7 @@ def _would_stop(experiment: State, trial: Trial) -> bool:
 
 
 def _without_objective(experiment: State, trial: Trial, missing: Sequence[str], event: e.Reported) -> list[Decision]:
-    """Decide about a trial that has not reported the objective yet. It continues unless it ends now or misspells the name.
+    """Decide about a trial that has not reported the objective yet. It continues unless it ends now or has misspelled the name.
 
     The objective may still come in a later report, for example if the training code validates only now and then.
     """

@@ -28,7 +28,7 @@ class Standing:
         self._scope = spec.scope
         self._by_last = spec.scope == "last"
         self._last = [(one, _Leader()) for one in spec.objectives] if self._by_last else []
-        # Whether the best values so far do not follow from the metrics of the reports alone.
+        # True if the best values so far cannot be computed from the metrics of the reports alone.
         self.tells_best = bool(constraints) or self._by_last
         self._finished: tuple[float, int] | None = None  # (score, trial) of the best trial that was trained to its end
         self._not_finite: dict[int, int] = {}  # trial -> iteration of its first NaN or infinity
@@ -67,7 +67,7 @@ class Standing:
             self._judge(trial, trial.last_mark)
 
     def _reported_first(self, trial: Trial, mark: ScoredReport) -> None:
-        """Add a report with the first objective or with a metric of a constraint, of a trial that has the score `mark`."""
+        """Add a report that has the first objective or a metric of a constraint. `mark` is the trial's last scored report."""
         self.finite = True
         if self.constraints:
             self._judge(trial, mark)
@@ -206,7 +206,7 @@ class Standing:
 
 
 class _Leader:
-    """Finds the best of the trials' current scores: a heap, from whose top entries that no longer hold are removed."""
+    """A heap that finds the best of the trials' current scores. Outdated entries are removed once they are at the top."""
 
     def __init__(self) -> None:
         self.best: tuple[float, int] | None = None  # (score, trial)

@@ -363,9 +363,10 @@ class State:
         return facts
 
     def _forget_values(self, trial: Trial) -> None:
-        """Forget the objectives of the single reports of a trial that has ended, with which its checkpoints were judged.
+        """Forget the objective of each report of an ended trial.
 
-        Otherwise, the driver's memory would grow with every report that was ever made.
+        These values are needed only to judge the trial's checkpoints. If they were kept, the driver's memory would grow
+        with every report that was ever made.
         """
         if self.keeps_values or not trial.state.ended or trial.holds_resources:
             return

@@ -113,7 +113,7 @@ function rounded(value: number | null): string {
   return value === null ? "–" : String(Number(value.toPrecision(2)));
 }
 
-/** The best value may be a peak that was lost again: say what the best trial that was trained to its end has come to. */
+/** The best value may be a temporary peak, so also show the best trial that was trained to its end. */
 function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | "onSelect">) {
   const finished = experiment.best?.finished;
   if (finished) {
@@ -128,5 +128,5 @@ function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | 
     );
   }
   if (!experimentEnded(experiment.state) || experiment.counts.completed > 0) return null;
-  return <p className={classes.finished}>No trial was trained to its end, so the best value may not last.</p>;
+  return <p className={classes.finished}>No trial was trained to its end, so the best value may not hold.</p>;
 }
