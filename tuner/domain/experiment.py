@@ -153,6 +153,12 @@ class Limits:
         title="Failed trials that end the search",
         **_COUNT,
     )
+    repeats: int | Literal["auto"] = option(
+        0,
+        "how many times leading configurations may be evaluated again once the search has used its trials or its budget, if "
+        "results differ from run to run. Each repeat is a trial of its own. The best configuration is then the one with the best "
+        "expected value over its runs. auto: as many as are worth it, with at most a fifth of the training before them",
+    )
     max_failures: int = option(
         0, "retries of a trial after errors in the training code", ge=0, title="Retries of a trial"
     )

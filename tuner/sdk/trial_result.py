@@ -46,6 +46,7 @@ class TrialResult:
     checkpoint: Checkpoint | None = field(
         repr=False
     )  # the trial's newest checkpoint; result.best_checkpoint belongs to the best value
+    repeat_of: int | None = None  # the number of the trial whose configuration it evaluates again
     history: list[dict[str, float]] = field(repr=False)
     """One dict for each report: its metrics, training_iteration, segment, time, and the `step` that was passed, if any."""
     COLUMNS: ClassVar[notebook.Columns] = (
@@ -114,6 +115,7 @@ def trial_of(row: TrialRecord, space: Revisions, seed: int, history: list[dict[s
         error=row.reason if row.state is TrialState.FAILED else None,
         traceback=(row.failure or {}).get("traceback") or "",
         log_tail=(row.failure or {}).get("log_tail") or "",
+        repeat_of=row.repeat_of,
         history=history,
     )
 

@@ -266,6 +266,10 @@ class TrialRecord:
     created_at: Annotated[float, About("when it was created")]
     started_at: Annotated[float | None, About("when the trial's first segment started")]
     ended_at: Annotated[float | None, About("when the trial reached its final state")]
+    repeat_of: Annotated[
+        int | None,
+        About("the number of the trial whose configuration this trial evaluates again; null if it is not a repeat"),
+    ] = None
     segments: tuple[SegmentRecord, ...] = ()
 
 

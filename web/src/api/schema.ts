@@ -1472,6 +1472,8 @@ export interface components {
         /**
          * Best
          * @description The best report that satisfies the constraints. With scope "last", only the last report of each trial is considered.
+         *
+         *     After repeats, this is the first run of the configuration with the best expected value, and `value` is the mean over its runs.
          */
         Best: {
             /**
@@ -1514,6 +1516,8 @@ export interface components {
              * @default []
              */
             objectives: components["schemas"]["BestOf"][];
+            /** @description the runs of the best configuration; null if no configuration was repeated */
+            runs: components["schemas"]["Runs"] | null;
         };
         /**
          * BestOf
@@ -3131,6 +3135,12 @@ export interface components {
              */
             max_failed_trials: number | null;
             /**
+             * Repeats
+             * @description how many times leading configurations may be evaluated again once the search has used its trials or its budget, if results differ from run to run. Each repeat is a trial of its own. The best configuration is then the one with the best expected value over its runs. auto: as many as are worth it, with at most a fifth of the training before them
+             * @default 0
+             */
+            repeats: number | "auto";
+            /**
              * Retries of a trial
              * @description retries of a trial after errors in the training code
              * @default 0
@@ -3985,6 +3995,42 @@ export interface components {
             budget: string | null;
         };
         /**
+         * Runs
+         * @description The runs of the best configuration, after repeats (`limits.repeats`).
+         */
+        Runs: {
+            /**
+             * Trials
+             * @description the numbers of the trials, the first run first
+             */
+            trials: number[];
+            /**
+             * Values
+             * @description the value of each of these trials
+             */
+            values: (number | null)[];
+            /**
+             * Mean
+             * @description the mean of the values
+             */
+            mean: number | null;
+            /**
+             * Error
+             * @description the standard deviation of the configuration's expected value, given its runs
+             */
+            error: number | null;
+            /**
+             * Noise
+             * @description the standard deviation of the results of a configuration from run to run
+             */
+            noise: number | null;
+            /**
+             * Pairs
+             * @description the number of runs from which the noise was estimated, without first runs
+             */
+            pairs: number;
+        };
+        /**
          * Scaling
          * @description The worker group of one trial.
          */
@@ -4758,6 +4804,11 @@ export interface components {
              */
             ended_at: string | null;
             /**
+             * Repeat Of
+             * @description the number of the trial whose configuration this trial evaluates again; null if it is not a repeat
+             */
+            repeat_of: number | null;
+            /**
              * Actions
              * @description the actions that the trial's state allows now: verbs, and fork if a new trial can start from its newest checkpoint
              * @default []
@@ -4896,6 +4947,11 @@ export interface components {
              * @description when the trial reached its final state
              */
             ended_at: string | null;
+            /**
+             * Repeat Of
+             * @description the number of the trial whose configuration this trial evaluates again; null if it is not a repeat
+             */
+            repeat_of: number | null;
             /**
              * Actions
              * @description the actions that the trial's state allows now: verbs, and fork if a new trial can start from its newest checkpoint
@@ -5210,6 +5266,12 @@ export interface components {
              * @default null
              */
             max_failed_trials: number | null;
+            /**
+             * Repeats
+             * @description how many times leading configurations may be evaluated again once the search has used its trials or its budget, if results differ from run to run. Each repeat is a trial of its own. The best configuration is then the one with the best expected value over its runs. auto: as many as are worth it, with at most a fifth of the training before them
+             * @default 0
+             */
+            repeats: number | "auto";
             /**
              * Retries of a trial
              * @description retries of a trial after errors in the training code

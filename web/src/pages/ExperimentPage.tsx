@@ -478,7 +478,16 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
             title={objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", ")}
           />
         ) : (
-          <Figure label={leading(experiment)} value={metric(experiment.best?.value)} />
+          <Figure
+            label={experiment.best?.runs ? `${leading(experiment)}, mean` : leading(experiment)}
+            value={metric(experiment.best?.value)}
+            title={
+              experiment.best?.runs
+                ? `the mean over the runs of the configuration of trial ${experiment.best.trial_number}: ` +
+                  experiment.best.runs.trials.map((number) => `trial ${number}`).join(", ")
+                : undefined
+            }
+          />
         )}
         <Figure
           label="Time"
@@ -607,7 +616,7 @@ function useFirstFailed(experiment: Experiment, sample: Sample | undefined): Tri
   return asked ? data?.items[0] : sample?.items.find((trial) => trial.state === "failed");
 }
 
-function Figure({ label, value, title }: { label: string; value: string; title?: string }) {
+function Figure({ label, value, title }: { label: string; value: string; title?: string | undefined }) {
   return (
     <div className={classes.figure} title={title}>
       <span>{label}</span>

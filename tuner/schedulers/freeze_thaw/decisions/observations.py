@@ -119,12 +119,13 @@ class Observations:
         This is 1.5 times the share of the model's recent proposals that began like another trial. The first `first` trials
         were not proposed by the model.
         """
-        repeats, recent = self.repeats(state), []
-        for number in range(len(trials) - 1, first - 1, -1):
-            if trials[number].tags.get("model") and number in state.reached:
-                recent.append(repeats.begins_like_another(number))
-                if len(recent) == RECENT:
-                    break
+        repeats = self.repeats(state)
+        recent: list[bool] = []
+        for trial in reversed(trials):
+            if trial.number < first or len(recent) == RECENT:
+                break
+            if trial.tags.get("model") and trial.number in state.reached:
+                recent.append(repeats.begins_like_another(trial.number))
         return min(1.5 * sum(recent) / RECENT, 0.8)
 
     def misled(self, state: FreezeThawState, trials: Population, levels: Sequence[float]) -> bool:
