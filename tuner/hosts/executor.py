@@ -14,6 +14,7 @@ from tuner.domain.logs import LogLimit
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef, Verdict
 from tuner.trials.groups.pools.admission import PREEMPT_AFTER_S, RESERVE_AFTER_S, Quotas, Standing, ordinary
 from tuner.trials.groups.segments.manager import Logs
+from tuner.trials.messages.call_lines import CallLines
 from tuner.trials.messages.launch import Inbox, Launch, Resend
 from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.report_socket import Address
@@ -26,6 +27,7 @@ class GroupOptions:
     Attributes:
         name: the host's name.
         report_address: the address at which the host listens for reports; None if ranks can reach it only through Ray.
+        lines: the connections over which the host calls ranks that have opened one.
         logs: stores the logs of ranks; None if logs are not stored.
         log_limit: how much of each log the ranks send; None if they send nothing.
         standing: a function that returns the priority, the weight and the project of an experiment.
@@ -36,6 +38,7 @@ class GroupOptions:
 
     name: str = ""
     report_address: Address | None = None
+    lines: CallLines = field(default_factory=CallLines)
     logs: Logs | None = None
     log_limit: LogLimit | None = None
     standing: Callable[[str], Standing] = ordinary

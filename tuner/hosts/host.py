@@ -45,6 +45,7 @@ from tuner.store import Store
 from tuner.telemetry import log_format, tracing
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.groups.pools.admission import Standing
+from tuner.trials.messages.call_lines import CallLines
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.report_socket import Address, ReportServer
 
@@ -98,7 +99,8 @@ class Host:
         if settings.log_bytes:
             self.logs = LogKeeper(self.store.logs, LogLimit.of(settings.log_bytes), self._on_node)
         self.driver_logs = DriverLogs(settings.home, settings.log_bytes, self.executor.own_process)
-        self._report_server = ReportServer(self.report, self.take_logs, self._called, self._cut)
+        self._lines = CallLines()
+        self._report_server = ReportServer(self.report, self.take_logs, self._called, self._cut, self._lines)
         self._report_address: Address | None = None
         self.proposals = Proposals()
         self._collections = ShortCollections()
@@ -115,6 +117,7 @@ class Host:
         return GroupOptions(
             name=self.name,
             report_address=self._report_address,
+            lines=self._lines,
             reserve_after_s=self.settings.reserve_after_s,
             logs=self.logs,
             log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,

@@ -59,6 +59,7 @@ class RayExecutor:
             name=options.name,
             node_types=self._node_types,
             report_address=options.report_address,
+            lines=options.lines,
             reserve_after_s=options.reserve_after_s,
             log_limit=options.log_limit,
             standing=options.standing,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
 import random
 import secrets
@@ -474,7 +475,7 @@ class Rank:
         random.seed(seed)
         self._undo += [
             on_import("numpy", lambda: sys.modules["numpy"].random.seed(seed % 2**32)),
-            on_import("torch", lambda: sys.modules["torch"].manual_seed(seed)),
+            on_import("torch", lambda: _seed_torch(seed)),
         ]
 
     # -- running
@@ -534,6 +535,25 @@ class _Sender:
 
     def send(self, messages: list[Report]) -> Verdict | Resend | None:
         return self._reports.send(self._segment, messages)
+
+
+def _seed_torch(seed: int) -> None:
+    """Seed PyTorch's generators.
+
+    Without an accelerator, seed only that of the CPU: `torch.manual_seed` would format a stack for each kind of accelerator, in
+    case that one is used later, which takes half a millisecond.
+    """
+    torch = sys.modules["torch"]
+    if _has_accelerator():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
+@functools.cache
+def _has_accelerator() -> bool:
+    found: bool = sys.modules["torch"].accelerator.is_available()
+    return found
 
 
 def _own_process_group() -> None:

@@ -31,7 +31,9 @@ from tuner.trials.groups.cluster.node_names import node_names
 from tuner.trials.groups.cluster.ray_nodes import leaving_nodes, live_nodes
 from tuner.trials.groups.pools.group import Group, Key, demand, room_key
 from tuner.trials.groups.pools.placement import assign_ranks, lacking
+from tuner.trials.groups.pools.rank_handle import RankHandle
 from tuner.trials.groups.pools.removal import LOOK_S, PLACED_WITHIN_S, is_being_placed
+from tuner.trials.messages.call_lines import CallLines
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.lost import LostAtStart, NoRoom
 from tuner.trials.messages.protocol import WorkerMetadata
@@ -61,6 +63,7 @@ class GroupBuilder:
         name: the owner's name. Placement groups are named {name}/{number}.
         node_types: a function that returns the types of nodes that an autoscaler may add. It may block.
         report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
+        lines: the connections over which the driver calls ranks; None if it calls all through Ray.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         idle: a function that returns an idle group that may be ended to make room for a new group, or None.
         uploading: a function that returns whether groups without a trial hold resources because their uploads go on.
@@ -73,6 +76,7 @@ class GroupBuilder:
         name: str,
         node_types: Callable[[], Sequence[NodeType]],
         report_address: Address | None,
+        lines: CallLines | None,
         log_limit: LogLimit | None,
         idle: Callable[[], Group | None],
         uploading: Callable[[], bool],
@@ -80,6 +84,7 @@ class GroupBuilder:
         self._driver, self._name, self._node_types = driver, name, node_types
         self._report_address, self._log_limit = report_address, log_limit
         self._take_idle, self._uploading = idle, uploading
+        self._lines = lines if lines is not None else CallLines()
         self._numbers = itertools.count(1)
         # With task events, Ray's head node keeps a record of each call: a megabyte for every forty trials.
         # For each upload that outlives its segment, a call stays open until the upload has ended.
@@ -152,7 +157,7 @@ class GroupBuilder:
             self._placed_before.add(room_key(launch.scaling))
             order, group.assignments = assign_ranks(workers, launch.scaling)
             group.workers = [self._named(workers[index]) for index in order]
-            group.actors = [group.actors[index] for index in order]
+            group.actors = [RankHandle(group.actors[i], workers[i].token, self._lines) for i in order]
             return group
         except BaseException:
             if hellos is not None:  # the actors are about to be ended: ignore their errors
@@ -371,7 +376,7 @@ class GroupBuilder:
         try:
             for actor in group.actors:
                 with contextlib.suppress(Exception):
-                    ray.kill(actor, no_restart=True)
+                    ray.kill(getattr(actor, "actor", actor), no_restart=True)
             if not (hand_on and await self._handed_on(group)):
                 with contextlib.suppress(Exception):
                     await self._remove(group)

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from tuner.domain.experiment import Scaling
@@ -435,6 +436,7 @@ class GroupManager:
         if launch.code.entrypoint is None and launch.code.hash not in group.codes:
             code = launch.code.blob
             group.codes = {launch.code.hash}
+        launch = replace(launch, code=replace(launch.code, blob=None))  # Ray keeps count of the holders of a reference
         ready, trained = [], []
         for actor, assignment in zip(group.actors, group.assignments, strict=True):
             ready.append(actor.prepare.remote(launch, None if group.assigned else assignment, code))
