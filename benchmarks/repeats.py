@@ -7,9 +7,10 @@ same configuration differ, and a third of it to each report. Its standard deviat
 best known to the median value.
 
 Both searches of a pair train the same number of reports in all. The first has `--trainings` full trainings and then
-`repeats="auto"`. The second has as much training for more configurations instead, and chooses the one with the best report. The
-table has the regret of the configuration that each search chooses, and of the one that the first had chosen before its repeats, by its curve without noise: 0 is the best known value, 1 that
-of the median configuration.
+`repeats="auto"`. The second has as much training for more configurations instead, and chooses the one with the best report.
+
+The table has the regret of the chosen configuration, by its curve without noise: 0 is the best known value, 1 that of the
+median configuration. "Alone" is the first search before its repeats, "more instead" the second one.
 """
 
 from __future__ import annotations
