@@ -7,9 +7,10 @@ same configuration differ, and a third of it to each report. Its standard deviat
 best known to the median value.
 
 Both searches of a pair train the same number of reports in all. The first has `--trainings` full trainings and then
-`repeats="auto"`. The second has as much training for more configurations instead, and chooses the one with the best report. The
-table has the regret of the configuration that each search chooses, by its curve without noise: 0 is the best known value, 1 that
-of the median configuration.
+`repeats="auto"`. The second has as much training for more configurations instead, and chooses the one with the best report.
+
+The table has the regret of the chosen configuration, by its curve without noise: 0 is the best known value, 1 that of the
+median configuration. "Alone" is the first search before its repeats, "more instead" the second one.
 """
 
 from __future__ import annotations
@@ -51,10 +52,14 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The regrets of a pair of searches, and how many repeats the second one made."""
+    """The regrets of a pair of searches, and how many repeats the second one made.
+
+    alone: the regret of the second one before its repeats.
+    """
 
     task: Task
     without: float
+    alone: float
     with_repeats: float
     repeats: int
 
@@ -68,7 +73,10 @@ def pair(task: Task) -> Outcome:
     made = sum(trial.repeat_of is not None for trial in repeated.trials)
     best = max if problem.mode == "max" else min
     _, number = best((metrics["value"], trial) for _, trial, _, metrics in longer.history[:reports])
-    return Outcome(task, regret(problem, longer.configs[number]), regret(problem, repeated.best_config), made)
+    searched = [trial for trial in repeated.trials if trial.repeat_of is None and trial.best_value is not None]
+    _, first = best((trial.best_value, trial.number) for trial in searched)
+    chosen = (longer.configs[number], repeated.configs[first], repeated.best_config)
+    return Outcome(task, *(regret(problem, config) for config in chosen), made)
 
 
 @functools.cache
@@ -125,8 +133,8 @@ def main() -> None:
     print(
         f"regret of the chosen configuration after {args.trainings:g} full trainings, {args.runs} pairs for each problem"
     )
-    print("| search | noise | more configurations | repeats | difference | repeats made |")
-    print("|---|---|---|---|---|---|")
+    print("| search | noise | alone | more instead | with repeats | difference to alone | to more | repeats made |")
+    print("|---|---|---|---|---|---|---|---|")
     with multiprocessing.Pool(args.jobs) as pool:
         for method in args.methods:
             for noise in args.noise:
@@ -136,12 +144,15 @@ def main() -> None:
 
 
 def show(method: str, noise: float, outcomes: Sequence[Outcome]) -> None:
-    before, after = [one.without for one in outcomes], [one.with_repeats for one in outcomes]
-    difference = [b - a for a, b in zip(before, after, strict=True)]
-    made = statistics.fmean(one.repeats for one in outcomes)
-    means = f"{statistics.fmean(before):.3f} | {statistics.fmean(after):.3f}"
-    change = f"{statistics.fmean(difference):+.3f} ± {interval(difference):.3f}"
-    print(f"| {method} | {noise:g} | {means} | {change} | {made:.1f} |", flush=True)
+    after = [one.with_repeats for one in outcomes]
+    columns = [[one.alone for one in outcomes], [one.without for one in outcomes]]
+    means = " | ".join(f"{statistics.fmean(values):.3f}" for values in (*columns, after))
+    changes = [[b - a for a, b in zip(values, after, strict=True)] for values in columns]
+    said = " | ".join(f"{statistics.fmean(change):+.3f} ± {interval(change):.3f}" for change in changes)
+    print(
+        f"| {method} | {noise:g} | {means} | {said} | {statistics.fmean(one.repeats for one in outcomes):.1f} |",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
