@@ -12,7 +12,7 @@ from tuner.domain.logs import LogLimit
 from tuner.trials.checkpoints import transfer
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring
-from tuner.trials.messages.forks import ask_for_torch
+from tuner.trials.messages.forks import ask_for_torch, tell_used
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.messages.rpc import RayDriver
 from tuner.trials.runtime.threads import use_threads
@@ -29,6 +29,12 @@ class RayRank(Rank):
             ask_for_torch()
         use_threads()
         super().__init__(RayDriver(driver), wants_torch, report_address, log_limit)
+
+    def reset(self) -> str | None:
+        """Clean up after a segment, see `Rank.reset`. Tell the fork server what the segment has imported."""
+        dirty = super().reset()
+        tell_used()
+        return dirty
 
     def node(self) -> str:
         """Return Ray's id of the node on which this rank runs."""

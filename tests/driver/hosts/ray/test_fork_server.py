@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -18,7 +19,10 @@ import pytest
 from tests.services import until
 from tuner.driver.hosts.ray import fork_client, ray_start
 from tuner.driver.hosts.ray.fork_server import FORKS, USED, ForkServer, receive, send
+from tuner.trials.messages import forks
 from tuner.trials.messages.forks import PATH, ask_for_torch
+from tuner.trials.runtime.ray_rank import RayRank
+from tuner.trials.runtime.worker import Rank
 
 pytestmark = pytest.mark.skipif(not FORKS, reason="this system has no pidfd")
 
@@ -26,7 +30,7 @@ ROOT = str(Path(fork_client.__file__).resolve().parents[4])
 WORKER = """
 import json, os, sys
 facts = {"pid": os.getpid(), "parent": os.getppid(), "group": os.getpgid(0), "argv": sys.argv,
-         "ray": "ray" in sys.modules, "torch": "torch" in sys.modules,
+         "ray": "ray" in sys.modules, "torch": "torch" in sys.modules, "dynamo": "torch._dynamo" in sys.modules,
          "environment": dict(os.environ), "directory": os.getcwd(), "nice": os.nice(0), "name": __name__, "path": sys.path}
 print(json.dumps(facts))
 """
@@ -216,8 +220,13 @@ def test_after_the_loss_of_a_head_the_next_server_has_what_the_ranks_used(
     assert started == [False, True]
 
 
-def test_a_server_imports_pytorch_after_the_first_worker(raylet: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    """The driver host, which needs no PyTorch, does not wait for it; the ranks find it imported."""
+def test_a_server_imports_after_the_first_worker_what_ranks_will_use(
+    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver host, which needs no PyTorch, does not wait for it; the ranks find it imported.
+
+    Once a rank has used an optimizer, later ones find what PyTorch imports for it, too.
+    """
     server = ForkServer(ignored=["PYTEST_CURRENT_TEST"], later=True)
     try:
         server.listen(str(tmp_path / "forks"))
@@ -225,6 +234,14 @@ def test_a_server_imports_pytorch_after_the_first_worker(raylet: subprocess.Pope
         first = ask(tmp_path, "--runtime-env-hash=0")
         assert (first["parent"], first["torch"]) == (server.pid, False)
         until("the import", lambda: ask(tmp_path, "--runtime-env-hash=0")["torch"])
+        assert not ask(tmp_path, "--runtime-env-hash=0")["dynamo"]
+        monkeypatch.setenv(PATH, str(tmp_path / "forks"))
+        monkeypatch.setattr(Rank, "reset", lambda rank: None)
+        monkeypatch.setattr(forks, "_told", set())
+        monkeypatch.setitem(sys.modules, "torch._dynamo", ModuleType("torch._dynamo"))
+        RayRank.reset(object.__new__(RayRank))
+        monkeypatch.delenv(PATH)
+        until("the second import", lambda: ask(tmp_path, "--runtime-env-hash=0")["dynamo"])
     finally:
         server.end()
 

@@ -29,12 +29,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuner.trials.messages.forks import PATH, receive, send
+from tuner.trials.messages.forks import ON_USE, PATH, receive, send
 
 FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """True if a fork server works on this system."""
 IDLE_S = 0.1
-"""Seconds without a request after which a server imports PyTorch that is not needed before the first workers run."""
+"""Seconds without a request after which a server imports what the first workers do not need."""
 LOOK_S = 1.0
 """Seconds between two checks whether the starter is alive, and seconds that a client may take to send its request."""
 HOST = ("tuner.driver.hosts.host",)
@@ -54,6 +54,7 @@ _ROOT = str(Path(__file__).resolve().parents[4])
 _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from tuner.driver.hosts.ray.fork_server import main; main()"
 """The code that the server runs. It adds an entry to `sys.path`, which forked workers drop. With an entry in PYTHONPATH
 instead, they would lose the `site-packages` of an installed tuner: that is the folder, and Python adds it only once."""
+_TORCH = "torch"
 _LOWEST = 19  # the niceness of a thread that shall not slow down trials
 
 
@@ -118,7 +119,7 @@ class _Server:
 
     def __init__(self, control: socket.socket, ignored: Iterable[str], later: bool) -> None:
         self._control = control
-        self._later = later  # True until PyTorch is imported, if ranks will need it
+        self._later = [_TORCH] if later else []  # what is imported once there are no requests
         self._has_forked = False
         self._ignored = _OF_A_WORKER.union(ignored)
         self._environment = dict(os.environ)
@@ -133,11 +134,11 @@ class _Server:
             sources: list[Any] = [] if self._starter_ended else [self._control]
             if self._raylet is not None:
                 sources += [self._raylet, self._listener]
-            now = self._later and self._has_forked
+            now = bool(self._later) and self._has_forked and not self._is_importing()
             readable, _, _ = select.select(sources, [], [], IDLE_S if now else LOOK_S)
             if now and not readable:  # clients wait meanwhile: this is their import, too
-                import_torch()
-                self._later = False
+                module = self._later.pop(0)
+                import_torch() if module == _TORCH else preload([module])
             if self._raylet in readable:
                 return None
             if self._control in readable:  # also if the starter has ended, after its last message
@@ -186,6 +187,10 @@ class _Server:
                 if request.get("torch"):
                     self._import_torch()
                     return None
+                if "used" in request:
+                    missing = [name for name in ON_USE if name in request["used"] and name not in sys.modules]
+                    self._later += [name for name in missing if name not in self._later]
+                    return None
                 command: list[str] = request["command"]
                 forks = self._can_fork(command, request["environment"])
                 if forks:
@@ -205,9 +210,12 @@ class _Server:
 
     def _can_fork(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
         """Return whether a fork of this process is like the worker that Ray would start."""
-        if self._importing is not None and self._importing.is_alive():
+        if self._is_importing():
             return False  # a process with one thread would be left with the locks of the other
         return "--runtime-env-hash=0" in command and not self._differs(environment)
+
+    def _is_importing(self) -> bool:
+        return self._importing is not None and self._importing.is_alive()
 
     def _import_torch(self) -> None:
         """Import PyTorch in a thread, at the lowest priority, because trials are running."""
