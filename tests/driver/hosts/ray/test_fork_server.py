@@ -37,9 +37,8 @@ print(json.dumps(facts))
 """Takes the place of Ray's script for workers."""
 
 
-@pytest.fixture
-def raylet() -> Iterator[subprocess.Popen[bytes]]:
-    """A process in the place of a raylet."""
+@contextlib.contextmanager
+def in_place_of_a_raylet() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     yield process
     process.kill()
@@ -47,11 +46,38 @@ def raylet() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
+def raylet() -> Iterator[subprocess.Popen[bytes]]:
+    """A process in the place of a raylet."""
+    with in_place_of_a_raylet() as process:
+        yield process
+
+
+@pytest.fixture
 def server(tmp_path: Path) -> Iterator[ForkServer]:
+    """Start a server that knows no raylet yet."""
     found = ForkServer(ignored=["CHANGES", "PYTEST_CURRENT_TEST"])
     found.listen(str(tmp_path / "forks"))
     yield found
     found.end()
+
+
+@pytest.fixture(scope="module")
+def _serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ForkServer, Path]]:
+    path = tmp_path_factory.mktemp("serving") / "forks"
+    found = ForkServer(ignored=["CHANGES", "PYTEST_CURRENT_TEST"])
+    with in_place_of_a_raylet() as process:
+        found.listen(str(path))
+        found.attend(process.pid, {**os.environ, "CHANGES": "now"})
+        yield found, path
+        found.end()
+
+
+@pytest.fixture
+def serving(_serving: tuple[ForkServer, Path], tmp_path: Path) -> ForkServer:
+    """Return a server that all tests of this module share, and that clients reach as they reach `server`."""
+    found, path = _serving
+    (tmp_path / "forks").symlink_to(path)
+    return found
 
 
 def ask(tmp_path: Path, *options: str, **variables: str) -> dict[str, Any]:
@@ -70,12 +96,9 @@ def ask(tmp_path: Path, *options: str, **variables: str) -> dict[str, Any]:
     return found | {"client": client.pid}
 
 
-def test_a_worker_is_forked_with_the_libraries_of_the_server(
-    server: ForkServer, raylet: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    server.attend(raylet.pid, {**os.environ, "CHANGES": "now"})
+def test_a_worker_is_forked_with_the_libraries_of_the_server(serving: ForkServer, tmp_path: Path) -> None:
     found = ask(tmp_path, "--runtime-env-hash=0", "--worker-id=1", CHANGES="then")
-    assert found["parent"] == server.pid
+    assert found["parent"] == serving.pid
     assert found["ray"]
     assert found["group"] == found["pid"], "it can be killed together with the processes that it starts"
     assert found["name"] == "__main__"
@@ -109,10 +132,10 @@ def test_a_worker_finds_the_packages_beside_an_installed_tuner(
 
 
 @pytest.mark.parametrize(("options", "variables"), [([], {"COLOUR": "red"}), (["--runtime-env-hash=7"], {})])
+@pytest.mark.usefixtures("serving")
 def test_a_worker_with_an_environment_of_its_own_is_started_as_ray_does_it(
-    server: ForkServer, raylet: subprocess.Popen[bytes], tmp_path: Path, options: list[str], variables: dict[str, str]
+    tmp_path: Path, options: list[str], variables: dict[str, str]
 ) -> None:
-    server.attend(raylet.pid, os.environ)
     found = ask(tmp_path, *(options or ["--runtime-env-hash=0"]), **variables)
     assert found["pid"] == found["client"]
     assert not found["ray"]
@@ -164,11 +187,8 @@ print(server.pid, flush=True)
     assert ask(tmp_path, "--runtime-env-hash=0")["parent"] == int(started.stdout)
 
 
-def test_a_child_that_cannot_become_the_worker_ends(
-    server: ForkServer, raylet: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
+def test_a_child_that_cannot_become_the_worker_ends(serving: ForkServer, tmp_path: Path) -> None:
     """Otherwise it would be a second server."""
-    server.attend(raylet.pid, os.environ)
     wanted = {
         "command": ["worker.py", "--runtime-env-hash=0"],
         "environment": dict(os.environ),
@@ -180,13 +200,11 @@ def test_a_child_that_cannot_become_the_worker_ends(
         client.connect(str(tmp_path / "forks"))
         send(client, wanted, [file.fileno()] * 3)
         assert client.recv(1) == b"y"
-    until("the end of the child", lambda: not psutil.Process(server.pid).children())
+    until("the end of the child", lambda: not psutil.Process(serving.pid).children())
 
 
-def test_in_a_deleted_directory_workers_are_started_as_ray_does_it(
-    server: ForkServer, raylet: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    server.attend(raylet.pid, os.environ)
+@pytest.mark.usefixtures("serving")
+def test_in_a_deleted_directory_workers_are_started_as_ray_does_it(tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text("print('started')")
     (tmp_path / "gone").mkdir()
     script = f"cd {tmp_path}/gone && rmdir ../gone && exec {sys.executable} -S -E {fork_client.__file__} ../forks "
