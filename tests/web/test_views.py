@@ -586,6 +586,8 @@ def test_on_a_phone_no_tab_sticks_out(visit: Open, service: Service, population:
 
 def test_the_curves_are_reached_with_the_keyboard(visit: Open, finished: Search) -> None:
     page = visit(f"/experiments/{finished.public_id}")
+    expect(page.get_by_text("Trials · ")).to_be_visible()
+    page.wait_for_load_state("networkidle")  # until the trials are there, the key opens none
     curves(page).focus()
     page.keyboard.press("j")
     expect(page).to_have_url(re.compile(rf"trial={best_of(finished)['trial_number']}$"))
