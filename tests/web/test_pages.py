@@ -568,8 +568,16 @@ AT_REST = """() => new Promise(requestAnimationFrame).then(() => Promise.all(
 """Waits until the page has drawn a frame, and all transitions in it have ended."""
 
 
+VARIANTS = {
+    "brushed", "checkpoints", "compared experiments", "decisions beside", "devices", "events", "no trial",
+    "second objective", "segments",
+}  # fmt: skip
+"""Pages whose parts are on the other pages too. The long form checks them as well."""
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)], ids=["few", "all"])
 def test_axe_finds_nothing_serious_on_any_page_and_all_text_can_be_read(
-    visit: Open, service: Service, ended: Search, tmp_path: Path
+    visit: Open, service: Service, ended: Search, every: bool, tmp_path: Path
 ) -> None:
     """Check each page in light and in dark colours."""
     population = bred(service.store, start=time.time() - 3600)
@@ -608,9 +616,12 @@ def test_axe_finds_nothing_serious_on_any_page_and_all_text_can_be_read(
         ("nowhere", "/nowhere", "There is no such page"),
         ("no trial", "/trials/trl_nothing", "There is no such trial"),
     ]
+    assert {name for name, _, _ in addresses} >= VARIANTS
     found: dict[str, Any] = {}
     page = visit("/experiments")
     for name, address, words in addresses:
+        if name in VARIANTS and not every:
+            continue
         page.goto(service.url + address)
         expect(page.get_by_text(words).first).to_be_visible()
         page.wait_for_load_state("networkidle") if name in ("new", "compare", "settings") else None

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.services import DEADLINE_S
 from tests.store.examples import a_spec, begin
 from tuner.api import create_app
 from tuner.api.webhooks import deliver, outgoing
@@ -69,7 +70,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 async def until(happened: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         while not happened():
             await asyncio.sleep(0.01)
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -18,7 +19,10 @@ import pytest
 from tests.services import until
 from tuner.hosts.ray import fork_client, ray_start
 from tuner.hosts.ray.fork_server import FORKS, USED, ForkServer, receive, send
+from tuner.trials.messages import forks
 from tuner.trials.messages.forks import PATH, ask_for_torch
+from tuner.trials.runtime.ray_rank import RayRank
+from tuner.trials.runtime.worker import Rank
 
 pytestmark = pytest.mark.skipif(not FORKS, reason="this system has no pidfd")
 
@@ -26,16 +30,15 @@ ROOT = str(Path(fork_client.__file__).resolve().parents[3])
 WORKER = """
 import json, os, sys
 facts = {"pid": os.getpid(), "parent": os.getppid(), "group": os.getpgid(0), "argv": sys.argv,
-         "ray": "ray" in sys.modules, "torch": "torch" in sys.modules,
+         "ray": "ray" in sys.modules, "torch": "torch" in sys.modules, "dynamo": "torch._dynamo" in sys.modules,
          "environment": dict(os.environ), "directory": os.getcwd(), "nice": os.nice(0), "name": __name__, "path": sys.path}
 print(json.dumps(facts))
 """
 """Takes the place of Ray's script for workers."""
 
 
-@pytest.fixture
-def raylet() -> Iterator[subprocess.Popen[bytes]]:
-    """A process in the place of a raylet."""
+@contextlib.contextmanager
+def in_place_of_a_raylet() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     yield process
     process.kill()
@@ -43,11 +46,38 @@ def raylet() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
+def raylet() -> Iterator[subprocess.Popen[bytes]]:
+    """A process in the place of a raylet."""
+    with in_place_of_a_raylet() as process:
+        yield process
+
+
+@pytest.fixture
 def server(tmp_path: Path) -> Iterator[ForkServer]:
+    """Start a server that knows no raylet yet."""
     found = ForkServer(ignored=["CHANGES", "PYTEST_CURRENT_TEST"])
     found.listen(str(tmp_path / "forks"))
     yield found
     found.end()
+
+
+@pytest.fixture(scope="module")
+def _serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ForkServer, Path]]:
+    path = tmp_path_factory.mktemp("serving") / "forks"
+    found = ForkServer(ignored=["CHANGES", "PYTEST_CURRENT_TEST"])
+    with in_place_of_a_raylet() as process:
+        found.listen(str(path))
+        found.attend(process.pid, {**os.environ, "CHANGES": "now"})
+        yield found, path
+        found.end()
+
+
+@pytest.fixture
+def serving(_serving: tuple[ForkServer, Path], tmp_path: Path) -> ForkServer:
+    """Return a server that all tests of this module share, and that clients reach as they reach `server`."""
+    found, path = _serving
+    (tmp_path / "forks").symlink_to(path)
+    return found
 
 
 def ask(tmp_path: Path, *options: str, **variables: str) -> dict[str, Any]:
@@ -66,12 +96,9 @@ def ask(tmp_path: Path, *options: str, **variables: str) -> dict[str, Any]:
     return found | {"client": client.pid}
 
 
-def test_a_worker_is_forked_with_the_libraries_of_the_server(
-    server: ForkServer, raylet: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    server.attend(raylet.pid, {**os.environ, "CHANGES": "now"})
+def test_a_worker_is_forked_with_the_libraries_of_the_server(serving: ForkServer, tmp_path: Path) -> None:
     found = ask(tmp_path, "--runtime-env-hash=0", "--worker-id=1", CHANGES="then")
-    assert found["parent"] == server.pid
+    assert found["parent"] == serving.pid
     assert found["ray"]
     assert found["group"] == found["pid"], "it can be killed together with the processes that it starts"
     assert found["name"] == "__main__"
@@ -105,10 +132,10 @@ def test_a_worker_finds_the_packages_beside_an_installed_tuner(
 
 
 @pytest.mark.parametrize(("options", "variables"), [([], {"COLOUR": "red"}), (["--runtime-env-hash=7"], {})])
+@pytest.mark.usefixtures("serving")
 def test_a_worker_with_an_environment_of_its_own_is_started_as_ray_does_it(
-    server: ForkServer, raylet: subprocess.Popen[bytes], tmp_path: Path, options: list[str], variables: dict[str, str]
+    tmp_path: Path, options: list[str], variables: dict[str, str]
 ) -> None:
-    server.attend(raylet.pid, os.environ)
     found = ask(tmp_path, *(options or ["--runtime-env-hash=0"]), **variables)
     assert found["pid"] == found["client"]
     assert not found["ray"]
@@ -160,11 +187,8 @@ print(server.pid, flush=True)
     assert ask(tmp_path, "--runtime-env-hash=0")["parent"] == int(started.stdout)
 
 
-def test_a_child_that_cannot_become_the_worker_ends(
-    server: ForkServer, raylet: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
+def test_a_child_that_cannot_become_the_worker_ends(serving: ForkServer, tmp_path: Path) -> None:
     """Otherwise it would be a second server."""
-    server.attend(raylet.pid, os.environ)
     wanted = {
         "command": ["worker.py", "--runtime-env-hash=0"],
         "environment": dict(os.environ),
@@ -176,13 +200,11 @@ def test_a_child_that_cannot_become_the_worker_ends(
         client.connect(str(tmp_path / "forks"))
         send(client, wanted, [file.fileno()] * 3)
         assert client.recv(1) == b"y"
-    until("the end of the child", lambda: not psutil.Process(server.pid).children())
+    until("the end of the child", lambda: not psutil.Process(serving.pid).children())
 
 
-def test_in_a_deleted_directory_workers_are_started_as_ray_does_it(
-    server: ForkServer, raylet: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    server.attend(raylet.pid, os.environ)
+@pytest.mark.usefixtures("serving")
+def test_in_a_deleted_directory_workers_are_started_as_ray_does_it(tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text("print('started')")
     (tmp_path / "gone").mkdir()
     script = f"cd {tmp_path}/gone && rmdir ../gone && exec {sys.executable} -S -E {fork_client.__file__} ../forks "
@@ -216,8 +238,13 @@ def test_after_the_loss_of_a_head_the_next_server_has_what_the_ranks_used(
     assert started == [False, True]
 
 
-def test_a_server_imports_pytorch_after_the_first_worker(raylet: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    """The driver host, which needs no PyTorch, does not wait for it; the ranks find it imported."""
+def test_a_server_imports_after_the_first_worker_what_ranks_will_use(
+    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver host, which needs no PyTorch, does not wait for it; the ranks find it imported.
+
+    Once a rank has used an optimizer, later ones find what PyTorch imports for it, too.
+    """
     server = ForkServer(ignored=["PYTEST_CURRENT_TEST"], later=True)
     try:
         server.listen(str(tmp_path / "forks"))
@@ -225,6 +252,14 @@ def test_a_server_imports_pytorch_after_the_first_worker(raylet: subprocess.Pope
         first = ask(tmp_path, "--runtime-env-hash=0")
         assert (first["parent"], first["torch"]) == (server.pid, False)
         until("the import", lambda: ask(tmp_path, "--runtime-env-hash=0")["torch"])
+        assert not ask(tmp_path, "--runtime-env-hash=0")["dynamo"]
+        monkeypatch.setenv(PATH, str(tmp_path / "forks"))
+        monkeypatch.setattr(Rank, "reset", lambda rank: None)
+        monkeypatch.setattr(forks, "_told", set())
+        monkeypatch.setitem(sys.modules, "torch._dynamo", ModuleType("torch._dynamo"))
+        RayRank.reset(object.__new__(RayRank))
+        monkeypatch.delenv(PATH)
+        until("the second import", lambda: ask(tmp_path, "--runtime-env-hash=0")["dynamo"])
     finally:
         server.end()
 

@@ -29,12 +29,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuner.trials.messages.forks import PATH, receive, send
+from tuner.trials.messages.forks import ON_USE, PATH, receive, send
 
 FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """True if a fork server works on this system."""
 IDLE_S = 0.1
-"""Seconds without a request after which a server imports PyTorch that is not needed before the first workers run."""
+"""Seconds without a request after which a server imports what the first workers do not need."""
 LOOK_S = 1.0
 """Seconds between two checks whether the starter is alive, and seconds that a client may take to send its request."""
 HOST = ("tuner.hosts.host",)
@@ -58,6 +58,7 @@ It adds the folder of tuner to `sys.path`, and forked workers remove this entry.
 used instead: if tuner is installed, the folder is `site-packages`, and Python lists a duplicate entry only once. Removing
 that entry would leave workers without `site-packages`.
 """
+_TORCH = "torch"
 _LOWEST = 19  # the niceness of a thread that must not slow down trials
 
 
@@ -122,7 +123,7 @@ class _Server:
 
     def __init__(self, control: socket.socket, ignored: Iterable[str], later: bool) -> None:
         self._control = control
-        self._later = later  # True until PyTorch is imported, if ranks will need it
+        self._later = [_TORCH] if later else []  # what is imported once there are no requests
         self._has_forked = False
         self._ignored = _OF_A_WORKER.union(ignored)
         self._environment = dict(os.environ)
@@ -137,11 +138,11 @@ class _Server:
             sources: list[Any] = [] if self._starter_ended else [self._control]
             if self._raylet is not None:
                 sources += [self._raylet, self._listener]
-            now = self._later and self._has_forked
+            now = bool(self._later) and self._has_forked and not self._is_importing()
             readable, _, _ = select.select(sources, [], [], IDLE_S if now else LOOK_S)
             if now and not readable:  # clients wait meanwhile: this is their import, too
-                import_torch()
-                self._later = False
+                module = self._later.pop(0)
+                import_torch() if module == _TORCH else preload([module])
             if self._raylet in readable:
                 return None
             if self._control in readable:  # also if the starter has ended, after its last message
@@ -190,6 +191,10 @@ class _Server:
                 if request.get("torch"):
                     self._import_torch()
                     return None
+                if "used" in request:
+                    missing = [name for name in ON_USE if name in request["used"] and name not in sys.modules]
+                    self._later += [name for name in missing if name not in self._later]
+                    return None
                 command: list[str] = request["command"]
                 forks = self._can_fork(command, request["environment"])
                 if forks:
@@ -209,9 +214,12 @@ class _Server:
 
     def _can_fork(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
         """Return whether a fork of this process is like the worker that Ray would start."""
-        if self._importing is not None and self._importing.is_alive():
+        if self._is_importing():
             return False  # in the forked process, the locks that the other thread holds would never be released
         return "--runtime-env-hash=0" in command and not self._differs(environment)
+
+    def _is_importing(self) -> bool:
+        return self._importing is not None and self._importing.is_alive()
 
     def _import_torch(self) -> None:
         """Import PyTorch in a thread, at the lowest priority, because trials are running."""
