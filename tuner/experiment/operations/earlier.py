@@ -189,7 +189,7 @@ def _named(store: Store, called: str) -> ExperimentRecord:
         return store.experiments.get(called)
     found = store.experiments.named(called)
     if not found:
-        names = [record.name for record in store.experiments.page(page_size=1000).items]
+        names = store.experiments.newest_names(1000)
         raise NotFound(f"no experiment {called!r}{did_you_mean(called, names, chr(39))}")
     if len(found) > 1:
         raise Conflict(

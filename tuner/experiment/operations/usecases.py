@@ -429,7 +429,7 @@ def id_of(store: Store, called: str) -> str:
             f"{len(found)} experiments have the name {called!r}; use an id (newest first): {', '.join(shown)}{more}"
         )
     if not found:
-        names = [record.name for record in store.experiments.page(page_size=1000).items]
+        names = store.experiments.newest_names(1000)
         what = "trial" if called.startswith("trl_") else "experiment"
         raise NotFound(f"no {what} {called!r}{did_you_mean(called, names, chr(39))}")
     return found[0].public_id

@@ -2574,7 +2574,7 @@ export interface components {
             reason: string;
             /**
              * Error
-             * @description why the experiment failed, in words; null if it has not failed
+             * @description why the experiment failed, or why it has no best trial although trials have reported; null otherwise, also if single trials failed: each of them has its own error
              */
             error: string | null;
             /**
@@ -6954,7 +6954,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7026,7 +7026,7 @@ export interface operations {
                 "if-match"?: string | null;
             };
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7140,7 +7140,7 @@ export interface operations {
                 "if-match"?: string | null;
             };
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7260,7 +7260,7 @@ export interface operations {
                 "idempotency-key"?: string | null;
             };
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7377,7 +7377,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7481,7 +7481,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7576,7 +7576,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7695,7 +7695,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7764,7 +7764,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7837,7 +7837,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7912,7 +7912,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7989,7 +7989,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8064,7 +8064,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8135,7 +8135,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8201,7 +8201,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8267,7 +8267,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8355,7 +8355,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8427,7 +8427,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8498,7 +8498,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8569,7 +8569,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8638,7 +8638,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8704,7 +8704,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8809,7 +8809,7 @@ export interface operations {
                 "last-event-id"?: string | null;
             };
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8874,7 +8874,7 @@ export interface operations {
                 "last-event-id"?: string | null;
             };
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10074,7 +10074,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10178,7 +10178,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10282,7 +10282,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10386,7 +10386,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10490,7 +10490,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
