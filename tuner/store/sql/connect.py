@@ -47,7 +47,16 @@ _PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransact
 """Temporary errors: a lost connection, a lock, a full disk (including PostgreSQL's 53100), a server that became a standby."""
 
 _PASSWORD = re.compile(r"(?<=//)([^/@:]*):[^\n]*(?=@)")
-_PARAMETER = re.compile(r"(?i)(?<![^?&\s])([^=&\s/?]*(?:password|secret)[^=&\s/?]*\s*)=[^&\n]*")
+
+
+def _spelled(word: str) -> str:
+    """Return a pattern for a word, each letter of which may be percent-encoded."""
+    return "".join(f"(?:{one}|%{ord(one):x}|%{ord(one.upper()):x})" for one in word)
+
+
+_PARAMETER = re.compile(
+    rf"(?i)(?<![^?&\s])([^=&\s/?]*(?:{_spelled('password')}|{_spelled('secret')})[^=&\s/?]*\s*)=[^&\n]*"
+)
 
 
 class StoreUnavailable(StoreError, Retryable):
