@@ -317,13 +317,14 @@ class Decider:
 
     def _check_limits(self) -> Iterator[Decision]:
         """End the whole search if it has reached one of its limits."""
-        if (finish := limits.reached(self.experiment)) is None:
+        if (found := limits.reached(self.experiment)) is None:
             return
-        if finish.fatal is not None:
-            yield from self._finish(finish.reason, finish.fatal)
-        else:
+        limit, finish = found
+        if limit.stops_trials:
             yield from stop_all(self.experiment, finish.reason)
             yield finish
+        else:
+            yield from self._finish(finish.reason, finish.fatal)
 
     def _use_slots(self) -> Iterator[Decision | Question]:
         """Fill free slots with enqueued trials and the scheduler's choices. End the search when nothing is left to do."""
