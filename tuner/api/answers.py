@@ -19,7 +19,10 @@ from tuner.store import Across, CheckpointRecord, ExperimentRecord, Store, Trial
 
 M = TypeVar("M", bound=BaseModel)
 
-ExperimentId = Annotated[str, Path(description="exp_...", examples=["exp_0123456789abcdef0123"])]
+ExperimentId = Annotated[
+    str,
+    Path(description="exp_..., or the name of an experiment if no other has it", examples=["exp_0123456789abcdef0123"]),
+]
 TrialId = Annotated[str, Path(description="trl_...", examples=["trl_47e88a277328d6d747b0"])]
 AcrossQuery = Annotated[
     Across,

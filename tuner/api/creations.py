@@ -22,6 +22,7 @@ from typing import Any
 from starlette.responses import Response
 
 from tuner.api.problems import problem_response
+from tuner.experiment.operations.earlier import ProjectFacts
 from tuner.store import Creation, ExperimentRecord, Store
 
 AT_ONCE = 16
@@ -33,8 +34,11 @@ QUICK_BYTES = 16 * 1024
 SLOW_FIELDS = ("warm_start", "runtime_env", "bundle", "command", "function")
 """The fields of a spec that make its check slow, because it reads logs, or reads, copies or hashes files."""
 
-Check = Callable[[], Creation | ExperimentRecord]
-"""Returns the work that writes the experiment, or an experiment that an earlier request with the same key has created."""
+Check = Callable[[ProjectFacts], Creation | ExperimentRecord]
+"""Returns the work that writes the experiment, or an experiment that an earlier request with the same key has created.
+
+Its argument is what the requests of one transaction have read of their projects.
+"""
 
 
 def is_quick(data: Any, size: int) -> bool:
@@ -55,10 +59,10 @@ class _Waiting:
     response: Response | None = None
     error: BaseException | None = None
 
-    def begin(self) -> None:
+    def begin(self, facts: ProjectFacts) -> None:
         """Check the spec."""
         try:
-            found = self.context.run(self.check)
+            found = self.context.run(self.check, facts)
             if isinstance(found, ExperimentRecord):
                 self.response = self.context.run(self.show, found)
             else:
@@ -133,8 +137,9 @@ class Creations:
                     loop.call_soon_threadsafe(_answer, [one for one in batch if one.loop is loop])
 
     def _create(self, batch: list[_Waiting]) -> None:
+        facts = ProjectFacts(self._store)  # a token for one project cannot create in another, so this store may see all
         for one in batch:
-            one.begin()
+            one.begin(facts)
         self._store.experiments.create_all([one.creation for one in batch if one.creation is not None])
         for one in batch:
             one.finish(self._store)

@@ -32,7 +32,14 @@ class Parts:
 
 
 def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_checkpoints: bool | None = None) -> Core:
-    """Return the core of a new or a stored experiment.
+    """Return the core of a new or a stored experiment. Take the same arguments and raise the same errors as `set_up`."""
+    return Core(*set_up(spec, space, parts, saves_checkpoints=saves_checkpoints))
+
+
+def set_up(
+    spec: Spec, space: Space, parts: Parts | None = None, *, saves_checkpoints: bool | None = None
+) -> tuple[Spec, Scheduler, Searcher, Stopper | None, list[str]]:
+    """Set up the parts of a core. Return the spec with the options that follow from them, the parts, and notes for users.
 
     saves_checkpoints: whether the training function saves checkpoints; None if that is unknown.
 
@@ -97,7 +104,7 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     mistakes.check()
     if (words := scheduler.budget_words()) is not None:
         notes.append(f"budget: {words}")
-    return Core(spec, scheduler, searcher, stopper, notes)
+    return spec, scheduler, searcher, stopper, notes
 
 
 def why_no_repeats(spec: Spec, space: Space, scheduler: type[Scheduler]) -> str | None:

@@ -28,11 +28,15 @@ def plain_json(part: Any) -> dict[str, Any]:
     return _json(part) or {"type": "python", "repr": repr(part)[:200]}
 
 
-def resolved_json(part: Any) -> dict[str, Any]:
-    """Return `plain_json` of a scheduler or searcher that has been set up, with the options that it took from the spec."""
-    data = plain_json(part)
+def resolved_json(part: Any, *, given: bool = True) -> dict[str, Any]:
+    """Return `plain_json` of a scheduler or searcher that has been set up, with the options that it took from the spec.
+
+    given: False if it was built from a spec, so that it is known to have a JSON form.
+    """
+    if given and (data := plain_json(part))["type"] == "python":
+        return data
     resolved = getattr(part, "resolved", None)
-    return data if resolved is None or data["type"] == "python" else dict(resolved())
+    return dict(part.to_json() if resolved is None else resolved())
 
 
 def dump_parts(parts: Parts) -> bytes | None:

@@ -94,6 +94,7 @@ class Result:
         errors: a TrialError for each trial that failed, by number, with the traceback of its rank as a note, as in
             Ray Tune's ResultGrid.
         num_errors: the number of failed trials.
+        error: why the search failed or has no best trial. None otherwise, also if single trials failed; see `errors`.
     """
 
     def __init__(self, found: Found) -> None:

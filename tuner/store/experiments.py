@@ -224,6 +224,12 @@ class Experiments:
         with self._database.read() as connection:
             return [record(row) for row in connection.execute(query).mappings()]
 
+    def newest_names(self, count: int) -> list[str]:
+        """Return the names of so many of the newest experiments, without those that are archived."""
+        query = select(experiment.c.name).where(self._visible(), experiment.c.archived_at.is_(None))
+        with self._database.read() as connection:
+            return list(connection.execute(query.order_by(experiment.c.id.desc()).limit(count)).scalars())
+
     def page(
         self,
         *,

@@ -77,7 +77,13 @@ class ExperimentRecord:
         float, About("CPU hours that were reserved for the experiment's trials, as of its newest event")
     ]
     reason: Annotated[str, About("the reason, in words")]
-    error: Annotated[str | None, About("why the experiment failed, in words; null if it has not failed")]
+    error: Annotated[
+        str | None,
+        About(
+            "why the experiment failed, or why it has no best trial although trials have reported; null otherwise, also if "
+            "single trials failed: each of them has its own error"
+        ),
+    ]
     created_at: Annotated[float, About("when it was created")]
     started_at: Annotated[float | None, About("when the experiment started; null until then")]
     ended_at: Annotated[float | None, About("when the experiment reached its final state")]

@@ -88,6 +88,10 @@ class Store:
         """Bring the tables up to this version."""
         self._database.migrate()
 
+    def shrink(self) -> None:
+        """Give the space of deleted rows back to the disk, if the database is an SQLite file."""
+        self._database.shrink()
+
     def check(self) -> None:
         """Raise StoreError unless the database answers and has the tables of this version."""
         self._database.check()

@@ -314,6 +314,24 @@ def test_a_wrong_url_is_told_of(url: str) -> None:
     check_url("http://127.0.0.1/", private=True)
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "169.254.169.254", "169.254.170.2", "[fe80::1]", "[::ffff:169.254.169.254]",
+        "[64:ff9b::a9fe:a9fe]", "[2002:a9fe:a9fe::1]", "[fd00:ec2::254]", "100.100.100.200", "168.63.129.16",
+    ],
+)  # fmt: skip
+async def test_addresses_at_which_clouds_give_credentials_are_refused_whatever_the_setting(host: str) -> None:
+    with pytest.raises(SpecError, match="no webhook may reach"):
+        check_url(f"http://{host}/latest/meta-data", private=True)
+    sender = Outgoing(private=True)
+    try:
+        with pytest.raises(Unreachable, match="no webhook may reach"):  # as after a name was resolved to it
+            await sender.post(f"http://{host}/latest/meta-data", b"", {})
+    finally:
+        await sender.close()
+
+
 async def test_webhooks_over_rest(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     body = {"url": "https://example.com/a", "events": ["objective.reached"], "threshold": 0.5}
     made = await client.post(HOOKS, json=body)

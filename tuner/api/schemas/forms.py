@@ -106,7 +106,7 @@ def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
     The fields have the names and types that the API uses.
     """
     fields: dict[str, Any] = {}
-    for name, plain, about in _shown_fields(record):
+    for name, plain, about in shown_fields(record):
         if name not in leave_out:
             if name.endswith("_at"):
                 plain = Timestamp | None if type(None) in get_args(plain) else Timestamp
@@ -116,11 +116,11 @@ def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
 
 def values(record: Any) -> dict[str, Any]:
     """Return the values of the fields of a record that the API shows, as arguments for a model from `shown`."""
-    return {name: getattr(record, name) for name, _, _ in _shown_fields(record.__class__)}
+    return {name: getattr(record, name) for name, _, _ in shown_fields(record.__class__)}
 
 
 @functools.cache
-def _shown_fields(record: type) -> tuple[tuple[str, Any, About], ...]:
+def shown_fields(record: type) -> tuple[tuple[str, Any, About], ...]:
     """Return (name, type, `About`) for each of a record's fields that the API shows."""
     hints = get_type_hints(record, include_extras=True).items()
     marked = ((name, get_args(hint)) for name, hint in hints)

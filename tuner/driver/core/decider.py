@@ -322,13 +322,14 @@ class Decider:
 
     def _check_limits(self) -> Iterator[Decision]:
         """End the whole search if it has reached one of its limits."""
-        if (finish := limits.reached(self.experiment)) is None:
+        if (found := limits.reached(self.experiment)) is None:
             return
-        if finish.fatal is not None:
-            yield from self._finish(finish.reason, finish.fatal)
-        else:
+        limit, finish = found
+        if limit.stops_trials:
             yield from stop_all(self.experiment, finish.reason)
             yield finish
+        else:
+            yield from self._finish(finish.reason, finish.fatal)
 
     def _keep_time_for_repeats(self) -> Iterator[Decision]:
         """Stop the trials that run while only the part of the time budget is left that is kept for repeats."""

@@ -252,8 +252,9 @@ class Progress:
             text.append(f"\nended: {printable(record.reason)}{_left_out(record)}", "dim")
         if record.error and not (record.state.ended and record.error in record.reason):
             text.append(f"\n{printable(record.error)}", "red")
-        if record.state is ExperimentState.FAILED and record.counts.get("failed"):
-            text.append(f"\nfor each failed trial: result.errors, or tuner explain {record.public_id} NUMBER", "dim")
+        if record.state.ended and (failed := record.counts.get("failed")):
+            what = f"{failed} trial{'s' if failed != 1 else ''} failed"
+            text.append(f"\n{what}; see result.errors, or tuner explain {record.public_id} NUMBER", "red")
         if record.state.ended and (warning := _nothing_finished(record)):
             text.append(f"\nwarning: {warning}", "bold yellow")
         return text

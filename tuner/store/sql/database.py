@@ -22,6 +22,16 @@ from tuner.store.writing.writer import Cursor
 
 T = TypeVar("T")
 
+INCREMENTAL = 2
+"""The value of SQLite's auto_vacuum for files that shrink when they are asked to."""
+
+KEPT_PAGES = 256
+"""The number of free pages that stay in an SQLite file, for the next rows. A page has 4 KiB."""
+
+VACUUM_PAGES = 1000
+VACUUM_PAUSE_S = 0.01
+"""`shrink` frees so many pages at once, which takes some milliseconds, and then lets others write."""
+
 
 @dataclass(slots=True)
 class Commits:
@@ -155,6 +165,22 @@ class Database:
             except BaseException:
                 self._roll_back(raw)
                 raise
+
+    def shrink(self) -> None:
+        """Give the space of deleted rows back to the disk, in small steps, between which others can write.
+
+        In PostgreSQL, do nothing: its autovacuum frees the space for other rows. Do nothing either if the SQLite file was made
+        without incremental vacuum; only a VACUUM changes that.
+        """
+        if self.backend != "sqlite":
+            return
+        self._check_file()
+        with translated(self.backend):
+            connection = self.engine.raw_connection()
+            try:
+                _shrink(connection.driver_connection)
+            finally:
+                connection.close()
 
     def _note_file(self, *_connection: Any) -> None:
         """Remember the identity of SQLite's file, unless it is known from an earlier connection."""
@@ -331,6 +357,23 @@ class Database:
         connection, self._write_connection = self._write_connection, None
         if connection is not None:
             connection.invalidate()
+
+
+def _shrink(raw: Any) -> None:
+    def read(pragma: str) -> int:
+        return int(raw.execute(f"PRAGMA {pragma}").fetchone()[0])
+
+    if read("auto_vacuum") != INCREMENTAL:
+        return
+    free = read("freelist_count")
+    while free > KEPT_PAGES:
+        # `execute` would free a single page, because it takes only the first step of a statement without columns.
+        raw.executescript(f"PRAGMA incremental_vacuum({min(VACUUM_PAGES, free - KEPT_PAGES)})")
+        clock.sleep(VACUUM_PAUSE_S)
+        before, free = free, read("freelist_count")
+        if free >= before:  # others delete rows as fast, and will shrink the file themselves
+            break
+    raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # the file itself is cut by a checkpoint
 
 
 def at(now: float | None) -> float:

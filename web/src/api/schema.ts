@@ -2578,7 +2578,7 @@ export interface components {
             reason: string;
             /**
              * Error
-             * @description why the experiment failed, in words; null if it has not failed
+             * @description why the experiment failed, or why it has no best trial although trials have reported; null otherwise, also if single trials failed: each of them has its own error
              */
             error: string | null;
             /**
@@ -7016,7 +7016,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7088,7 +7088,7 @@ export interface operations {
                 "if-match"?: string | null;
             };
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7202,7 +7202,7 @@ export interface operations {
                 "if-match"?: string | null;
             };
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7322,7 +7322,7 @@ export interface operations {
                 "idempotency-key"?: string | null;
             };
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7439,7 +7439,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7543,7 +7543,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7638,7 +7638,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7757,7 +7757,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7826,7 +7826,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7899,7 +7899,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7974,7 +7974,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8051,7 +8051,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8126,7 +8126,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8197,7 +8197,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8263,7 +8263,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8329,7 +8329,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8417,7 +8417,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8489,7 +8489,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8560,7 +8560,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8631,7 +8631,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8700,7 +8700,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8766,7 +8766,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8871,7 +8871,7 @@ export interface operations {
                 "last-event-id"?: string | null;
             };
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8936,7 +8936,7 @@ export interface operations {
                 "last-event-id"?: string | null;
             };
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10136,7 +10136,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10240,7 +10240,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10344,7 +10344,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10448,7 +10448,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10552,7 +10552,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_... */
+                /** @description exp_..., or the name of an experiment if no other has it */
                 experiment_id: string;
             };
             cookie?: never;

@@ -27,12 +27,12 @@ class Limit:
 
     count: returns the total since the start of the experiment.
     reached: called with the amount since the user's last `continue`. It returns the decision that ends the search, or None.
-        Running trials stop at their next report. If `Finish.fatal` is set, because the reason repeats that trial's failure,
-        they go on to their end.
+    stops_trials: whether running trials then stop at their next report. Otherwise they go on to their end.
     """
 
     count: Callable[[State], float]
     reached: Callable[[State, float], Finish | None]
+    stops_trials: bool = True
 
 
 def counts(experiment: State) -> Sequence[float]:
@@ -40,11 +40,11 @@ def counts(experiment: State) -> Sequence[float]:
     return tuple(limit.count(experiment) for limit in LIMITS)
 
 
-def reached(experiment: State) -> Finish | None:
-    """Return the decision of the first limit that is reached. What was counted before the last `continue` does not count."""
+def reached(experiment: State) -> tuple[Limit, Finish] | None:
+    """Return the first limit that is reached, and its decision. What was counted before the last `continue` does not count."""
     for limit, before in zip(LIMITS, experiment.counted, strict=True):
         if (finish := limit.reached(experiment, limit.count(experiment) - before)) is not None:
-            return finish
+            return limit, finish
     return None
 
 
@@ -69,6 +69,6 @@ def _too_many_failures(experiment: State, failed: float) -> Finish | None:
 
 
 LIMITS = (
-    Limit(_failed, _only_failures),
+    Limit(_failed, _only_failures, stops_trials=False),
     Limit(_failed, _too_many_failures),
 )
