@@ -30,6 +30,7 @@ _EXPERIMENT = """
 UPDATE experiment SET
   last_event_seq = COALESCE(?, last_event_seq), best = COALESCE(?, best), counts = COALESCE(?, counts),
   gpu_hours = COALESCE(?, gpu_hours), gpu_hours_saved = COALESCE(?, gpu_hours_saved), cpu_hours = COALESCE(?, cpu_hours),
+  pauses = COALESCE(?, pauses), paused_s = COALESCE(?, paused_s),
   reason = COALESCE(?, reason), error = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(?, error) END, state = COALESCE(?, state),
   started_at = COALESCE(started_at, ?), ended_at = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(ended_at, ?) END
 WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
@@ -249,7 +250,7 @@ class Writer:
             cursor.execute(_PROGRESS, (last_seq, self.experiment, self.epoch, *before))
         else:
             summary, state = batch.summary, batch.state
-            best, counts = summary.get("best"), summary.get("counts")
+            best, counts, pauses = summary.get("best"), summary.get("counts"), summary.get("pauses")
             runs = int(state is not None and not state.ended)  # an ended experiment runs again if a user continues it
             # Until its last commit, an import has an error. The last commit removes the error.
             completed = state is ExperimentState.COMPLETED and summary.get("error") is None
@@ -262,6 +263,8 @@ class Writer:
                     summary.get("gpu_hours"),
                     summary.get("gpu_hours_saved"),
                     summary.get("cpu_hours"),
+                    None if pauses is None else dumps(pauses),
+                    None if pauses is None else sum(end - start for start, end in pauses if end is not None),
                     clean(summary.get("reason")),
                     int(runs or completed),
                     clean(summary.get("error")),

@@ -1545,7 +1545,7 @@ export interface components {
         BestSoFar: {
             /**
              * X
-             * @description the times, in seconds since the experiment's start
+             * @description the times, in seconds for which the experiment had run, without pauses
              */
             x: number[];
             /**
@@ -1558,7 +1558,7 @@ export interface components {
         BestSoFarOf: {
             /**
              * X
-             * @description the times, in seconds since the experiment's start
+             * @description the times, in seconds for which the experiment had run, without pauses
              */
             x: number[];
             /**
@@ -2568,6 +2568,11 @@ export interface components {
              */
             cpu_hours: number;
             /**
+             * Paused S
+             * @description seconds since `started_at` in which the experiment did not run: it was paused, had ended before a user continued it, or had no driver. A pause that still lasts is not included
+             */
+            paused_s: number;
+            /**
              * Reason
              * @description the reason, in words
              */
@@ -2755,6 +2760,11 @@ export interface components {
              * @description the names of the experiments from which something was learned when this one was created
              */
             learned_from: string[];
+            /**
+             * Paused Since
+             * @description when the pause began that still lasts, or about when the script of an abandoned experiment ended; null while the experiment runs and after its end
+             */
+            paused_since: string | null;
             /**
              * Abandoned
              * @description true if the experiment's script has ended, so that no driver drives the experiment; a user can resume it
@@ -3080,7 +3090,7 @@ export interface components {
             metric: string;
             /**
              * Seconds
-             * @description seconds since the experiment's start
+             * @description seconds for which the experiment had run
              */
             seconds: number;
             /**
@@ -3637,7 +3647,7 @@ export interface components {
             time: string;
             /**
              * Seconds
-             * @description seconds since the experiment's start
+             * @description seconds for which the experiment had run
              */
             seconds: number;
             /**
@@ -5005,7 +5015,7 @@ export interface components {
             rank: number;
             /**
              * X
-             * @description seconds since the experiment's start
+             * @description seconds for which the experiment had run
              */
             x: number[];
             /**
@@ -8333,7 +8343,7 @@ export interface operations {
             query?: {
                 /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
-                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
+                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds for which the experiment had run, without pauses; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
                 x?: "step" | "user_step" | "time" | "trial_time" | "metric";
                 /** @description the name of the metric on the x axis; only with x=metric */
                 x_metric?: string | null;
@@ -8422,7 +8432,7 @@ export interface operations {
             query?: {
                 /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
-                /** @description time: seconds since the experiment's start; trial_time: seconds that all trials together had trained */
+                /** @description time: seconds for which the experiment had run, without pauses; trial_time: seconds that all trials together had trained */
                 x?: "time" | "trial_time";
             };
             header?: never;
@@ -9330,7 +9340,7 @@ export interface operations {
     trials_curves: {
         parameters: {
             query?: {
-                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
+                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds for which the experiment had run, without pauses; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
                 x?: "step" | "user_step" | "time" | "trial_time" | "metric";
                 /** @description the name of the metric on the x axis; only with x=metric */
                 x_metric?: string | null;

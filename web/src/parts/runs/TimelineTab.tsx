@@ -82,7 +82,8 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
           <p className={classes.sumWords}>
             Times are sums over {data.total > data.trials.length ? "the trials below" : "all trials"}, so they exceed
             the running time of the experiment if several trials run at the same time. The axis shows the time since the
-            start.
+            start
+            {experiment.paused_s >= 1 && `, with the ${duration(experiment.paused_s)} in which the search was paused`}.
           </p>
           {lanes.length > 0 ? (
             <TimelineChart

@@ -1,6 +1,6 @@
 import { Anchor, Drawer } from "@mantine/core";
 import { useMediaQuery } from "@mantine/hooks";
-import { useCallback, useEffect, useRef } from "react";
+import { useCallback, useEffect, useLayoutEffect, useRef } from "react";
 import { Link } from "react-router";
 import type { Experiment, Trial } from "../../api/types";
 import { rankedOf } from "../../curves/colours";
@@ -25,13 +25,18 @@ function useFocus(number: number | undefined, phone: boolean) {
   const content = useRef<HTMLDivElement>(null);
   const button = useRef<HTMLButtonElement>(null);
   const opener = useRef<HTMLElement | null>(null);
+  // Not a dependency: a window that becomes narrower or wider must not move the focus.
+  const onPhone = useRef(phone);
+  useLayoutEffect(() => {
+    onPhone.current = phone;
+  });
   const enter = useCallback(() => {
     const from = document.activeElement;
-    if (phone || !(from instanceof HTMLElement) || !from.matches("a, button")) return;
+    if (onPhone.current || !(from instanceof HTMLElement) || !from.matches("a, button")) return;
     if (!button.current || content.current?.contains(from)) return;
     opener.current = from;
     button.current.focus({ preventScroll: true });
-  }, [phone]);
+  }, []);
   // The drawer is there only after its first frame.
   const close = useCallback(
     (made: HTMLButtonElement | null) => {
