@@ -4490,7 +4490,7 @@ export interface components {
             started_at: string;
             /**
              * Duration S
-             * @description the length of the timeline in seconds: up to now, or to the end of the experiment
+             * @description the length of the timeline in seconds: up to now or to the end of the experiment, without pauses
              */
             duration_s: number;
             /**
@@ -4503,6 +4503,11 @@ export interface components {
              * @description the devices that the trials on this page held, by node
              */
             devices: components["schemas"]["TimelineDevice"][];
+            /**
+             * Pauses
+             * @description when the experiment did not run; all other times leave this out
+             */
+            pauses: components["schemas"]["TimelinePause"][];
             /**
              * Totals
              * @description phase -> seconds, summed over the trials on this page
@@ -4542,6 +4547,19 @@ export interface components {
              */
             spans: components["schemas"]["TimelineSpan"][];
         };
+        /** TimelinePause */
+        TimelinePause: {
+            /**
+             * At
+             * @description where it was on the timeline, in seconds since started_at
+             */
+            at: number;
+            /**
+             * Seconds
+             * @description how long it was
+             */
+            seconds: number;
+        };
         /** TimelineSpan */
         TimelineSpan: {
             /**
@@ -4552,7 +4570,7 @@ export interface components {
             phase: "waiting" | "starting" | "restarting" | "exploiting" | "running" | "checkpointing" | "paused" | "idle";
             /**
              * Start
-             * @description seconds since started_at
+             * @description seconds since started_at, without pauses of the experiment
              */
             start: number;
             /**

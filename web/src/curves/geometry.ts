@@ -207,7 +207,7 @@ export function pointAt(series: Series, at: number, axis: XAxis): Point | null {
         y: segment.y[left] ?? null,
         ordinal: segment.ordinal,
         exploited: left === 0 && tookOver(segment),
-        changed: left === 0 && segment.own === true,
+        ...(left === 0 && segment.own && { changed: true }),
       };
     }
     left -= segment.x.length + gap(series, k, axis);
@@ -223,8 +223,8 @@ export interface Point {
   ordinal: number;
   /** True if it is the first one with the weights of another trial. */
   exploited: boolean;
-  /** True if it is the first one after the parameters have changed. */
-  changed: boolean;
+  /** It is the first one after the parameters have changed. */
+  changed?: true;
 }
 
 export interface Extent {
