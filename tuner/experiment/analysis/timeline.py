@@ -135,9 +135,10 @@ def timeline(store: Store, record: ExperimentRecord, *, first: int, most: int, n
 
 def _moved(item: TrialSegment, running: Callable[[float], float]) -> TrialSegment:
     """Return the segment with its times changed by this function."""
-    times = {name: getattr(item.segment, name) for name in ("created_at", "started_at", "ended_at")}
-    changed = {name: None if time is None else running(time) for name, time in times.items()}
-    return dataclasses.replace(item, segment=dataclasses.replace(item.segment, **changed))
+    of = item.segment
+    started_at, ended_at = (None if time is None else running(time) for time in (of.started_at, of.ended_at))
+    moved = dataclasses.replace(of, created_at=running(of.created_at), started_at=started_at, ended_at=ended_at)
+    return dataclasses.replace(item, segment=moved)
 
 
 def trial_spans(

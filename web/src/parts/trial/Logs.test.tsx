@@ -72,7 +72,7 @@ describe("the logs of a trial that has ended", () => {
 
   it("wrap long lines on phones, and elsewhere if somebody asks for it", async () => {
     answer = [{ rank: 0, stream: "out", text: "epoch 9\n", complete: true }];
-    const wraps = () => screen.getByRole("switch", { name: "Wrap lines" }) as HTMLInputElement;
+    const wraps = () => screen.getByRole<HTMLInputElement>("switch", { name: "Wrap lines" });
     await show(3600);
     expect(wraps().checked).toBe(false);
     cleanup();
