@@ -104,7 +104,7 @@ def test_curves_over_the_trials_own_time_and_over_a_metric(visit: Open, finished
     expect(axis).to_have_value("iteration")
     for label, x, words in (
         ("trial time", "trial_time", r"after (\d+ min )?\d+ s of training"),
-        ("wall time", "time", r"at \d+ (s|min)"),
+        ("search time", "time", r"at \d+ (s|min)"),
         ("loss", "metric:loss", r"loss \d"),
     ):
         axis.click()

@@ -29,9 +29,9 @@ AcrossQuery = Annotated[
     Query(
         description=(
             "what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to "
-            "`tuner.report`; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, "
-            "over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no "
-            "place on the axis are left out"
+            "`tuner.report`; time: seconds for which the experiment had run, without pauses; trial_time: seconds for which the "
+            "trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. "
+            "Reports that have no place on the axis are left out"
         )
     ),
 ]

@@ -617,7 +617,7 @@ class ExperimentHandle:
         Args:
             metric: the name of the metric.
             x: the horizontal axis: the training_iteration ("step"), the step that the training code passed ("user_step"),
-                seconds since the experiment's start ("time"), seconds for which the trial has trained ("trial_time"), or
+                seconds for which the experiment had run ("time"), seconds for which the trial has trained ("trial_time"), or
                 another metric of the same reports ("metric").
             x_metric: the name of that metric.
             trials: the numbers of the trials. None: all trials, or a sample if there are more than `limit`.
@@ -634,8 +634,8 @@ class ExperimentHandle:
 
         Args:
             metric: the name of a metric; None for the first objective.
-            x: "time" (the default), the seconds since the experiment's start; or "trial_time", the seconds for which all trials
-                together had trained.
+            x: "time" (the default), the seconds for which the experiment had run; or "trial_time", the seconds for which all
+                trials together had trained.
         """
         return read(schemas.BestSoFarOf, self._get("/best-so-far", {"metric": metric, "x": x}))
 

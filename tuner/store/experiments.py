@@ -20,6 +20,7 @@ from tuner.store import removal
 from tuner.store.code import put
 from tuner.store.commands import adopt_ended, insert
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
+from tuner.store.series.running import RunningClock
 from tuner.store.sql.database import Database, Share, at
 from tuner.store.sql.paging import Place, behind, decoded, encoded, number, page
 from tuner.store.sql.tables import JsonText, dumps, experiment
@@ -38,8 +39,8 @@ INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?, 0, ?) ON CONFLICT (idempotency_key) DO NOTHING RETURNING id"""
 _NEW: dict[str, Any] = {
     **dict.fromkeys(("driver_epoch", "last_event_seq", "revision"), 0),
-    **dict.fromkeys(("gpu_hours", "gpu_hours_saved", "cpu_hours"), 0.0),
-    **dict.fromkeys(("driver_owner", "lease_until", "best", "changes", "error"), None),
+    **dict.fromkeys(("gpu_hours", "gpu_hours_saved", "cpu_hours", "paused_s"), 0.0),
+    **dict.fromkeys(("driver_owner", "lease_until", "best", "changes", "error", "pauses"), None),
     **dict.fromkeys(("started_at", "ended_at", "archived_at", "thinned_at"), None),
     "counts": {},
     "reason": "",
@@ -301,7 +302,7 @@ class Experiments:
             case "started":
                 return func.coalesce(c.started_at, c.created_at)
             case "duration":
-                return c.ended_at - c.started_at
+                return c.ended_at - c.started_at - c.paused_s
             case "method":
                 spec = self._json(c.spec)
                 resolved = spec["resolved", "scheduler", "type"].as_string()
@@ -501,13 +502,13 @@ def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> E
     return record(row)
 
 
-def begin(connection: Connection, experiment_id: int) -> float:
-    """Return time zero of an experiment's curves: when the experiment started or, if it has not yet, when it was created."""
-    query = select(experiment.c.started_at, experiment.c.created_at).where(experiment.c.id == experiment_id)
+def clock(connection: Connection, experiment_id: int) -> RunningClock:
+    """Return the clock of an experiment, as `ExperimentRecord.clock` does."""
+    query = select(*experiment.c["started_at", "created_at", "pauses"]).where(experiment.c.id == experiment_id)
     row = connection.execute(query).first()
     if row is None:
         raise NotFound(f"no experiment with the internal id {experiment_id}")
-    return float(row.created_at if row.started_at is None else row.started_at)
+    return RunningClock(row.created_at if row.started_at is None else row.started_at, row.pauses or ())
 
 
 def _insert(

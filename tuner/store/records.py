@@ -14,6 +14,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Cause
+from tuner.store.series.running import RunningClock
 
 T = TypeVar("T")
 
@@ -76,6 +77,14 @@ class ExperimentRecord:
     cpu_hours: Annotated[
         float, About("CPU hours that were reserved for the experiment's trials, as of its newest event")
     ]
+    pauses: Sequence[tuple[float, float | None]] | None
+    paused_s: Annotated[
+        float,
+        About(
+            "seconds since `started_at` in which the experiment did not run: it was paused, had ended before a user "
+            "continued it, or had no driver. A pause that still lasts is not included"
+        ),
+    ]
     reason: Annotated[str, About("the reason, in words")]
     error: Annotated[
         str | None,
@@ -103,6 +112,19 @@ class ExperimentRecord:
     def name(self) -> str:
         return self.spec.name
 
+    @property
+    def clock(self) -> RunningClock:
+        """The clock of the experiment. It is zero when the experiment starts or, until then, at its creation."""
+        return RunningClock(self.created_at if self.started_at is None else self.started_at, self.pauses or ())
+
+    @property
+    def paused_since(self) -> float | None:
+        """When the pause began that still lasts. None if there is none, and if the experiment has ended."""
+        if not self.pauses or self.state.ended:
+            return None
+        start, end = self.pauses[-1]
+        return start if end is None else None
+
     def as_created(self) -> ExperimentRecord:
         """Return the record as it was when the experiment was created."""
         return dataclasses.replace(
@@ -118,6 +140,8 @@ class ExperimentRecord:
             gpu_hours=0.0,
             gpu_hours_saved=0.0,
             cpu_hours=0.0,
+            pauses=None,
+            paused_s=0.0,
             reason="",
             error=None,
             started_at=None,
@@ -348,7 +372,7 @@ class ReportPoint:
     iteration: int
     step: int | None  # the training code's own count
     time: float
-    seconds: float  # since the experiment's start
+    seconds: float  # for which the experiment had run, without pauses
     trial_seconds: float  # for which the trial has trained
     metrics: Mapping[str, float]
 
@@ -359,7 +383,7 @@ class BestPoint:
 
     seq: int
     metric: str
-    seconds: float  # since the experiment's start
+    seconds: float  # for which the experiment had run, without pauses
     value: float
 
 
@@ -483,7 +507,7 @@ class UsageSeries:
 
     segment: Annotated[int, About("the ordinal of the segment within its trial")]
     rank: Annotated[int, About("the rank, from 0")]
-    x: Annotated[Sequence[float], About("seconds since the experiment's start")]
+    x: Annotated[Sequence[float], About("seconds for which the experiment had run")]
     cpu_percent: Annotated[
         Sequence[float | None],
         About("CPU usage since the previous sample or the segment's start, in percent of one core"),

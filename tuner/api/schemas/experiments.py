@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
-from tuner.api.schemas.forms import Body, Json, Model, Number, PageOf, shown, values
+from tuner.api.schemas.forms import Body, Json, Model, Number, PageOf, Timestamp, shown, values
 from tuner.domain.experiment import Limits, Scaling, Scope, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
@@ -222,6 +222,13 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
         list[str],
         Field(description="the names of the experiments from which something was learned when this one was created"),
     ]
+    paused_since: Annotated[
+        Timestamp | None,
+        Field(
+            description="when the pause began that still lasts, or about when the script of an abandoned experiment ended; "
+            "null while the experiment runs and after its end"
+        ),
+    ]
     abandoned: Annotated[
         bool,
         Field(
@@ -289,6 +296,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             forked_from=spec.forked_from,
             warm_start=spec.warm_start if spec.warm_start is None or spec.warm_start == "auto" else [*spec.warm_start],
             learned_from=[each["name"] for each in spec.earlier.get("experiments", ())],
+            paused_since=(record.lease_until or None) if abandoned else record.paused_since,
             abandoned=abandoned,
             how_to_go_on=how_to_go_on(record) if abandoned else None,
             metrics=metrics,

@@ -280,8 +280,7 @@ class _Found:
         if len(record.spec.objectives) > 1 or record.started_at is None:
             return None
         seconds, values = store.metrics.best_so_far(record.id, objective.metric, objective.mode)
-        begin = record.started_at
-        work = pace.trained_by([begin + at for at in seconds])
+        work = pace.trained_by(record.clock.times(seconds).tolist())
         score = [objective.score(value) for value in values]
         return cls(record.spec, work, list(accumulate(reversed(score), min))[::-1]) if values else None
 

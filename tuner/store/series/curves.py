@@ -74,10 +74,9 @@ WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= (w.lo 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The requested range of the axis `x`, whose values `Metrics.curves` explains. Seconds of "time" count from `begin`."""
+    """The requested range of the axis `x`, whose values `Metrics.curves` explains. But "time" is in seconds since 1970."""
 
     x: Across
-    begin: float
     x_metric: str | None = None
     low: float | None = None
     high: float | None = None
@@ -180,7 +179,7 @@ def read(
     kept = 1
     if cursor.value("SELECT thinned_at FROM experiment WHERE id = ?", (experiment,)) is not None:
         kept = pyramid.reports_per_bucket(thinning.level_of(max((row[7] for row in owners), default=0)))
-    begins = clocks.begins(cursor, experiment, trials) if span.x == "trial_time" else span.begin
+    begins = clocks.begins(cursor, experiment, trials) if span.x == "trial_time" else 0.0
 
     def drawn_of(wanted: Mapping[int, tuple[int, int]]) -> tuple[int, Drawn]:
         total = sum(hi - lo + 1 for lo, hi in wanted.values())
@@ -202,10 +201,8 @@ def read(
     return _in_order(max(width, kept), owners, drawn)
 
 
-def best_so_far(
-    cursor: Cursor, experiment: int, metric: str, mode: str, begin: float
-) -> tuple[list[float], list[float]]:
-    """Return (seconds since `begin`, best value up to then), as two lists with an item for each improvement.
+def best_so_far(cursor: Cursor, experiment: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
+    """Return (time of each improvement, in seconds since 1970, best value from then on), as two lists.
 
     The result is exact for an objective in the experiment's own mode, because the writer stores these improvements. For any
     other metric or mode, the improvements are computed from buckets, and some of them may be missing.
@@ -217,7 +214,7 @@ def best_so_far(
     spec = json.loads(cursor.value("SELECT spec FROM experiment WHERE id = ?", (experiment,)))
     if {"metric": metric, "mode": mode} in [{"metric": o["metric"], "mode": o["mode"]} for o in spec["objectives"]]:
         rows = cursor.rows("SELECT time, value FROM best_point WHERE key_id = ? ORDER BY event_seq", (key,))
-        times = np.maximum.accumulate(np.array([row[0] for row in rows]) - begin)  # clocks of nodes may differ
+        times = np.maximum.accumulate(np.array([row[0] for row in rows]))  # clocks of nodes may differ
         return times.tolist(), [row[1] for row in rows]
     wanted = {row[3]: (1, row[7]) for row in _owners(cursor, experiment, key, None)}
     total = sum(hi for _, hi in wanted.values())
@@ -227,7 +224,7 @@ def best_so_far(
     records = records[np.lexsort((sign * records[f"{point}_value"], records[f"{point}_time"]))]
     scores = sign * records[f"{point}_value"]
     records = records[scores > np.r_[-np.inf, np.maximum.accumulate(scores)[:-1]]]
-    return (records[f"{point}_time"] - begin).tolist(), records[f"{point}_value"].tolist()
+    return records[f"{point}_time"].tolist(), records[f"{point}_value"].tolist()
 
 
 def _owners(cursor: Cursor, experiment: int, key: int, trials: Sequence[int] | None) -> list[Any]:
@@ -517,7 +514,7 @@ def _drawn_of_placed(placed: Placed, owners: Sequence[Any], span: Span, points: 
     for begin, end in _runs(segments):
         longest[trial_of[int(segments[begin])]] += end - begin
     width, _ = _resolution(max(longest.values(), default=0), len(records), points, read=True)
-    drawn = _drawn(records, segments, width, span.x, span.begin, ranks[seen])
+    drawn = _drawn(records, segments, width, span.x, 0.0, ranks[seen])
     at = np.searchsorted(segments << 32 | numbers[seen], drawn.owner << 32 | drawn.number)
     return width, Drawn(drawn.owner, drawn.number, x[at], drawn.y)
 

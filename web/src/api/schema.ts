@@ -1549,7 +1549,7 @@ export interface components {
         BestSoFar: {
             /**
              * X
-             * @description the times, in seconds since the experiment's start
+             * @description the times, in seconds for which the experiment had run, without pauses
              */
             x: number[];
             /**
@@ -1562,7 +1562,7 @@ export interface components {
         BestSoFarOf: {
             /**
              * X
-             * @description the times, in seconds since the experiment's start
+             * @description the times, in seconds for which the experiment had run, without pauses
              */
             x: number[];
             /**
@@ -2572,6 +2572,11 @@ export interface components {
              */
             cpu_hours: number;
             /**
+             * Paused S
+             * @description seconds since `started_at` in which the experiment did not run: it was paused, had ended before a user continued it, or had no driver. A pause that still lasts is not included
+             */
+            paused_s: number;
+            /**
              * Reason
              * @description the reason, in words
              */
@@ -2759,6 +2764,11 @@ export interface components {
              * @description the names of the experiments from which something was learned when this one was created
              */
             learned_from: string[];
+            /**
+             * Paused Since
+             * @description when the pause began that still lasts, or about when the script of an abandoned experiment ended; null while the experiment runs and after its end
+             */
+            paused_since: string | null;
             /**
              * Abandoned
              * @description true if the experiment's script has ended, so that no driver drives the experiment; a user can resume it
@@ -3084,7 +3094,7 @@ export interface components {
             metric: string;
             /**
              * Seconds
-             * @description seconds since the experiment's start
+             * @description seconds for which the experiment had run
              */
             seconds: number;
             /**
@@ -3647,7 +3657,7 @@ export interface components {
             time: string;
             /**
              * Seconds
-             * @description seconds since the experiment's start
+             * @description seconds for which the experiment had run
              */
             seconds: number;
             /**
@@ -4526,7 +4536,7 @@ export interface components {
             started_at: string;
             /**
              * Duration S
-             * @description the length of the timeline in seconds: up to now, or to the end of the experiment
+             * @description the length of the timeline in seconds: up to now or to the end of the experiment, without pauses
              */
             duration_s: number;
             /**
@@ -4539,6 +4549,11 @@ export interface components {
              * @description the devices that the trials on this page held, by node
              */
             devices: components["schemas"]["TimelineDevice"][];
+            /**
+             * Pauses
+             * @description when the experiment did not run; all other times leave this out
+             */
+            pauses: components["schemas"]["TimelinePause"][];
             /**
              * Totals
              * @description phase -> seconds, summed over the trials on this page
@@ -4578,6 +4593,19 @@ export interface components {
              */
             spans: components["schemas"]["TimelineSpan"][];
         };
+        /** TimelinePause */
+        TimelinePause: {
+            /**
+             * At
+             * @description where it was on the timeline, in seconds since started_at
+             */
+            at: number;
+            /**
+             * Seconds
+             * @description how long it was
+             */
+            seconds: number;
+        };
         /** TimelineSpan */
         TimelineSpan: {
             /**
@@ -4588,7 +4616,7 @@ export interface components {
             phase: "waiting" | "starting" | "restarting" | "exploiting" | "running" | "checkpointing" | "paused" | "idle";
             /**
              * Start
-             * @description seconds since started_at
+             * @description seconds since started_at, without pauses of the experiment
              */
             start: number;
             /**
@@ -5061,7 +5089,7 @@ export interface components {
             rank: number;
             /**
              * X
-             * @description seconds since the experiment's start
+             * @description seconds for which the experiment had run
              */
             x: number[];
             /**
@@ -8395,7 +8423,7 @@ export interface operations {
             query?: {
                 /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
-                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
+                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds for which the experiment had run, without pauses; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
                 x?: "step" | "user_step" | "time" | "trial_time" | "metric";
                 /** @description the name of the metric on the x axis; only with x=metric */
                 x_metric?: string | null;
@@ -8484,7 +8512,7 @@ export interface operations {
             query?: {
                 /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
-                /** @description time: seconds since the experiment's start; trial_time: seconds that all trials together had trained */
+                /** @description time: seconds for which the experiment had run, without pauses; trial_time: seconds that all trials together had trained */
                 x?: "time" | "trial_time";
             };
             header?: never;
@@ -9392,7 +9420,7 @@ export interface operations {
     trials_curves: {
         parameters: {
             query?: {
-                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
+                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds for which the experiment had run, without pauses; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
                 x?: "step" | "user_step" | "time" | "trial_time" | "metric";
                 /** @description the name of the metric on the x axis; only with x=metric */
                 x_metric?: string | null;

@@ -17,7 +17,7 @@ export interface Lane {
 export const PHASES: Record<Phase, { words: string; light: string; dark: string; share: number }> = {
   running: { words: "running", light: "#2563c9", dark: "#6ea8fe", share: 1 },
   starting: { words: "starting", light: "#0f8a8a", dark: "#4fd0cf", share: 0.7 },
-  exploiting: { words: "exploit (copies another trial)", light: "#c2255c", dark: "#ff8fb8", share: 0.7 },
+  exploiting: { words: "exploit (takes over a checkpoint)", light: "#c2255c", dark: "#ff8fb8", share: 0.7 },
   restarting: { words: "starting again", light: "#4d7c0f", dark: "#a3d45c", share: 0.7 },
   checkpointing: { words: "checkpointing", light: "#8a3ffc", dark: "#c4a1ff", share: 1 },
   waiting: { words: "waiting for resources", light: "#b08500", dark: "#f0b429", share: 0.34 },

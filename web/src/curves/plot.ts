@@ -507,7 +507,7 @@ export class CurvesPlot {
     const source = this.data.source(line.number, ordinal);
     const donor = source && this.laid.get(source.trial);
     const recipient = this.bySeries.get(line.number);
-    if (!source || !donor || !recipient) return;
+    if (!source || !donor || !recipient || source.trial === line.number) return;
     const first = recipient.segments.find((segment) => segment.ordinal === ordinal)?.x[0];
     const from = first === undefined ? null : donorPoint(donor.series, source, first, this.look.x);
     if (from === null) return;

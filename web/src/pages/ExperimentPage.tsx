@@ -11,7 +11,7 @@ import { chosenWords, conditionsOf, dimensionsOf, matches, type Dimension } from
 import { frontOf, pointsOf } from "../charts/pareto";
 import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
-import { duration, elapsed, leading, metric, moment, number, rangeWords, readable } from "../format";
+import { duration, leading, metric, moment, number, rangeWords, ranWords, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import type { Sample } from "../live/changes";
 import {
@@ -491,8 +491,8 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         )}
         <Figure
           label="Time"
-          value={duration(elapsed(experiment.started_at, experiment.ended_at, now))}
-          title={`since the start at ${moment(experiment.started_at)}, with all pauses`}
+          value={ranWords(experiment, now)}
+          title={`for which the search has run since its start at ${moment(experiment.started_at)}; pauses do not count`}
         />
         {saved && (
           <Figure

@@ -500,7 +500,7 @@ describe("a lineage", () => {
         onSelect={() => {}}
       />,
     );
-    expect(screen.getByText("No other trials")).toBeTruthy();
+    expect(screen.getByText("Only its own training")).toBeTruthy();
     expect(screen.queryByText(/Schedule/)).toBeNull();
     show(<LineageOf found={{ ...found, items: [] }} onSelect={() => {}} />);
     expect(screen.getByText("It has no weights yet.")).toBeTruthy();

@@ -24,6 +24,7 @@ from tuner.driver.core.state import commands, ending, limits
 from tuner.driver.core.state.checkpoints import CheckpointLedger
 from tuner.driver.core.state.effects import Effects
 from tuner.driver.core.state.outlook import Outlook
+from tuner.driver.core.state.pauses import Pauses
 from tuner.driver.core.state.progress import Progress
 from tuner.driver.core.state.repeats import Repeats
 from tuner.driver.core.state.saving import SaveInterval
@@ -68,6 +69,7 @@ class State:
         self.now = 0.0  # time of the newest event
         self.before = 0.0  # time of the previous event
         self.running_s = 0.0  # seconds of running time, under any driver, since its first trial started
+        self.pauses = Pauses()
         self.queue: deque[Wish] = deque()  # enqueued trials that have not been started
         self.asked = 0  # number of trials that users have enqueued so far
         self.revisions = Revisions([searcher.context.space])  # all search spaces so far
@@ -158,7 +160,8 @@ class State:
             "gpu_hours_saved": self.usage.gpu_hours_saved(),
             "cpu_hours": self.usage.cpu_hours(self.now),
         }
-        return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error, **hours}
+        times = {"pauses": list(self.pauses.spans)}
+        return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error, **hours, **times}
 
     # -- what changes it -------------------------------------------------------------------------------------------------
 
@@ -186,6 +189,7 @@ class State:
             self._open_ready()
         if not self.segments.open:
             ending.settle(self)
+        self.pauses.follow(self.state, self.now)
         for number, info in self.checkpoints.take_decided():
             self.touch(number)
             self.act(DeleteCheckpoint(number, info, lost=info.id in self.checkpoints.lost))
@@ -231,6 +235,8 @@ class State:
                 self.running_s += max(0.0, event.time - self.now)
         else:
             self.begun = isinstance(event, (e.SegmentStarted, e.Reported))
+        if isinstance(event, e.DriverStarted) and self.epoch:
+            self.pauses.without_driver(self.now, event.time)
         self.before, self.now = self.now, max(self.now, event.time)
         self.saving.fresh = False
         self.segments.went_back.clear()

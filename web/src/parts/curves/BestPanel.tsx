@@ -2,7 +2,7 @@ import type { Experiment } from "../../api/types";
 import { curvesCall } from "../../charts/copies";
 import type { Across } from "../../curves/across";
 import { BestChart } from "../../curves/BestChart";
-import { elapsed, leading, metric, param, paramName, readable, title } from "../../format";
+import { leading, metric, param, paramName, ran, readable, title } from "../../format";
 import { experimentEnded } from "../../live/states";
 import { useCurves, type LiveExperiment } from "../../live/useExperiment";
 import { Facts, Panel } from "../common/Panel";
@@ -25,7 +25,7 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
   const ended = experimentEnded(experiment.state);
   const now = useNow(!ended);
   const { best } = experiment;
-  const until = elapsed(experiment.started_at, experiment.ended_at, now);
+  const until = ran(experiment, now);
   const soFar = curves.data?.best_so_far;
   // The answer is asked for together with the curves beside it, but those are drawn first.
   const later = useLater();
