@@ -102,6 +102,12 @@ def test_no_password_is_printed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch
     assert (without.stdout, without.stderr) == ("postgresql://me@host/db is up to date\n", "")
 
 
+def test_why_there_is_no_best_trial_is_said(experiment: str) -> None:
+    given = CliRunner().invoke(app, ["best", experiment])
+    assert (given.exit_code, given.stdout) == (1, "")
+    assert given.stderr.startswith("no best trial: ")
+
+
 @pytest.mark.parametrize("command", ["explain", "schedule", "resume"])
 def test_a_name_that_several_have_is_answered_with_their_ids(experiment: str, sqlite_url: str, command: str) -> None:
     with Store.open(sqlite_url) as store:
