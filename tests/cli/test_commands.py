@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,10 +103,11 @@ def test_no_password_is_printed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch
     assert (without.stdout, without.stderr) == ("postgresql://me@host/db is up to date\n", "")
 
 
-def test_why_there_is_no_best_trial_is_said(experiment: str) -> None:
-    given = CliRunner().invoke(app, ["best", experiment])
-    assert (given.exit_code, given.stdout) == (1, "")
-    assert given.stderr.startswith("no best trial: ")
+def test_why_there_is_no_best_trial_is_said(experiment: str, sqlite_url: str) -> None:
+    with Store.open(sqlite_url) as store:
+        empty = store.experiments.create(replace(store.experiments.get(experiment).spec, name="empty")).public_id
+    given = CliRunner().invoke(app, ["best", empty])
+    assert (given.exit_code, given.stdout, given.stderr) == (1, "", "no best trial: no trial has reported yet\n")
 
 
 @pytest.mark.parametrize("command", ["explain", "schedule", "resume"])
