@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tests.services import until
 from tuner.hosts.ray import fork_client, late_agent, no_dashboard_agent, ray_start
+from tuner.sdk.live.interrupts import Interrupts
 
 HELPERS = ("monitor.py", "log_monitor.py", "dashboard.py", "agent.py")
 
@@ -83,6 +85,16 @@ sys.stdin.read()
 
 
 @pytest.mark.ray
+def test_a_search_hears_the_sigterm_that_rays_own_handler_would_take(local_ray: None) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert before.__module__.startswith("ray."), before
+    with Interrupts(lambda name: None) as interrupts, interrupts.heard():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert interrupts.ends == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.ray
 def test_a_ray_of_our_own_starts_no_helper(local_ray: None) -> None:
     import ray
 
@@ -94,6 +106,8 @@ def test_a_ray_of_our_own_starts_no_helper(local_ray: None) -> None:
     assert "raylet" in programs
     assert "no_dashboard_agent.py" in programs
     assert not set(programs) & set(HELPERS)
+    groups = {os.getpgid(process.pid) for process in ours}
+    assert os.getpgid(0) not in groups, "a signal to the group of a script, as from its terminal, spares Ray"
     titles = [" ".join(process.cmdline()) for process in ours]
     assert not any("RuntimeEnvAgent" in title for title in titles), "it is started when it is needed"
 

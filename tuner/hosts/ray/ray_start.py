@@ -27,7 +27,7 @@ from tuner.hosts.ray.fork_server import FORKS, USED, ForkServer
 
 NODE = "ray._private.node"
 SERVICES = "ray._private.services"
-PRIVATE: Mapping[str, tuple[str, ...]] = {NODE: ("Node",), SERVICES: ("start_ray_process",)}
+PRIVATE: Mapping[str, tuple[str, ...]] = {NODE: ("Node",), SERVICES: ("start_ray_process", "ConsolePopen")}
 """The private names of Ray's modules that this module uses, by module."""
 STARTERS = ("start_monitor", "start_log_monitor", "start_api_server")
 """The methods of Ray's `Node` that start the helper processes that are left out."""
@@ -71,6 +71,9 @@ def without_helpers(server: ForkServer | None = None) -> Iterator[None]:
         start = services.start_ray_process
         stack.callback(setattr, services, "start_ray_process", start)
         services.start_ray_process = functools.partial(_start_process, start, server)
+        # A signal to the process group of a script, as from a terminal that is closed, would end Ray before the search is paused.
+        stack.callback(setattr, services, "ConsolePopen", services.ConsolePopen)
+        services.ConsolePopen = functools.partial(services.ConsolePopen, process_group=0)
         yield
 
 
