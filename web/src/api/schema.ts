@@ -4536,7 +4536,7 @@ export interface components {
             started_at: string;
             /**
              * Duration S
-             * @description the length of the timeline in seconds: up to now or to the end of the experiment, without pauses
+             * @description the length in seconds: up to now or to the end of the experiment, without pauses
              */
             duration_s: number;
             /**
