@@ -82,8 +82,8 @@ def noted(owner: type, name: str, before: str | None = None, after: str | None =
 
 def watch_driver() -> None:
     """Note when a report passes each of the driver's parts."""
-    from tuner.driver.hosts.writer import Writer as WriterThread
     from tuner.driver.loop import ExperimentLoop
+    from tuner.hosts.writer import Writer as WriterThread
     from tuner.store.writing.writer import Writer
     from tuner.trials.messages.report_socket import ReportServer
 

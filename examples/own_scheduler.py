@@ -80,7 +80,7 @@ def main() -> None:
         print(type(decision).__name__, decision.reason)
     print(f"{len(rehearsal.trials)} trials in {rehearsal.seconds:g} virtual seconds")
     result = tuner.run(
-        train, SPACE, scheduler=Halfway(), num_workers=2, resources_per_worker={"CPU": 0.25}, verbose=0, **SEARCH
+        train, SPACE, scheduler=Halfway(), num_workers=2, resources_per_worker={"CPU": 0.5}, verbose=0, **SEARCH
     )
     stopped = sum(str(trial.state) == "stopped" for trial in result.trials)
     print(

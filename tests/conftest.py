@@ -30,8 +30,8 @@ import pytest
 
 import tuner
 from tests import invariants
-from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer
-from tuner.driver.hosts.ray.ray_start import without_helpers
+from tuner.hosts.ray.fork_server import FORKS, ForkServer
+from tuner.hosts.ray.ray_start import without_helpers
 from tuner.store import Store
 from tuner.usercode.entrypoints import EntrypointChecker
 
@@ -188,15 +188,30 @@ def _no_idle_ray(request: pytest.FixtureRequest, _kept: _Ray) -> None:
         _kept.end()
 
 
+@pytest.fixture(scope="session")
+def _scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scripts")
+
+
 @pytest.fixture(scope="module")
-def private_ray(_kept: _Ray) -> Iterator[None]:
-    """Let `tuner.run` start a Ray of two CPUs. It is kept, with its warm workers, for later tests of any module."""
+def private_ray(_kept: _Ray, _scripts: Path) -> Iterator[Path]:
+    """Let `tuner.run` start a Ray of two CPUs. It is kept, with its warm workers, for later tests of any module.
+
+    Tests that change the environment or `sys.path` start a Ray of their own, and so do the tests after them. So yield a
+    folder that is in `sys.path`, as the folder of a script is.
+    """
     import ray  # noqa: F401  # so that executor="auto" chooses Ray
 
+    from tuner.hosts.scripts import ahead
+
     _kept.use("private_ray")
+    start_forks = ahead.start_forks
     with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(_scripts)
+        # Later searches need PyTorch, whatever the first one needs. Without this, each of their ranks would import it.
+        patch.setattr(ahead, "start_forks", lambda torch: start_forks(torch=True))
         patch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 2}')
-        yield
+        yield _scripts
 
 
 @pytest.fixture(scope="module")

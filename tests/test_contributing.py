@@ -121,7 +121,7 @@ def test_a_limit_of_the_whole_experiment(copy: Path) -> None:
     """
     edit(copy, limits, "LIMITS = (", textwrap.dedent(rule).lstrip())
     entry = "    Limit(lambda experiment: experiment.progress.reports, _enough_reports),\n"
-    edit(copy, limits, "    Limit(_failed, _only_failures),", entry)
+    edit(copy, limits, "    Limit(_failed, _only_failures, stops_trials=False),", entry)
     script = """
         import tuner
         from tuner.domain import events as e

@@ -119,7 +119,8 @@ class Settings:
     )
     webhook_private: bool = _setting(
         "TUNER_WEBHOOK_PRIVATE",
-        "1: webhooks may also be sent to private and loopback addresses; 0: only to public ones",
+        "1: webhooks may also be sent to private and loopback addresses, but never to link-local ones and the metadata "
+        "services of clouds; 0: only to public ones",
         default=False,
     )
     lease_s: float = _setting(

@@ -17,6 +17,7 @@ from fastapi import FastAPI, Response
 from tests.store.examples import a_spec
 from tuner.api.creations import QUICK_BYTES, Creations, is_quick
 from tuner.experiment.operations import usecases
+from tuner.experiment.operations.earlier import ProjectFacts
 from tuner.store import Creation, ExperimentRecord, Store
 from tuner.store.writing.writer import Cursor
 
@@ -31,6 +32,14 @@ async def test_requests_that_arrive_together_share_transactions(
     begun, may_begin = threading.Event(), threading.Event()
     database = sqlite_store._database
     write, count = database.write, 0
+    settings, asked = sqlite_store.projects.settings, 0
+
+    def asking(project: str) -> Any:
+        nonlocal asked
+        asked += 1
+        return settings(project)
+
+    monkeypatch.setattr(sqlite_store.projects, "settings", asking)
 
     @contextmanager
     def counting() -> Iterator[Cursor]:
@@ -62,6 +71,7 @@ async def test_requests_that_arrive_together_share_transactions(
     assert [answer.status_code for _, answer in rest] == [422 if body["metric"] == 7 else 201 for body, _ in rest]
     assert all(answer.json()["name"] == body["name"] for body, answer in rest if answer.status_code == 201)
     assert count <= 3, "the first one alone, and then at most two transactions for twenty"
+    assert asked <= 3, "each transaction reads the settings of its projects once"
 
 
 async def test_a_slow_import_delays_no_other_request(
@@ -130,7 +140,7 @@ async def test_a_service_that_ends_refuses_requests_at_once(
 async def test_requests_that_wait_when_the_service_ends_are_answered(sqlite_store: Store) -> None:
     creations, may_check = Creations(sqlite_store), threading.Event()
 
-    def check() -> Creation:
+    def check(_: ProjectFacts) -> Creation:
         assert may_check.wait(30)
         return sqlite_store.experiments.creation(a_spec())
 
@@ -151,7 +161,7 @@ async def test_an_error_of_the_thread_is_the_answer_and_the_next_request_is_serv
     def fails(batch: object) -> None:
         raise MemoryError
 
-    def check() -> Creation:
+    def check(_: ProjectFacts) -> Creation:
         return sqlite_store.experiments.creation(a_spec())
 
     with monkeypatch.context() as failing:

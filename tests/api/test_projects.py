@@ -250,6 +250,15 @@ async def test_lists_can_be_filtered_by_project(
     assert await listed("?project=theirs", ours.head) == []
 
 
+async def test_a_name_finds_no_experiment_of_another_project(
+    caller: httpx.AsyncClient, ours: Project, theirs: Project
+) -> None:
+    for called, status in (("search of ours", 200), ("search of theirs", 404)):
+        found = await caller.get(f"{EXPERIMENTS}/{called}", headers=ours.head)
+        assert found.status_code == status
+    assert "theirs" not in found.json()["detail"].replace("'search of theirs'", "")
+
+
 async def test_the_list_of_projects_has_what_they_used_and_their_quotas(
     sqlite_store: Store, ours: Project, theirs: Project, tmp_path: Path
 ) -> None:

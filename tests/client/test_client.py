@@ -327,7 +327,7 @@ def test_what_is_done_to_an_experiment_that_has_ended(client: Client, sqlite_sto
     assert [one.id for one in client.experiments(tags="team=vision")] == [search.public_id]
     with pytest.raises(Conflict):
         handle.change(etag='"another"', notes="lost")
-    with pytest.raises(SpecError, match="num_sample: cannot be changed"):
+    with pytest.raises(SpecError, match="num_sample: unknown field; did you mean num_samples"):
         handle.change(num_sample=3)
     handle.archive()
     assert [list(client.experiments()), len(list(client.experiments(archived="yes")))] == [[], 1]
@@ -462,7 +462,7 @@ def test_an_address_without_a_service() -> None:
 
 def test_something_else_at_the_address_is_said(server: str) -> None:
     other = httpx.MockTransport(lambda _: httpx.Response(404, text="<html>nginx</html>"))
-    with Client(server, transport=other) as client, pytest.raises(NotFound, match="may be no tuner service"):
+    with Client(server, transport=other) as client, pytest.raises(NotFound, match="may not be a tuner service"):
         client.session()
 
 

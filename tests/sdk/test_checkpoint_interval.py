@@ -24,10 +24,7 @@ def trains(config: dict[str, Any]) -> None:
         tuner.report({"loss": 1.0 / step}, checkpoint=save)
 
 
-def test_the_cost_of_a_checkpoint_is_measured_and_the_log_says_the_interval(
-    private_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+def test_the_cost_of_a_checkpoint_is_measured_and_the_log_says_the_interval(private_ray: Path) -> None:
     options: dict[str, Any] = {"num_workers": 2, "resources_per_worker": {"CPU": 0.5}, "backend": "none", "verbose": 0}
     checkpoint = {"interval_s": "auto"}
     result = tuner.run(trains, {}, metric="loss", mode="min", num_samples=1, checkpoint=checkpoint, **options)

@@ -22,7 +22,10 @@ from tuner.store import Store
 
 
 @pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if "private_ray" in request.fixturenames:  # which is shared with other tests, and so has their home
+        yield
+        return
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
     yield
     tuner.shutdown()
@@ -76,7 +79,8 @@ def test_the_next_trial_starts_before_the_upload_has_ended(slow: SlowStorage) ->
         assert Path(folder, "weights").read_text() == "w"
 
 
-def test_trials_of_two_ranks_on_ray_do_not_wait_for_uploads_either(private_ray: None, slow: SlowStorage) -> None:
+@pytest.mark.ray
+def test_trials_of_two_ranks_on_ray_do_not_wait_for_uploads_either(private_ray: Path, slow: SlowStorage) -> None:
     def shards(config: dict[str, Any]) -> None:
         from tests import slow_storage
 

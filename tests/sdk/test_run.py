@@ -568,7 +568,7 @@ def test_ctrl_c_where_nobody_counts_interrupts_as_anywhere_else() -> None:
 
 
 @pytest.mark.ray
-def test_more_of_an_ended_search_is_run(private_ray: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_of_an_ended_search_is_run(private_ray: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def train(config: dict[str, Any]) -> None:
         tuner.report({"loss": config["x"]})
 

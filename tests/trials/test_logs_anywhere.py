@@ -46,10 +46,12 @@ def store(home: Path) -> Iterator[Store]:
         yield store
 
 
-def logs(store: Store, **query: Any) -> list[RankLog]:
-    """Return the logs of the only trial."""
-    [experiment] = store.experiments.page().items
-    return store.logs.of_trial(store.trials.newest(experiment.id, 1)[0].public_id, LogQuery(**query))
+def kept(result: tuner.Result) -> list[RankLog]:
+    """Remove the log files of a search, and return what the store has of the only trial."""
+    settings = Settings.from_env()
+    shutil.rmtree(settings.home / "logs" / result.experiment_id)
+    with Store.open(settings.database_url) as store:
+        return store.logs.of_trial(result.trials[0].id, LogQuery())
 
 
 def prints_and_fails(config: dict[str, Any]) -> None:
@@ -77,20 +79,17 @@ def is_patient(config: dict[str, Any]) -> None:
     print("last words", flush=True)
 
 
-def test_the_traceback_of_a_failed_trial_is_in_its_log(private_ray: None, home: Path, store: Store) -> None:
-    tuner.run(prints_and_fails, {}, metric="loss", mode="min", num_samples=1, num_workers=2, verbose=0)
-    shutil.rmtree(home / "logs")
-    first, second = logs(store)
+def test_the_traceback_of_a_failed_trial_is_in_its_log(private_ray: Path) -> None:
+    result = tuner.run(prints_and_fails, {}, metric="loss", mode="min", num_samples=1, num_workers=2, verbose=0)
+    first, second = kept(result)
     assert (first.rank, first.complete) == (0, True)
     assert first.text.startswith("hello from 0\na child process\n")
     assert first.text.endswith("RuntimeError: no luck\n")
     assert (second.rank, second.text, second.complete) == (1, "hello from 1\n", True)
 
 
-def test_a_rank_that_was_killed_has_its_log(private_ray: None, home: Path, store: Store) -> None:
-    tuner.run(dies, {}, metric="loss", mode="min", num_samples=1, verbose=0)
-    shutil.rmtree(home / "logs")
-    [log] = logs(store)
+def test_a_rank_that_was_killed_has_its_log(private_ray: Path) -> None:
+    [log] = kept(tuner.run(dies, {}, metric="loss", mode="min", num_samples=1, verbose=0))
     assert log.text.startswith("about to die\n")
     assert log.complete
 

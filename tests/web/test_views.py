@@ -104,7 +104,7 @@ def test_curves_over_the_trials_own_time_and_over_a_metric(visit: Open, finished
     expect(axis).to_have_value("iteration")
     for label, x, words in (
         ("trial time", "trial_time", r"after (\d+ min )?\d+ s of training"),
-        ("wall time", "time", r"at \d+ (s|min)"),
+        ("search time", "time", r"at \d+ (s|min)"),
         ("loss", "metric:loss", r"loss \d"),
     ):
         axis.click()
@@ -565,8 +565,10 @@ def test_the_banner_of_a_stopped_service_is_not_covered_by_an_open_trial(
     expect(page.get_by_role("dialog")).to_contain_text("Trial 1")
     service.stop()
     expect(page.get_by_role("alert")).to_contain_text("The service does not answer")
+    # The page also asks by itself. So click before the service is there, or the button may vanish first.
+    with page.expect_request(lambda request: "/api/" in request.url):
+        page.get_by_role("alert").get_by_role("button", name="Try again").click()
     service.start()
-    page.get_by_role("alert").get_by_role("button", name="Try again").click()
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
@@ -586,6 +588,8 @@ def test_on_a_phone_no_tab_sticks_out(visit: Open, service: Service, population:
 
 def test_the_curves_are_reached_with_the_keyboard(visit: Open, finished: Search) -> None:
     page = visit(f"/experiments/{finished.public_id}")
+    expect(page.get_by_text("Trials · ")).to_be_visible()
+    page.wait_for_load_state("networkidle")  # until the trials are there, the key opens none
     curves(page).focus()
     page.keyboard.press("j")
     expect(page).to_have_url(re.compile(rf"trial={best_of(finished)['trial_number']}$"))

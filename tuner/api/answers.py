@@ -19,16 +19,19 @@ from tuner.store import Across, CheckpointRecord, ExperimentRecord, Store, Trial
 
 M = TypeVar("M", bound=BaseModel)
 
-ExperimentId = Annotated[str, Path(description="exp_...", examples=["exp_0123456789abcdef0123"])]
+ExperimentId = Annotated[
+    str,
+    Path(description="exp_..., or the name of an experiment if no other has it", examples=["exp_0123456789abcdef0123"]),
+]
 TrialId = Annotated[str, Path(description="trl_...", examples=["trl_47e88a277328d6d747b0"])]
 AcrossQuery = Annotated[
     Across,
     Query(
         description=(
             "what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to "
-            "`tuner.report`; time: seconds since the experiment's start; trial_time: seconds for which the trial has trained, "
-            "over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no "
-            "place on the axis are left out"
+            "`tuner.report`; time: seconds for which the experiment had run, without pauses; trial_time: seconds for which the "
+            "trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. "
+            "Reports that have no place on the axis are left out"
         )
     ),
 ]

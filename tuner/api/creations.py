@@ -1,7 +1,7 @@
 """Create experiments for many requests at once.
 
-One thread checks the specs of the requests that wait, and writes their experiments in one transaction. It takes half of the CPU
-that a thread for each request takes: with many threads, most of the time goes into passing Python's lock around.
+One thread checks the specs of the requests that wait, and writes their experiments in one transaction. A thread for
+each request would take twice as much CPU time, and spend most of it on passing Python's global lock around.
 
 A request waits for those before it, so this thread must not do anything slow. Requests that may import code, read logs or copy
 files are handled by `Context.off_the_pool` instead.
@@ -22,6 +22,7 @@ from typing import Any
 from starlette.responses import Response
 
 from tuner.api.problems import problem_response
+from tuner.experiment.operations.earlier import ProjectFacts
 from tuner.store import Creation, ExperimentRecord, Store
 
 AT_ONCE = 16
@@ -31,10 +32,13 @@ QUICK_BYTES = 16 * 1024
 """The largest body that is handled here. It takes some milliseconds to check a spec of this size."""
 
 SLOW_FIELDS = ("warm_start", "runtime_env", "bundle", "command", "function")
-"""The fields of a spec for which logs are read, or files are read, copied or hashed."""
+"""The fields of a spec that make its check slow, because it reads logs, or reads, copies or hashes files."""
 
-Check = Callable[[], Creation | ExperimentRecord]
-"""Returns the work that writes the experiment, or an experiment that an earlier request with the same key has created."""
+Check = Callable[[ProjectFacts], Creation | ExperimentRecord]
+"""Returns the work that writes the experiment, or an experiment that an earlier request with the same key has created.
+
+Its argument is what the requests of one transaction have read of their projects.
+"""
 
 
 def is_quick(data: Any, size: int) -> bool:
@@ -55,10 +59,10 @@ class _Waiting:
     response: Response | None = None
     error: BaseException | None = None
 
-    def begin(self) -> None:
+    def begin(self, facts: ProjectFacts) -> None:
         """Check the spec."""
         try:
-            found = self.context.run(self.check)
+            found = self.context.run(self.check, facts)
             if isinstance(found, ExperimentRecord):
                 self.response = self.context.run(self.show, found)
             else:
@@ -125,7 +129,7 @@ class Creations:
         while batch := self._next():
             try:
                 self._create(batch)
-            except BaseException as error:  # otherwise these requests, and all later ones, would wait for ever
+            except BaseException as error:  # otherwise these requests, and all later ones, would wait forever
                 for one in batch:
                     one.error = one.error or error
             for loop in {one.loop for one in batch}:
@@ -133,8 +137,9 @@ class Creations:
                     loop.call_soon_threadsafe(_answer, [one for one in batch if one.loop is loop])
 
     def _create(self, batch: list[_Waiting]) -> None:
+        facts = ProjectFacts(self._store)  # a token for one project cannot create in another, so this store may see all
         for one in batch:
-            one.begin()
+            one.begin(facts)
         self._store.experiments.create_all([one.creation for one in batch if one.creation is not None])
         for one in batch:
             one.finish(self._store)

@@ -52,7 +52,13 @@ def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
             log.warning("could not delete old %s; trying again in an hour: %s", what, error)
         except Exception:
             log.exception("could not delete old %s; trying again in an hour", what)
-    return {what: count for what, count in found.items() if count}
+    deleted = {what: count for what, count in found.items() if count}
+    if deleted:
+        try:
+            store.shrink()
+        except StoreError as error:
+            log.warning("could not give the space of deleted data back to the disk: %s", error)
+    return deleted
 
 
 async def keep_clean(store: Store, settings: Settings) -> None:

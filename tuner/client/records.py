@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from tuner.api import schemas
+from tuner.api.schemas.forms import shown_fields
 from tuner.client.protocol import Event
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Objective, Spec
@@ -118,7 +119,6 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         ExperimentRecord,
         shown,
         id=0,
-        public_id=shown.id,
         spec=spec,
         code_hash=None,
         driver_epoch=0,
@@ -137,9 +137,7 @@ def trial_record(shown: Any) -> TrialRecord:
         TrialRecord,
         shown,
         id=0,
-        public_id=shown.id,
         experiment_id=0,
-        experiment=shown.experiment_id,
         searcher={},
         tags={},
         last=_numbers(shown.last),
@@ -159,15 +157,17 @@ def segment_record(shown: Any) -> SegmentRecord:
         id=0,
         public_id="",
         source_checkpoint=None,
-        source_trial=shown.source_trial_number,
         placement={},
     )
 
 
 def _record(kind: type[_Record], shown: Any, **own: Any) -> _Record:
-    """Return a record with `own` values, and with what the API shows under the names of the other columns."""
-    names = [column.name for column in fields(kind) if column.name not in own and hasattr(shown, column.name)]
-    return kind(**own, **{name: _value(name, getattr(shown, name)) for name in names})
+    """Return a record with `own` values, and with what the API shows of the other columns, under the names that it uses."""
+    record: type = kind
+    names = {column.name: column.name for column in fields(kind)}
+    names |= {name: mark.name for name, _, mark in shown_fields(record) if mark.name is not None}
+    read = [(name, called) for name, called in names.items() if name not in own and hasattr(shown, called)]
+    return kind(**own, **{name: _value(name, getattr(shown, called)) for name, called in read})
 
 
 def _value(name: str, shown: Any) -> Any:

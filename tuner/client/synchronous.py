@@ -153,7 +153,8 @@ class Client:
         """Upload Python code, unless the service already has it, and return the SHA-256 for the field ``bundle`` of a spec.
 
         Args:
-            code: a folder with modules that the ranks shall be able to import, or a mapping from paths in such a folder to files.
+            code: a folder with modules that the ranks should be able to import, or a mapping from paths in such a folder to
+                files.
 
         Raises:
             SpecError: there is no such folder, or the code is too large.
@@ -235,7 +236,7 @@ class Client:
         return read(schemas.Project, self.request("GET", f"/projects/{quote(name, safe='')}"))
 
     def change_project(self, name: str, *, warm_start: Literal["auto"] | None) -> schemas.Project:
-        """Change the settings of a project, and return the changed project. Experiments that exist keep what they have.
+        """Change the settings of a project, and return the changed project. Existing experiments do not change.
 
         Args:
             name: the name of the project. It need not have any experiments yet.
@@ -458,8 +459,8 @@ class ExperimentHandle:
         """Start more trials. If the experiment has ended, it runs again.
 
         Args:
-            num_samples: the number of trials to add; for a grid, how many more times to run it. None: add no trials, because
-                limits that were raised already allow more training.
+            num_samples: the number of trials to add; for a grid, how many more times to run it. None: add no trials; use this
+                after you have raised a limit.
         """
         return read(schemas.Experiment, self.act("continue", {"num_samples": num_samples}))
 
@@ -616,7 +617,7 @@ class ExperimentHandle:
         Args:
             metric: the name of the metric.
             x: the horizontal axis: the training_iteration ("step"), the step that the training code passed ("user_step"),
-                seconds since the experiment's start ("time"), seconds for which the trial has trained ("trial_time"), or
+                seconds for which the experiment had run ("time"), seconds for which the trial has trained ("trial_time"), or
                 another metric of the same reports ("metric").
             x_metric: the name of that metric.
             trials: the numbers of the trials. None: all trials, or a sample if there are more than `limit`.
@@ -633,8 +634,8 @@ class ExperimentHandle:
 
         Args:
             metric: the name of a metric; None for the first objective.
-            x: "time" (the default), the seconds since the experiment's start; or "trial_time", the seconds for which all trials
-                together had trained.
+            x: "time" (the default), the seconds for which the experiment had run; or "trial_time", the seconds for which all
+                trials together had trained.
         """
         return read(schemas.BestSoFarOf, self._get("/best-so-far", {"metric": metric, "x": x}))
 

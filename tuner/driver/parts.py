@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tuner.driver.assemble import Parts
@@ -28,11 +28,15 @@ def plain_json(part: Any) -> dict[str, Any]:
     return _json(part) or {"type": "python", "repr": repr(part)[:200]}
 
 
-def resolved_json(part: Any) -> dict[str, Any]:
-    """Return `plain_json` of a scheduler or searcher that has been set up, with the options that it took from the spec."""
-    data = plain_json(part)
+def resolved_json(part: Any, *, given: bool = True) -> dict[str, Any]:
+    """Return `plain_json` of a scheduler or searcher that has been set up, with the options that it took from the spec.
+
+    given: False if it was built from a spec, so that it is known to have a JSON form.
+    """
+    if given and (data := plain_json(part))["type"] == "python":
+        return data
     resolved = getattr(part, "resolved", None)
-    return data if resolved is None or data["type"] == "python" else dict(resolved())
+    return dict(part.to_json() if resolved is None else resolved())
 
 
 def dump_parts(parts: Parts) -> bytes | None:
@@ -76,3 +80,12 @@ def _json(part: Any) -> dict[str, Any] | None:
         return data if type(again) is type(part) else None
     except (SpecError, TypeError, ValueError):
         return None
+
+
+def plain_points(points: Any) -> Any:
+    """Return `points_to_evaluate` as a list of dicts. Return anything else unchanged, so that the check of the spec names it."""
+    if points is None:
+        return []
+    if isinstance(points, str | Mapping) or not isinstance(points, Iterable):
+        return dict(points) if isinstance(points, Mapping) else points
+    return [dict(point) if isinstance(point, Mapping) else point for point in points]

@@ -14,7 +14,7 @@ from tuner.domain.states import ExperimentState
 from tuner.errors import ClusterUnreachable, Conflict, SpecError, TunerError
 from tuner.names import RAY_CLIENT, no_ray_client
 from tuner.sdk.executors import choose
-from tuner.sdk.live.interrupts import Interrupts
+from tuner.sdk.live.interrupts import CTRL_C, Interrupts
 from tuner.sdk.live.progress import Progress
 from tuner.settings import Settings
 from tuner.store import CodeRecord, Store
@@ -23,11 +23,19 @@ POLL_S = 0.25
 """Seconds between two updates of the displayed progress."""
 
 
-def drive_here(store: Store, settings: Settings, experiment_id: str, progress: Progress, why: str, keep: bool) -> None:
+def drive_here(
+    store: Store,
+    settings: Settings,
+    experiment_id: str,
+    progress: Progress,
+    interrupts: Interrupts,
+    why: str,
+    keep: bool,
+) -> None:
     """Let a thread of this process drive the experiment, and processes of this machine run its trials."""
-    from tuner.driver.hosts.scripts import local_host
+    from tuner.hosts.scripts import local_host
 
-    with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
+    with progress, interrupts:
         try:
             with local_host.borrow(settings, keep=keep) as host, interrupts.heard():
                 done = host.drive(experiment_id, why)
@@ -40,7 +48,7 @@ def drive_here(store: Store, settings: Settings, experiment_id: str, progress: P
 
 
 def _tell(progress: Progress, interrupts: Interrupts, poke: Callable[[], Any]) -> None:
-    """Update the displayed progress. After a first Ctrl-C, say that the search is pausing, and wake the driver.
+    """Update the displayed progress. After a first signal, say that the search is pausing, and wake the driver.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed twice.
@@ -48,10 +56,16 @@ def _tell(progress: Progress, interrupts: Interrupts, poke: Callable[[], Any]) -
     if interrupts.count > 1:
         raise KeyboardInterrupt
     if interrupts.news:
-        interrupts.news = False
-        progress.say("pausing: every trial stops at its next report; Ctrl-C again ends at once")
+        progress.say(_pausing(interrupts.news))
+        interrupts.news = ""
         poke()
     progress.update()
+
+
+def _pausing(name: str) -> str:
+    if name == CTRL_C:
+        return "pausing: every trial stops at its next report; Ctrl-C again ends at once"
+    return f"pausing because of {name}: every trial stops at its next report, and then the script ends; Ctrl-C ends it at once"
 
 
 def drive_on_ray(
@@ -60,6 +74,7 @@ def drive_on_ray(
     experiment_id: str,
     ray_address: str | None,
     progress: Progress,
+    interrupts: Interrupts,
     why: str,
     keep: bool,
 ) -> None:
@@ -68,10 +83,10 @@ def drive_on_ray(
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray instance on this machine")
     # These imports load Ray, which takes a second or two. The line above tells the user.
-    from tuner.driver.hosts.ray.cluster import DEAD
-    from tuner.driver.hosts.scripts import kept
+    from tuner.hosts.ray.cluster import DEAD
+    from tuner.hosts.scripts import kept
 
-    with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
+    with progress, interrupts:
         for attempt in range(3):
             started = functools.partial(_wait_for_start, progress=progress, interrupts=interrupts)
             try:
@@ -106,7 +121,7 @@ def check_executor(spec: Spec, code: CodeRecord, ray_address: str | None, settin
 
 
 def _check_size(spec: Spec) -> None:
-    from tuner.driver.hosts.ray.cluster import too_large  # loads Ray
+    from tuner.hosts.ray.cluster import too_large  # loads Ray
 
     if (reason := too_large(spec.scaling)) is not None:
         raise SpecError(reason, "/scaling")
@@ -130,7 +145,7 @@ def connected() -> bool:
 
 def on_own_ray() -> bool:
     """Return True if this process is connected to a Ray instance that an earlier search started."""
-    kept = sys.modules.get("tuner.driver.hosts.scripts.kept")
+    kept = sys.modules.get("tuner.hosts.scripts.kept")
     return kept is not None and kept.on_own_ray()
 
 
@@ -138,7 +153,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
     """Wait until the host has started. Raise ClusterUnreachable if it cannot start."""
     import ray
 
-    from tuner.driver.hosts.ray.cluster import DEAD, nearly_full
+    from tuner.hosts.ray.cluster import DEAD, nearly_full
 
     started = host.start.remote()
     try:
@@ -153,7 +168,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
 
 
 def _got(answer: Any) -> Any:
-    """Return the answer of a driver host on Ray. Raise the error that the host raised, as it would come from a thread."""
+    """Return the answer of a driver host on Ray. Raise the host's own error instead of Ray's wrapper."""
     import ray
 
     try:
@@ -162,7 +177,7 @@ def _got(answer: Any) -> Any:
         if isinstance(error.cause, TunerError):
             raise error.cause from None
         if isinstance(error.cause, Exception):
-            raise error.cause from error  # whose text has the traceback of the host
+            raise error.cause from error  # the wrapper's text has the host's traceback
         raise
 
 
@@ -194,6 +209,11 @@ def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: Interru
         _tell(progress, interrupts, host.poke.remote)
 
 
-def _pause(store: Store, experiment_id: str) -> None:
-    record = store.experiments.get(experiment_id)
-    store.commands.add(record.id, "pause", reason="by Ctrl-C")
+def pausing_by_signal(store: Store, experiment_id: str) -> Interrupts:
+    """Return what lets Ctrl-C, SIGTERM and SIGHUP pause an experiment while a driver works."""
+
+    def pause(name: str) -> None:
+        record = store.experiments.get(experiment_id)
+        store.commands.add(record.id, "pause", reason=f"by {name}")
+
+    return Interrupts(pause)

@@ -72,7 +72,7 @@ def _begun(
     with ExitStack() as stack:
         client = address if isinstance(address, Client) else stack.enter_context(Client(address))
         looks = stack.enter_context(client.with_patience(PATIENCE_S))
-        interrupts = stack.enter_context(Interrupts(lambda: None))
+        interrupts = stack.enter_context(Interrupts(lambda name: None, ending=()))
         handle, before = begin(client)
         with interrupts.heard():
             found = _follow(handle, looks.experiment(handle.id), before, interrupts, space, verbose, callbacks)
@@ -120,7 +120,7 @@ def _follow(
         while not _is_over(looks, before):
             progress.update()
             if interrupts.news:
-                interrupts.news = False
+                interrupts.news = ""
                 progress.say("pausing: every trial stops at its next report; Ctrl-C again leaves it to the service")
                 handle.pause()
             if interrupts.count > 1:

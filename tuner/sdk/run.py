@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tuner.domain.experiment import Mode, Spec
 from tuner.driver.assemble import Parts
-from tuner.driver.parts import dump_parts, names_code, plain_json
+from tuner.driver.parts import dump_parts, names_code, plain_json, plain_points
 from tuner.driver.virtual import parts_of
 from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError
 from tuner.experiment.operations.usecases import continue_experiment, create_from_python, id_of, never_driven
@@ -67,6 +67,7 @@ def run(
     budget: float | None = None,
     gpu_hours: float | None = None,
     max_failed_trials: int | None = None,
+    repeats: int | Literal["auto"] = 0,
     max_failures: int = 0,
     max_system_failures: int = 10,
     placement_timeout_s: float = 600.0,
@@ -97,7 +98,8 @@ def run(
 ) -> Result:
     """Search for the best configuration of `trainable` and wait until the search has ended.
 
-    Press Ctrl-C once to pause the search, so that `tuner.resume` can continue it. Press it twice to end at once.
+    Press Ctrl-C once to pause the search, so that `tuner.resume` can continue it. Press it twice to end at once. SIGTERM and
+    SIGHUP pause the search too, and then end the script with SystemExit, unless you have set a handler for them.
 
     Args:
         trainable: a function that calls `tuner.report`, or its name as "module:name". Every rank calls it as
@@ -142,6 +144,10 @@ def run(
         gpu_hours: GPU hours that all trials together may use. Once they are used up, the trials end at their next
             report, or after `stop_grace_s`. A GPU counts for as long as a rank holds it.
         max_failed_trials: failed trials after which the search ends as failed; `continue` counts anew; None: no limit.
+        repeats: how many times leading configurations may be evaluated again once the search has used its trials or its
+            budget, if results differ from run to run. Each repeat is a trial of its own. The best configuration is then
+            the one with the best expected value over its runs. auto: as many as are worth it, with at most a fifth of
+            the training before them.
         max_failures: retries of a trial after errors in the training code.
         max_system_failures: retries of a trial after lost nodes and preemptions.
         placement_timeout_s: seconds to wait for resources once it is the trial's turn; a longer wait is a system
@@ -290,7 +296,7 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
         "scheduler": plain_json(parts.scheduler),
         "search": plain_json(parts.searcher),
         "stop": plain_json(parts.stopper) if parts.stopper else {},
-        "points_to_evaluate": [dict(point) for point in given["points_to_evaluate"] or ()],
+        "points_to_evaluate": plain_points(given["points_to_evaluate"]),
         "warm_start": _earlier(given["warm_start"]),
         "checkpoint": {**({"storage": given["storage"]} if given["storage"] else {}), **(given["checkpoint"] or {})},
         "runtime_env": dict(given["runtime_env"] or {}),
@@ -403,12 +409,15 @@ def _drive(
     drop_ahead(chosen.local)
     echo = Echo(store, store.experiments.get(experiment_id).id) if verbose > 1 else None
     progress = Progress(Stored(store, experiment_id), show=verbose > 0, echo=echo, reopens=reopens)
+    interrupts = driving.pausing_by_signal(store, experiment_id)
     with observing(callbacks, StoredLog(store, experiment_id), experiment_id, settings.home, progress.say):
         try:
             if chosen.local:
-                driving.drive_here(store, settings, experiment_id, progress, chosen.why, keep)
+                driving.drive_here(store, settings, experiment_id, progress, interrupts, chosen.why, keep)
             else:
-                driving.drive_on_ray(store, settings, experiment_id, ray_address, progress, chosen.why, keep)
+                driving.drive_on_ray(
+                    store, settings, experiment_id, ray_address, progress, interrupts, chosen.why, keep
+                )
         except KeyboardInterrupt as error:  # Ctrl-C twice, or while the driver started
             error.add_note(
                 f"The search was ended at once. No report is lost; continue with: {_resuming(experiment_id)}"
@@ -423,6 +432,7 @@ def _drive(
         progress.say(f"paused; continue with: {_resuming(experiment_id)}")
     if result.state == "failed" and not verbose:
         progress.say(f"warning: the search failed: {printable(str(result.error))}; result.errors has each failed trial")
+    interrupts.end_process()
     return result
 
 

@@ -13,7 +13,7 @@ from tuner.domain.segments import Failure, Outcome, SegmentRef
 from tuner.domain.trial import Segment, Trial
 from tuner.driver.asked import AskedDriver
 from tuner.driver.assemble import assemble
-from tuner.driver.parts import dump_parts, load_parts, plain_json
+from tuner.driver.parts import dump_parts, load_parts, plain_json, plain_points
 from tuner.driver.virtual import parts_of
 from tuner.errors import Conflict, ErrorCollector, SpecError
 from tuner.experiment.operations.earlier import with_earlier
@@ -51,6 +51,7 @@ def create_study(
     budget: float | None = None,
     max_failed_trials: int | None = None,
     max_failures: int = 0,
+    repeats: int | Literal["auto"] = 0,
     seed: int = 0,
     time_attr: str = "training_iteration",
     scope: Literal["all", "last"] = "all",
@@ -88,6 +89,8 @@ def create_study(
         budget: training that all trials together may spend, as a number of full trainings.
         max_failed_trials: failed trials after which the study ends as failed, counted from its start or the last `continue`.
         max_failures: how many times a trial that failed is handed out again.
+        repeats: how many times leading configurations may be handed out again at the end, as for `tuner.run`. Train these with
+            other random numbers, for example with a seed made from `trial.number`.
         seed: studies with the same seed draw the same configurations.
         time_attr: what `max_t` counts.
         scope: which value of a trial counts: "all", its best report, or "last", its last one.
@@ -114,7 +117,7 @@ def create_study(
         "scheduler": plain_json(parts.scheduler),
         "search": plain_json(parts.searcher),
         "stop": plain_json(parts.stopper) if parts.stopper else {},
-        "points_to_evaluate": [dict(point) for point in points_to_evaluate or ()],
+        "points_to_evaluate": plain_points(points_to_evaluate),
         "warm_start": warm_start if warm_start is None or isinstance(warm_start, str) else list(warm_start),
         "limits": {limit.name: given[limit.name] for limit in fields(Limits) if limit.name in given},
         "checkpoint": {"keep_best": None, "keep_last": None, "interval_s": None},
@@ -289,7 +292,7 @@ class StudyTrial:
             step: your own step count, if it differs from the number of reports.
 
         Raises:
-            SpecError: the objective is missing and probably misspelt, or this is the last report and no report had it.
+            SpecError: the objective is missing and probably misspelled, or this is the last report and no report had it.
                 Nothing was reported, and the trial can continue.
         """
         return self._report(metrics, None if checkpoint is None else str(checkpoint), step, last=False)

@@ -28,6 +28,7 @@ from tuner.store.records import (
     UsageSeries,
 )
 from tuner.store.series.curves import Columns as CurveColumns
+from tuner.store.service.projects import ProjectSettings
 from tuner.store.sql.connect import StoreUnavailable, shown_url
 from tuner.store.sql.database import may_have_written, watched_commits
 from tuner.store.store import Store
@@ -50,6 +51,7 @@ __all__ = [
     "LogQuery",
     "Page",
     "Progress",
+    "ProjectSettings",
     "RankLog",
     "ReportPoint",
     "SegmentRecord",

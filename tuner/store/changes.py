@@ -15,6 +15,7 @@ from tuner.store.log import decision_record, decisions_of
 from tuner.store.records import BestPoint, Bookmark, Changes, DecisionRecord, ReportPoint, TrialSegment
 from tuner.store.series import clocks
 from tuner.store.series.metrics import names_of
+from tuner.store.series.running import RunningClock
 from tuner.store.sql.database import Database
 from tuner.store.sql.tables import best_point, decision, experiment, metric_key, segment, trial
 from tuner.store.trials import numbered, segments_of
@@ -85,7 +86,7 @@ def _read(connection: Connection, experiment_id: int, since: Bookmark, upto: int
         trials=_trials(connection, experiment_id, sorted(named | launched)),
         segments=segments,
         decisions=sorted([*settled, *fresh], key=lambda one: one.seq),
-        points=_points(connection, experiment_id, log, since.seq, upto, record.started_at or record.created_at),
+        points=_points(connection, experiment_id, log, since.seq, upto, record.clock),
         best=_best(connection, record, since.seq, upto),
         restarted=any(row.kind == events.DriverStarted.KIND and row.event_seq > 1 for row in log),
     )
@@ -161,7 +162,7 @@ def _settled(connection: Connection, experiment_id: int, since: Bookmark, named:
 
 
 def _points(
-    connection: Connection, experiment_id: int, log: Sequence[Any], after: int, upto: int, begin: float
+    connection: Connection, experiment_id: int, log: Sequence[Any], after: int, upto: int, running: RunningClock
 ) -> list[ReportPoint]:
     rows = [row for row in log if row.kind == events.Reported.KIND]
     if not rows:
@@ -172,6 +173,7 @@ def _points(
         query = select(*segment.c["id", "ordinal", "cause"]).where(segment.c.id.in_(part))
         where |= {row.id: (row.ordinal, row.cause) for row in connection.execute(query)}
     cursor = Cursor(connection.connection.cursor(), connection.dialect.name)
+    seconds = running.seconds([row.time for row in rows]).tolist()
     zeros = clocks.begins(cursor, experiment_id, sorted({row.trial_number for row in rows}))
     return [
         ReportPoint(
@@ -182,11 +184,11 @@ def _points(
             iteration=row.step,
             step=(row.payload or {}).get("step"),
             time=row.time,
-            seconds=row.time - begin,
+            seconds=at,
             trial_seconds=row.time - zeros[row.segment_id],
             metrics=metrics.get((row.segment_id, row.report_no), {}),
         )
-        for row in rows
+        for row, at in zip(rows, seconds, strict=True)
     ]
 
 
@@ -199,10 +201,11 @@ def _best(connection: Connection, record: Any, after: int, upto: int) -> list[Be
         .where(of_these, best_point.c.event_seq > after, best_point.c.event_seq <= upto)
         .order_by(best_point.c.event_seq)
     )
-    begin = record.started_at or record.created_at
+    rows = connection.execute(query).all()
+    seconds = record.clock.seconds([row.time for row in rows]).tolist()
     return [
-        BestPoint(seq=row.event_seq, metric=row.name, seconds=row.time - begin, value=row.value)
-        for row in connection.execute(query)
+        BestPoint(seq=row.event_seq, metric=row.name, seconds=at, value=row.value)
+        for row, at in zip(rows, seconds, strict=True)
     ]
 
 

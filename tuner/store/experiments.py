@@ -20,6 +20,7 @@ from tuner.store import removal
 from tuner.store.code import put
 from tuner.store.commands import adopt_ended, insert
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
+from tuner.store.series.running import RunningClock
 from tuner.store.sql.database import Database, Share, at
 from tuner.store.sql.paging import Place, behind, decoded, encoded, number, page
 from tuner.store.sql.tables import JsonText, dumps, experiment
@@ -38,8 +39,8 @@ INSERT INTO experiment (public_id, name, state, spec, spec_version, seed, source
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?, 0, ?) ON CONFLICT (idempotency_key) DO NOTHING RETURNING id"""
 _NEW: dict[str, Any] = {
     **dict.fromkeys(("driver_epoch", "last_event_seq", "revision"), 0),
-    **dict.fromkeys(("gpu_hours", "gpu_hours_saved", "cpu_hours"), 0.0),
-    **dict.fromkeys(("driver_owner", "lease_until", "best", "changes", "error"), None),
+    **dict.fromkeys(("gpu_hours", "gpu_hours_saved", "cpu_hours", "paused_s"), 0.0),
+    **dict.fromkeys(("driver_owner", "lease_until", "best", "changes", "error", "pauses"), None),
     **dict.fromkeys(("started_at", "ended_at", "archived_at", "thinned_at"), None),
     "counts": {},
     "reason": "",
@@ -65,7 +66,7 @@ _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
 
 SORTED_BY = ("name", "state", "trials", "best", "method", "started", "duration")
-"""A list of experiments can be sorted by these.
+"""The columns by which a list of experiments can be sorted.
 
 name: SQLite ignores the case of ASCII letters only, PostgreSQL that of all letters. trials: the number of trials that have ended.
 best: the best value of the first objective, as a number whatever its mode. method: the types of the searcher and the scheduler.
@@ -88,7 +89,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class ProjectTotals:
-    """The experiments of a project, and what they have used together."""
+    """The totals of a project: the numbers of its experiments, and the resources that they have used."""
 
     project: str
     experiments: int
@@ -121,7 +122,7 @@ class Experiments:
         """Return the work that inserts a pending experiment, for `create_all`.
 
         If `incomplete` is given, insert an experiment that has already failed, with this text as its reason, so that no driver
-        claims it. Its creator then writes the log under epoch 0, and last of all the true final state. If the creator is killed
+        claims it. Its creator then writes the log under epoch 0, and finally the true final state. If the creator is killed
         before that, the experiment stays failed for this reason.
 
         If the `idempotency_key` was used before in this project, return the experiment that was created with it. Raise Conflict
@@ -178,7 +179,7 @@ class Experiments:
         self._database.write_all(creations)
 
     def created(self, creation: Creation) -> ExperimentRecord:
-        """Return the record of an experiment that was created, or raise the error for which it was not."""
+        """Return the record of a created experiment, or raise the error that prevented its creation."""
         if creation.error is not None:
             raise creation.error
         found = creation.result
@@ -223,6 +224,12 @@ class Experiments:
         query = self._shown().where(experiment.c.name == name).order_by(experiment.c.id.desc())
         with self._database.read() as connection:
             return [record(row) for row in connection.execute(query).mappings()]
+
+    def newest_names(self, count: int) -> list[str]:
+        """Return the names of so many of the newest experiments, without those that are archived."""
+        query = select(experiment.c.name).where(self._visible(), experiment.c.archived_at.is_(None))
+        with self._database.read() as connection:
+            return list(connection.execute(query.order_by(experiment.c.id.desc()).limit(count)).scalars())
 
     def page(
         self,
@@ -295,7 +302,7 @@ class Experiments:
             case "started":
                 return func.coalesce(c.started_at, c.created_at)
             case "duration":
-                return c.ended_at - c.started_at
+                return c.ended_at - c.started_at - c.paused_s
             case "method":
                 spec = self._json(c.spec)
                 resolved = spec["resolved", "scheduler", "type"].as_string()
@@ -495,13 +502,13 @@ def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> E
     return record(row)
 
 
-def begin(connection: Connection, experiment_id: int) -> float:
-    """Return time zero of an experiment's curves: when the experiment started or, if it has not yet, when it was created."""
-    query = select(experiment.c.started_at, experiment.c.created_at).where(experiment.c.id == experiment_id)
+def clock(connection: Connection, experiment_id: int) -> RunningClock:
+    """Return the clock of an experiment, as `ExperimentRecord.clock` does."""
+    query = select(*experiment.c["started_at", "created_at", "pauses"]).where(experiment.c.id == experiment_id)
     row = connection.execute(query).first()
     if row is None:
         raise NotFound(f"no experiment with the internal id {experiment_id}")
-    return float(row.created_at if row.started_at is None else row.started_at)
+    return RunningClock(row.created_at if row.started_at is None else row.started_at, row.pauses or ())
 
 
 def _insert(

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Cause
+from tuner.store.series.running import RunningClock
 
 T = TypeVar("T")
 
@@ -76,8 +77,22 @@ class ExperimentRecord:
     cpu_hours: Annotated[
         float, About("CPU hours that were reserved for the experiment's trials, as of its newest event")
     ]
+    pauses: Sequence[tuple[float, float | None]] | None
+    paused_s: Annotated[
+        float,
+        About(
+            "seconds since `started_at` in which the experiment did not run: it was paused, had ended before a user "
+            "continued it, or had no driver. A pause that still lasts is not included"
+        ),
+    ]
     reason: Annotated[str, About("the reason, in words")]
-    error: Annotated[str | None, About("why the experiment failed, in words; null if it has not failed")]
+    error: Annotated[
+        str | None,
+        About(
+            "why the experiment failed, or why it has no best trial although trials have reported; null otherwise, also if "
+            "single trials failed: each of them has its own error"
+        ),
+    ]
     created_at: Annotated[float, About("when it was created")]
     started_at: Annotated[float | None, About("when the experiment started; null until then")]
     ended_at: Annotated[float | None, About("when the experiment reached its final state")]
@@ -97,6 +112,19 @@ class ExperimentRecord:
     def name(self) -> str:
         return self.spec.name
 
+    @property
+    def clock(self) -> RunningClock:
+        """The clock of the experiment. It is zero when the experiment starts or, until then, at its creation."""
+        return RunningClock(self.created_at if self.started_at is None else self.started_at, self.pauses or ())
+
+    @property
+    def paused_since(self) -> float | None:
+        """When the pause began that still lasts. None if there is none, and if the experiment has ended."""
+        if not self.pauses or self.state.ended:
+            return None
+        start, end = self.pauses[-1]
+        return start if end is None else None
+
     def as_created(self) -> ExperimentRecord:
         """Return the record as it was when the experiment was created."""
         return dataclasses.replace(
@@ -112,6 +140,8 @@ class ExperimentRecord:
             gpu_hours=0.0,
             gpu_hours_saved=0.0,
             cpu_hours=0.0,
+            pauses=None,
+            paused_s=0.0,
             reason="",
             error=None,
             started_at=None,
@@ -126,8 +156,8 @@ class ExperimentRecord:
     @property
     def incomplete(self) -> bool:
         """True if the experiment is being imported from another tool, or its import was interrupted."""
-        # In the first versions, an import wrote under epoch 1, as the owner "import". The driver of a complete import has
-        # another owner.
+        # In early versions, an import wrote under epoch 1 as the owner "import". Any other owner is a driver, so the import was
+        # complete.
         writing = self.driver_epoch == 0 or self.driver_owner == IMPORTED
         return self.source == IMPORTED and self.ended_at is None and writing
 
@@ -238,9 +268,7 @@ class TrialRecord:
     last_value: Annotated[float | None, About("the newest finite value of the first objective")]
     best_value: Annotated[
         float | None,
-        About(
-            'the value that counts of the first objective: the best feasible one or, with scope "last", the last one'
-        ),
+        About("the trial's value of the first objective: the best feasible one or, with scope 'last', the last one"),
     ]
     best_iteration: Annotated[int | None, About("training_iteration of the report that had best_value")]
     space_revision: Annotated[
@@ -268,6 +296,10 @@ class TrialRecord:
     created_at: Annotated[float, About("when it was created")]
     started_at: Annotated[float | None, About("when the trial's first segment started")]
     ended_at: Annotated[float | None, About("when the trial reached its final state")]
+    repeat_of: Annotated[
+        int | None,
+        About("the number of the trial whose configuration this trial evaluates again; null if it is not a repeat"),
+    ] = None
     segments: tuple[SegmentRecord, ...] = ()
 
 
@@ -340,7 +372,7 @@ class ReportPoint:
     iteration: int
     step: int | None  # the training code's own count
     time: float
-    seconds: float  # since the experiment's start
+    seconds: float  # for which the experiment had run, without pauses
     trial_seconds: float  # for which the trial has trained
     metrics: Mapping[str, float]
 
@@ -351,7 +383,7 @@ class BestPoint:
 
     seq: int
     metric: str
-    seconds: float  # since the experiment's start
+    seconds: float  # for which the experiment had run, without pauses
     value: float
 
 
@@ -466,7 +498,7 @@ class UsageSample:
     rss_bytes: int
     gpu_bytes: int | None = None  # GPU memory that is allocated; this and the next two are None if no GPU is in use
     gpu_reserved_bytes: int | None = None
-    gpu_percent: float | None = None  # the share of the time that its GPUs were busy, in per cent
+    gpu_percent: float | None = None  # the share of the time that its GPUs were busy, in percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -475,17 +507,17 @@ class UsageSeries:
 
     segment: Annotated[int, About("the ordinal of the segment within its trial")]
     rank: Annotated[int, About("the rank, from 0")]
-    x: Annotated[Sequence[float], About("seconds since the experiment's start")]
+    x: Annotated[Sequence[float], About("seconds for which the experiment had run")]
     cpu_percent: Annotated[
         Sequence[float | None],
-        About("CPU usage since the previous sample or the segment's start, in per cent of one core"),
+        About("CPU usage since the previous sample or the segment's start, in percent of one core"),
     ]
     rss_bytes: Annotated[Sequence[int], About("resident memory of the process")]
     gpu_bytes: Annotated[Sequence[int | None], About("GPU memory that torch has allocated; null if no GPU is in use")]
     gpu_reserved_bytes: Annotated[
         Sequence[int | None], About("GPU memory that torch has reserved; null if no GPU is in use")
     ]
-    gpu_percent: Annotated[Sequence[float | None], About("how much of the time the rank's GPUs were busy, in per cent")]
+    gpu_percent: Annotated[Sequence[float | None], About("how much of the time the rank's GPUs were busy, in percent")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from tuner.domain.states import ExperimentState
-from tuner.errors import NotFound
+from tuner.errors import NotFound, StoreError
 from tuner.store.sql.database import Database
 from tuner.store.writing.writer import Cursor
 
@@ -45,6 +46,8 @@ def seize(database: Database, experiment_id: int, now: float) -> None:
 def remove(database: Database, experiment_id: int) -> None:
     """Delete the experiment and all its rows, in several transactions. If a call is interrupted, call `remove` again.
 
+    Then give their space back to the disk.
+
     Raise NotFound if there is no such experiment.
     """
     while True:
@@ -69,6 +72,8 @@ def remove(database: Database, experiment_id: int) -> None:
             if cursor.backend == "postgresql":
                 cursor.execute(_LOCK_CODE, (rows[0][0],))
             cursor.execute(_CODE, (rows[0][0],))
+    with contextlib.suppress(StoreError):  # the experiment is deleted; the next deletion frees the space
+        database.shrink()
 
 
 def _delete(cursor: Cursor, table: str, column: str, ids: Sequence[int]) -> None:

@@ -42,7 +42,7 @@ class Store:
     code: training functions that are pickled by value.
     bundles: when code bundles were last used, by SHA-256.
     packages: when packages of local directories were last used, by URI.
-    commands: what users have asked drivers to do.
+    commands: the requests of users to drivers.
     drivers: leases, and the log as a driver reads and writes it.
     access: tokens and the audit trail.
     projects: the settings of projects.
@@ -87,6 +87,10 @@ class Store:
     def migrate(self) -> None:
         """Bring the tables up to this version."""
         self._database.migrate()
+
+    def shrink(self) -> None:
+        """Give the space of deleted rows back to the disk, if the database is an SQLite file."""
+        self._database.shrink()
 
     def check(self) -> None:
         """Raise StoreError unless the database answers and has the tables of this version."""

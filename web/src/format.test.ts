@@ -1,5 +1,7 @@
 import { describe, expect, it } from "vitest";
 import {
+  ran,
+  ranWords,
   ago,
   apart,
   bytes,
@@ -150,4 +152,20 @@ it("takes the longest training from the scheduler if only that has it", () => {
   expect(longestOf({ max_t: 9, scheduler: asha, resolved: null })).toBe(9);
   expect(longestOf({ max_t: 81, scheduler: asha, resolved: null })).toBe(27);
   expect(longestOf({ max_t: null, scheduler: {}, resolved: null })).toBeNull();
+});
+
+describe("the time that an experiment has run", () => {
+  const at = (seconds: number) => new Date(1000 * seconds).toISOString();
+  const now = 500_000;
+  it.each([
+    ["runs, without a pause", at(100), null, 0, null, 400, "6 min 40 s"],
+    ["runs again after a pause", at(100), null, 300, null, 100, "1 min 40 s, paused 5 min"],
+    ["is paused again", at(100), null, 60, at(200), 40, "40 s, paused 6 min"],
+    ["was continued and has ended", at(100), at(420), 300, null, 20, "20 s, paused 5 min"],
+    ["has not started", null, null, 0, null, null, "–"],
+  ])("leaves out pauses if it %s", (_, started_at, ended_at, paused_s, paused_since, seconds, words) => {
+    const times = { started_at, ended_at, paused_s, paused_since };
+    expect(ran(times, now)).toBe(seconds);
+    expect(ranWords(times, now)).toBe(words);
+  });
 });

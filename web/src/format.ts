@@ -158,6 +158,25 @@ export function elapsed(start: string | null, end: string | null, now: number): 
   return Math.max(0, ((end === null ? now : Date.parse(end)) - Date.parse(start)) / 1000);
 }
 
+type Times = Pick<Experiment, "started_at" | "ended_at" | "paused_s" | "paused_since">;
+
+/** The seconds for which an experiment has run: from its start to its end, or to now, without pauses. */
+export function ran({ started_at, ended_at, paused_s, paused_since }: Times, now: number): number | null {
+  const whole = elapsed(started_at, ended_at ?? paused_since, now);
+  return whole === null ? null : Math.max(0, whole - paused_s);
+}
+
+/** The seconds for which an experiment has not run since its start: it was paused, had ended for a while, or had no driver. */
+export function pausedFor({ ended_at, paused_s, paused_since }: Times, now: number): number {
+  return paused_s + (ended_at === null ? (elapsed(paused_since, null, now) ?? 0) : 0);
+}
+
+/** "1 min 20 s", or "1 min 20 s, paused 44 min". */
+export function ranWords(times: Times, now: number): string {
+  const pauses = pausedFor(times, now);
+  return `${duration(ran(times, now))}${pauses >= 1 ? `, paused ${duration(pauses)}` : ""}`;
+}
+
 export function ago(time: string | null, now: number): string {
   if (time === null) return "–";
   const seconds = Math.max(0, (now - Date.parse(time)) / 1000);

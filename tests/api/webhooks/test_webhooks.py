@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.services import DEADLINE_S
 from tests.store.examples import a_spec, begin
 from tuner.api import create_app
 from tuner.api.webhooks import deliver, outgoing
@@ -69,7 +70,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 async def until(happened: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         while not happened():
             await asyncio.sleep(0.01)
 
@@ -311,6 +312,24 @@ def test_a_wrong_url_is_told_of(url: str) -> None:
     assert [pointer for pointer, _ in caught.value.errors] == ["/url"]
     check_url("https://hooks.example.com:8443/a?b=c", private=False)
     check_url("http://127.0.0.1/", private=True)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "169.254.169.254", "169.254.170.2", "[fe80::1]", "[::ffff:169.254.169.254]",
+        "[64:ff9b::a9fe:a9fe]", "[2002:a9fe:a9fe::1]", "[fd00:ec2::254]", "100.100.100.200", "168.63.129.16",
+    ],
+)  # fmt: skip
+async def test_addresses_at_which_clouds_give_credentials_are_refused_whatever_the_setting(host: str) -> None:
+    with pytest.raises(SpecError, match="no webhook may reach"):
+        check_url(f"http://{host}/latest/meta-data", private=True)
+    sender = Outgoing(private=True)
+    try:
+        with pytest.raises(Unreachable, match="no webhook may reach"):  # as after a name was resolved to it
+            await sender.post(f"http://{host}/latest/meta-data", b"", {})
+    finally:
+        await sender.close()
 
 
 async def test_webhooks_over_rest(client: httpx.AsyncClient, sqlite_store: Store) -> None:

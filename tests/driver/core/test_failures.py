@@ -261,7 +261,7 @@ def test_reports_that_a_retry_repeats_count_once_in_the_reason(checkpoint: bool,
     assert bench.core.trials[1].reason == "the function returned after 1 report"
 
 
-def test_failures_are_told_even_where_others_came_through() -> None:
+def test_a_failed_trial_is_no_error_of_a_search_in_which_others_came_through() -> None:
     bench = Bench(num_samples=2)
     bench.started(0)
     bench.reported(0)
@@ -269,7 +269,8 @@ def test_failures_are_told_even_where_others_came_through() -> None:
     bench.started(1)
     bench.ended(1, "failed", Failure(kind="user", message="KeyError: 'width'", rank=1, node="n1"))
     assert bench.core.state is ExperimentState.COMPLETED
-    assert bench.core.experiment.error == "trial 1, rank 1 on n1: KeyError: 'width'"
+    assert bench.core.experiment.error is None
+    assert bench.core.trials[1].reason == "trial 1, rank 1 on n1: KeyError: 'width'"
 
 
 def test_a_warning_is_shown_once_also_after_a_restart() -> None:
@@ -300,7 +301,7 @@ def test_a_function_that_went_on_from_its_own_end_has_completed() -> None:
     bench.ended(0, "returned")
     trial = bench.core.trials[0]
     assert (trial.state, trial.failures) == (TrialState.COMPLETED, 0)
-    assert trial.reason == "the function returned at once: it continued from a checkpoint of its end, iteration 2"
+    assert trial.reason == "the function returned at once: it continued from the checkpoint of its end, iteration 2"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from tests.store.examples import T0, a_report, begin
 from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo, CheckpointSaved
-from tuner.experiment.analysis.timeline import Span, device_rows, trial_spans
+from tuner.domain.trial import Segment
+from tuner.experiment.analysis.timeline import Span, device_rows, timeline, trial_spans
 from tuner.store import SegmentRecord, Store, TrialSegment
 
 
@@ -123,6 +124,19 @@ def test_the_waits_for_checkpoints_are_stored_with_them(store: Store) -> None:
 
 def _saved(name: str, **took: float) -> CheckpointInfo:
     return CheckpointInfo(id=name, uri="/a", step=1, bytes=10, **took)
+
+
+def test_the_pauses_of_the_experiment_are_left_out(store: Store) -> None:
+    made, epoch, trials = begin(store, 1)
+    trials[0].segments[0].ended_at = T0 + 11
+    trials[0].segments.append(Segment(2, "resume", {}, 1, None, opened_at=T0 + 1011, started_at=T0 + 1012))
+    pauses = [(T0 + 11, T0 + 1011)]
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials, summary={"pauses": pauses}), T0 + 1012)
+    found = timeline(store, store.experiments.by_id(made.id), first=0, most=10, now=T0 + 1020)
+    assert (found.end, found.pauses) == (T0 + 20, [(T0 + 11, 1000.0)])
+    assert {span.phase for span in found.trials[0].spans}.isdisjoint({"paused", "idle"})
+    last = found.trials[0].spans[-1]
+    assert (last.phase, last.start, last.end) == ("running", T0 + 12, T0 + 20)
 
 
 def test_a_gpu_is_idle_when_no_trial_holds_it() -> None:

@@ -133,6 +133,8 @@ def test_a_server_that_is_not_there_is_worth_another_try(tmp_path: Path) -> None
         ("host=h user=me password=hunter2 dbname=db", "host=h user=me password=***"),
         ("host=h password = 'two hunter2'", "host=h password =***"),
         ("postgresql://me:hunter2@host/db?sslpassword=x", "postgresql://me:***@host/db?sslpassword=***"),
+        ("postgresql:///db?user=me&pass%77ord=hunter2", "postgresql:///db?user=me&pass%77ord=***"),
+        ("postgresql:///db?%53slPassword=hunter2", "postgresql:///db?%53slPassword=***"),
         ("postgresql://me@host/db", "postgresql://me@host/db"),
         ("sqlite:////home/me/tuner.db", "sqlite:////home/me/tuner.db"),
     ],

@@ -29,7 +29,7 @@ def saved(folder: Path) -> str:
 
 @pytest.mark.ray
 def test_a_node_that_does_not_answer_delays_no_other(
-    private_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = saved(tmp_path / "ckp")
 

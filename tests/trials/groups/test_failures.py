@@ -24,9 +24,9 @@ class Preempted(Exception):
     [
         (Exception(CRASH), Findings(), "user", "signal", "left no trace, most likely SIGKILL"),
         (Exception(CRASH), Findings(oom_kills=6), "user", "oom", "killed by the kernel because memory ran out"),
-        (Exception(CRASH), Findings(log_end=SIGTERM_STACK), "user", "signal", "the process was killed by SIGTERM"),
+        (Exception(CRASH), Findings(log_end=SIGTERM_STACK), "system", "killed", "the process was killed by SIGTERM"),
         (Exception(CRASH), Findings(log_end=f"{SIGTERM_STACK}\nepoch 3"), "user", "signal", "most likely SIGKILL"),
-        (Exception(CRASH), Findings(log_end=SIGTERM_STACK + FRAMES), "user", "signal", "killed by SIGTERM"),
+        (Exception(CRASH), Findings(log_end=SIGTERM_STACK + FRAMES), "system", "killed", "killed by SIGTERM"),
         (
             Exception(CRASH),
             Findings(log_end=f"Fatal Python error: Aborted\n\nThread{FRAMES}\n\nThread{FRAMES}"),

@@ -31,7 +31,7 @@ class Point(Model):
         int | None, Field(description="the step count that the training code passed; null if it passed none")
     ]
     time: Annotated[str, Field(description="when the report was made")]
-    seconds: Annotated[float, Field(description="seconds since the experiment's start")]
+    seconds: Annotated[float, Field(description="seconds for which the experiment had run")]
     trial_seconds: Annotated[float, Field(description="seconds for which the trial has trained, over all its segments")]
     metrics: Annotated[
         dict[str, Number], Field(description="the values of the metrics by name; null for values that are not finite")
@@ -43,7 +43,7 @@ class Improvement(Model):
 
     seq: Annotated[int, Field(description="the event_seq of the report with the new best value")]
     metric: str
-    seconds: Annotated[float, Field(description="seconds since the experiment's start")]
+    seconds: Annotated[float, Field(description="seconds for which the experiment had run")]
     value: Annotated[float, Field(description="the new best value")]
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
-from tuner.api.schemas.forms import Body, Json, Model, Number, PageOf, shown, values
+from tuner.api.schemas.forms import Body, Json, Model, Number, PageOf, Timestamp, shown, values
 from tuner.domain.experiment import Limits, Scaling, Scope, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
@@ -53,8 +53,28 @@ class BestOf(Model):
     trial_number: int
 
 
+class Runs(Model):
+    """The runs of the best configuration, after repeats (`limits.repeats`)."""
+
+    trials: Annotated[list[int], Field(description="the numbers of the trials, the first run first")]
+    values: Annotated[list[Number], Field(description="the value of each of these trials")]
+    mean: Annotated[Number, Field(description="the mean of the values")]
+    error: Annotated[
+        Number, Field(description="the standard deviation of the configuration's expected value, given its runs")
+    ]
+    noise: Annotated[
+        Number, Field(description="the standard deviation of the results of a configuration from run to run")
+    ]
+    pairs: Annotated[
+        int, Field(description="the number of runs from which the noise was estimated, without first runs")
+    ]
+
+
 class Best(Model):
-    """The best report that satisfies the constraints. With scope "last", only the last report of each trial is considered."""
+    """The best report that satisfies the constraints. With scope "last", only the last report of each trial is considered.
+
+    After repeats, this is the first run of the configuration with the best expected value, and `value` is the mean over its runs.
+    """
 
     trial_id: str
     trial_number: int
@@ -72,6 +92,9 @@ class Best(Model):
             description="the best value of each objective, if there are several; different trials may have reported them"
         ),
     ] = []  # noqa: RUF012 - pydantic copies it
+    runs: Annotated[
+        Runs | None, Field(description="the runs of the best configuration; null if no configuration was repeated")
+    ] = None
 
 
 class Objective(Model):
@@ -199,6 +222,13 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
         list[str],
         Field(description="the names of the experiments from which something was learned when this one was created"),
     ]
+    paused_since: Annotated[
+        Timestamp | None,
+        Field(
+            description="when the pause began that still lasts, or about when the script of an abandoned experiment ended; "
+            "null while the experiment runs and after its end"
+        ),
+    ]
     abandoned: Annotated[
         bool,
         Field(
@@ -266,6 +296,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             forked_from=spec.forked_from,
             warm_start=spec.warm_start if spec.warm_start is None or spec.warm_start == "auto" else [*spec.warm_start],
             learned_from=[each["name"] for each in spec.earlier.get("experiments", ())],
+            paused_since=(record.lease_until or None) if abandoned else record.paused_since,
             abandoned=abandoned,
             how_to_go_on=how_to_go_on(record) if abandoned else None,
             metrics=metrics,
@@ -287,8 +318,8 @@ class Continuation(Body):
             ge=1,
             le=1_000_000,
             description=(
-                "the number of trials to add; for a grid, how many more times to run it; null: add no trials, because limits "
-                "that were raised already allow more training"
+                "the number of trials to add; for a grid, how many more times to run it; null: add no trials; use this "
+                "after you have raised a limit"
             ),
             examples=[20],
         ),
@@ -370,9 +401,10 @@ class DryRun(Model):
         list[Reached] | None,
         Field(
             description=(
-                "how many trials will probably be trained how far: all of them to max_t, or what the scheduler does in virtual "
-                "time with trials in random order; null if it depends on the reported values, or there are too many trials. "
-                "Limits on the time and the GPU hours do not count, and of stop only training_iteration does"
+                "how far the trials will probably be trained: all to max_t, or as far as the scheduler would train trials in "
+                "random order. Limits on time and GPU hours are ignored, and so are all "
+                "conditions of `stop` except training_iteration. null: this depends on the reported values, or there "
+                "are too many trials"
             )
         ),
     ]
@@ -468,6 +500,7 @@ def _best(record: ExperimentRecord) -> Best | None:
             BestOf(**one, trial_id=trial_id(record.public_id, one["trial_number"]))
             for one in best.get("objectives") or ()
         ],
+        runs=None if best.get("runs") is None else Runs(**best["runs"]),
     )
 
 

@@ -1,5 +1,7 @@
 """Send requests to URLs that users have set. Such requests must not reach the service's internal network.
 
+TUNER_WEBHOOK_PRIVATE allows private addresses, but never those at which clouds give credentials to their machines.
+
 A host name is resolved once, its addresses are checked, and the connection is made to a checked address. So the check cannot
 be evaded by changing the address of the name afterwards. Redirects are not followed, and proxies in the environment's
 variables are ignored.
@@ -22,6 +24,18 @@ TIMEOUT_S = 10.0
 """Timeout in seconds of one request, from resolving the name to the HTTP status of the response."""
 
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+METADATA = frozenset(
+    ipaddress.ip_address(one)
+    for one in (
+        "fd00:ec2::254",  # AWS, over IPv6
+        "fd20:ce::254",  # Google Cloud, over IPv6
+        "100.100.100.200",  # Alibaba Cloud
+        "192.0.0.192",  # Oracle Cloud
+        "168.63.129.16",  # Azure
+    )
+)
+"""Addresses at which clouds serve a machine's credentials, besides those that are link-local, such as 169.254.169.254."""
 
 
 class Unreachable(Exception):
@@ -52,22 +66,42 @@ def check_url(url: str, *, private: bool) -> None:
         address = ipaddress.ip_address(host)
     except ValueError:
         return  # a name
-    if not private and not is_public(str(address)):
-        raise SpecError(_refusal(host), "/url")
+    if (why := refusal(str(address), private=private)) is not None:
+        raise SpecError(why, "/url")
+
+
+def refusal(address: str, *, private: bool) -> str | None:
+    """Return why no request may be sent to this IP address, or None if it may be sent."""
+    if is_of_machine(address):
+        return f"{address} is a link-local address or one of a cloud's metadata service, which no webhook may reach"
+    if not private and not is_public(address):
+        return f"{address} is not a public address; to allow it, set TUNER_WEBHOOK_PRIVATE=1 for the service"
+    return None
 
 
 def is_public(address: str) -> bool:
     """Return whether this is a public IP address. For an IPv6 address, embedded IPv4 addresses must be public as well."""
     found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = [found.ipv4_mapped, found.sixtofour, *(found.teredo or ())]
-        if found in NAT64:
-            inner.append(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
-        if not all(is_public(str(one)) for one in inner if one is not None):
-            return False
-        if found.ipv4_mapped is not None or found in NAT64:
-            return True
+    if not all(is_public(str(one)) for one in _embedded(found)):
+        return False
+    if isinstance(found, ipaddress.IPv6Address) and (found.ipv4_mapped is not None or found in NAT64):
+        return True
     return found.is_global and not found.is_multicast and not found.is_reserved
+
+
+def is_of_machine(address: str) -> bool:
+    """Return whether this is a link-local address, or one of a cloud's metadata service, also embedded in an IPv6 address."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    return found.is_link_local or found in METADATA or any(is_of_machine(str(one)) for one in _embedded(found))
+
+
+def _embedded(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
+    if isinstance(address, ipaddress.IPv4Address):
+        return []
+    inner = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if address in NAT64:
+        inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return [one for one in inner if one is not None]
 
 
 class Outgoing:
@@ -136,13 +170,9 @@ class _Network(httpcore.AsyncNetworkBackend):
         )
         addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
         for address in addresses:
-            if not self._private and not is_public(address):
-                raise Unreachable(_refusal(address))
+            if (why := refusal(address, private=self._private)) is not None:
+                raise Unreachable(why)
         return addresses
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _refusal(address: str) -> str:
-    return f"{address} is not a public address; to allow it, set TUNER_WEBHOOK_PRIVATE=1 for the service"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -35,16 +36,23 @@ def serve(
 ) -> None:
     """Run the service: REST API, web UI and driver.
 
-    The service runs experiments that are created over the API. It also shows experiments of scripts. If their script has
+    The service runs experiments that are created through the API. It also shows experiments of scripts. If their script has
     ended, the service continues them on request.
     """
     settings = chosen_settings(
         host=host, port=port, database_url=database_url, ray_address=ray_address, auth="on" if auth else None
     )
     if stop:
-        from tuner.driver.hosts.ray.head import stop_head
+        from tuner.hosts.ray.head import stop_head
+        from tuner.service_url import running_service
+        from tuner.store import shown_url
 
         print("stopped" if stop_head(settings.home) else "there was nothing to stop")
+        if (left := running_service(settings.home, shown_url(settings.database_url))) is not None:
+            print(
+                f"the service at {left.url} still runs and answers, but drives nothing: end it with Ctrl-C or kill {left.pid}",
+                file=sys.stderr,
+            )
         return
     from tuner.service.early import answering
 

@@ -233,7 +233,7 @@ def _by_units(store: Store, record: ExperimentRecord, whole: float, pace: _Pace)
         case "time_total_s":
             units = seconds
         case _:
-            return None  # the database does not sum up a time_attr that is a metric
+            return None  # the database keeps no totals for a time_attr that is a metric
     return max(pace.total * (whole / units - 1), 0.0) if units > 0 else None
 
 
@@ -267,7 +267,7 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
 class _Found:
     """The improvements of the best value so far: for each, the training done until then, and the score (higher is better).
 
-    With scope "last", the best value may become worse. What was lost again does not count as an improvement.
+    With scope "last", the best value may become worse. An improvement that was lost again does not count.
     """
 
     spec: Spec
@@ -280,8 +280,7 @@ class _Found:
         if len(record.spec.objectives) > 1 or record.started_at is None:
             return None
         seconds, values = store.metrics.best_so_far(record.id, objective.metric, objective.mode)
-        begin = record.started_at
-        work = pace.trained_by([begin + at for at in seconds])
+        work = pace.trained_by(record.clock.times(seconds).tolist())
         score = [objective.score(value) for value in values]
         return cls(record.spec, work, list(accumulate(reversed(score), min))[::-1]) if values else None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -38,7 +39,7 @@ _AFTER: Mapping[str, Phase] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One activity of a trial or device, from `start` to `end`, in seconds since 1970."""
+    """One activity of a trial or device, from `start` to `end`, in seconds since 1970 without the pauses of the experiment."""
 
     phase: Phase
     start: float
@@ -69,7 +70,8 @@ class DeviceRow:
 class Timeline:
     """The timeline of an experiment.
 
-    start, end: the time range.
+    start, end: the time range, as in `Span`.
+    pauses: (time, seconds) of each pause of the experiment, which the other times leave out.
     totals: the seconds in each activity, summed over trials.
     of: the total number of trials.
     """
@@ -80,6 +82,7 @@ class Timeline:
     devices: Sequence[DeviceRow]
     totals: Mapping[str, float]
     of: int
+    pauses: Sequence[tuple[float, float]] = ()
 
 
 def timeline(store: Store, record: ExperimentRecord, *, first: int, most: int, now: float) -> Timeline:
@@ -87,15 +90,20 @@ def timeline(store: Store, record: ExperimentRecord, *, first: int, most: int, n
     numbers = list(range(first, first + most))
     found = store.trials.numbered(record.id, numbers)
     ended = record.ended_at if record.state.ended else None
-    end = now if ended is None else ended
+    clock = record.clock
+
+    def running(time: float) -> float:
+        return clock.start + float(clock.seconds(time)) if clock.pauses else time
+
+    end = running(now if ended is None else ended)
     by_trial: dict[int, list[SegmentRecord]] = {trial.number: [] for trial in found}
-    segments = store.trials.segments_of(record.id, list(by_trial))
+    segments = [_moved(item, running) for item in store.trials.segments_of(record.id, list(by_trial))]
     for item in segments:
         by_trial[item.trial].append(item.segment)
     saves: dict[tuple[int, int], list[tuple[float, float]]] = {}
     longest, saving_s = store.trials.saves(record.id, list(by_trial), MAX_SAVES)
     for number, ordinal, start, stop in longest:
-        saves.setdefault((number, ordinal), []).append((start, stop))
+        saves.setdefault((number, ordinal), []).append((running(start), running(stop)))
     rows = [
         TrialRow(
             number=trial.number,
@@ -116,7 +124,21 @@ def timeline(store: Store, record: ExperimentRecord, *, first: int, most: int, n
         totals["checkpointing"] = totals.get("checkpointing", 0.0) + short
         totals["running"] -= short
     devices = device_rows(segments, start, end, saves)
-    return Timeline(start=start, end=end, trials=rows, devices=devices, totals=totals, of=sum(record.counts.values()))
+    pauses = [
+        (running(begin), (now if stop is None else stop) - begin)
+        for begin, stop in clock.pauses
+        if stop is not None or ended is None
+    ]
+    of = sum(record.counts.values())
+    return Timeline(start=start, end=end, trials=rows, devices=devices, totals=totals, of=of, pauses=pauses)
+
+
+def _moved(item: TrialSegment, running: Callable[[float], float]) -> TrialSegment:
+    """Return the segment with its times changed by this function."""
+    of = item.segment
+    started_at, ended_at = (None if time is None else running(time) for time in (of.started_at, of.ended_at))
+    moved = dataclasses.replace(of, created_at=running(of.created_at), started_at=started_at, ended_at=ended_at)
+    return dataclasses.replace(item, segment=moved)
 
 
 def trial_spans(
@@ -146,10 +168,10 @@ def _spans(number: int, segment: SegmentRecord, now: float, saves: Saves) -> lis
 
 
 def _start_of(segment: SegmentRecord) -> Phase:
-    """Return what the time between a segment's resources and its training is called."""
+    """Return the phase of a segment from the time it gets its resources until it trains."""
     phase = _AFTER.get(segment.cause, "starting")
     if phase == "exploiting" and segment.warm is False:
-        return "restarting"  # of a start of processes, taking over the weights is a small part
+        return "restarting"  # starting the processes takes far longer than taking over the weights
     return phase
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
@@ -16,7 +17,7 @@ from tuner.errors import Conflict, NotFound, SpecError
 from tuner.names import did_you_mean
 from tuner.space import Space
 from tuner.space.revisions import Revisions
-from tuner.store import ExperimentRecord, Store
+from tuner.store import ExperimentRecord, ProjectSettings, Store
 
 MOST = 10
 """The largest number of experiments that "auto" learns from. The newest experiments that fit are used."""
@@ -25,7 +26,7 @@ LOOKED_AT = 200
 """The number of newest experiments that "auto" looks at."""
 
 HINTED_AT = 20
-"""The number of newest experiments that the hint looks at. It is small, because every new experiment waits for the hint."""
+"""The number of newest experiments that are searched for the hint about "auto". Every new experiment waits for the hint."""
 
 MOST_REPORTS = 500_000
 """The largest total number of reports to read. All of them are kept in memory."""
@@ -33,14 +34,44 @@ MOST_REPORTS = 500_000
 Found = list[tuple[ExperimentRecord, Space]]
 
 
+class ProjectFacts:
+    """What new experiments need to know of their projects: the settings, and the newest experiments for the hint.
+
+    Each is read once, so that experiments that are created together need one read. Use the facts in one thread, and only for
+    requests that have arrived before.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._settings: dict[str, ProjectSettings] = {}
+        self._newest: dict[str, Iterator[ExperimentRecord]] = {}
+
+    def settings(self, project: str) -> ProjectSettings:
+        if project not in self._settings:
+            self._settings[project] = self._store.projects.settings(project)
+        return self._settings[project]
+
+    def newest(self, project: str) -> Iterator[ExperimentRecord]:
+        """Iterate over those of the `HINTED_AT` newest experiments that have a best trial, newest first."""
+        if project not in self._newest:
+            self._newest[project] = self._store.experiments.with_a_best(project, HINTED_AT)
+        mine, self._newest[project] = itertools.tee(self._newest[project])
+        return mine
+
+
 def with_earlier(
-    store: Store, spec: Spec, inherited: Collection[str] = (), default: Literal["auto"] | None = None
+    store: Store,
+    spec: Spec,
+    inherited: Collection[str] = (),
+    default: Literal["auto"] | None = None,
+    facts: ProjectFacts | None = None,
 ) -> Spec:
-    """Add the lessons from its `warm_start` to the spec; without one, add a note if "auto" would find experiments.
+    """Add to the spec what can be learned from its `warm_start`. Without one, add a note if "auto" would find experiments.
 
     inherited: names in `warm_start` that a fork has from its original. If nothing can be learned from one of them any more, for
         instance because it was deleted, a note says so.
     default: the `warm_start` that the spec's project has for specs without one. A note says where it came from.
+    facts: what was already read for experiments that are created with this one.
 
     Raises:
         SpecError: `warm_start` names another experiment that does not exist, or from which nothing can be learned.
@@ -54,11 +85,12 @@ def with_earlier(
             )
         return spec
     if spec.warm_start is None:
-        fitting = _fitting(store, spec, 1, HINTED_AT)
+        fitting = _fitting(spec, (facts or ProjectFacts(store)).newest(spec.project), 1)
         return replace(spec, earlier={"notes": [_hint(fitting)]}) if fitting else spec
     space = Space.from_json(spec.space, opaque=True)
     if spec.warm_start == "auto":
-        return replace(spec, earlier=_learned(store, space, _fitting(store, spec, MOST)))
+        newest = store.experiments.with_a_best(spec.project, LOOKED_AT)
+        return replace(spec, earlier=_learned(store, space, _fitting(spec, newest, MOST)))
     named: Found = []
     notes = []
     for at, called in enumerate(spec.warm_start):
@@ -133,11 +165,11 @@ def _learned(store: Store, space: Space, found: Found, said: Sequence[str] = ())
     return {**learned, "notes": notes}
 
 
-def _fitting(store: Store, spec: Spec, count: int, looked_at: int = LOOKED_AT) -> Found:
+def _fitting(spec: Spec, newest: Iterable[ExperimentRecord], count: int) -> Found:
     """Return the newest experiments with the same metric and mode, a space that fits, enough trials, and a complete log."""
     space: Space | None = None
     found: Found = []
-    for record in store.experiments.with_a_best(spec.project, looked_at):
+    for record in newest:
         if record.spec.objectives != spec.objectives or sum(record.counts.values()) < FEWEST or record.incomplete:
             continue
         if space is None:
@@ -157,7 +189,7 @@ def _named(store: Store, called: str) -> ExperimentRecord:
         return store.experiments.get(called)
     found = store.experiments.named(called)
     if not found:
-        names = [record.name for record in store.experiments.page(page_size=1000).items]
+        names = store.experiments.newest_names(1000)
         raise NotFound(f"no experiment {called!r}{did_you_mean(called, names, chr(39))}")
     if len(found) > 1:
         raise Conflict(

@@ -28,7 +28,7 @@ from tuner.experiment.analysis.lineage import Link
 from tuner.experiment.analysis.preview import Preview, preview
 from tuner.experiment.code import bundles, by_value, scripts
 from tuner.experiment.code.shipped import Packages
-from tuner.experiment.operations.earlier import with_earlier
+from tuner.experiment.operations.earlier import ProjectFacts, with_earlier
 from tuner.experiment.operations.verbs import check_verb
 from tuner.experiment.specs.changes import parse_changes
 from tuner.experiment.specs.messages import escape
@@ -75,7 +75,7 @@ def creation(
     *,
     idempotency_key: str | None = None,
     storage: str | None = None,
-    quick: bool = False,
+    facts: ProjectFacts | None = None,
 ) -> Creation | ExperimentRecord:
     """Check a spec, including its entrypoint, and return the work that stores it as a new experiment.
 
@@ -88,22 +88,24 @@ def creation(
 
     If `data` has no `warm_start`, the spec takes that of its project's settings. A `warm_start` of None means none.
 
-    quick: True to raise TakesLong instead of importing a function or learning from the earlier experiments of the project.
+    facts: what was already read for experiments that are created with this one. If given, raise TakesLong instead of importing a
+        function or learning from the earlier experiments of the project.
 
     Raises:
         SpecError: the spec has mistakes. The error lists all of them.
         EntrypointError: the function cannot be imported.
         Conflict: the key was used before with another spec.
     """
-    checks: Checker = checker.remembered() if quick else checker
+    checks: Checker = checker if facts is None else checker.remembered()
     spec, names, sent = parsed(data, checker=checks)
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
     code = checked_code(spec, names, sent, checks)
-    default = None if "warm_start" in data else store.projects.settings(spec.project).warm_start
-    if quick and default is not None:
+    settings = (store.projects if facts is None else facts).settings
+    default = None if "warm_start" in data else settings(spec.project).warm_start
+    if facts is not None and default is not None:
         raise TakesLong
-    spec = packed(store, with_earlier(store, spec, default=default), storage)
+    spec = packed(store, with_earlier(store, spec, default=default, facts=facts), storage)
     return store.experiments.creation(spec, code=code, source="api", idempotency_key=idempotency_key)
 
 
@@ -259,7 +261,10 @@ def entrypoint_code(spec: Spec, checker: Checker) -> CodeRecord:
 
 @functools.cache
 def _packages() -> Mapping[str, str]:
-    """Return the versions of packages that training code depends on. They are kept, because reading them takes a millisecond."""
+    """Return the versions of packages that training code depends on.
+
+    They are cached, because reading them takes a millisecond.
+    """
     found = {}
     for name in ("torch", "ray"):
         with contextlib.suppress(metadata.PackageNotFoundError):  # torch is an extra
@@ -398,7 +403,7 @@ def _amendment(spec: Spec, changes: Mapping[str, Any]) -> list[tuple[str, str, M
 
 
 def archive_experiment(store: Store, experiment: str, archived: bool) -> ExperimentRecord:
-    """Hide an experiment that has ended from lists, or show it in lists again. No data are deleted."""
+    """Hide an ended experiment from lists, or show it in lists again. No data are deleted."""
     record = store.experiments.get(experiment)
     if archived and not record.state.ended:
         raise Conflict(f"{experiment} is {record.state} and cannot be archived before it has ended")
@@ -427,9 +432,10 @@ def id_of(store: Store, called: str) -> str:
             f"{len(found)} experiments have the name {called!r}; use an id (newest first): {', '.join(shown)}{more}"
         )
     if not found:
-        names = [record.name for record in store.experiments.page(page_size=1000).items]
+        names = store.experiments.newest_names(1000)
         what = "trial" if called.startswith("trl_") else "experiment"
-        raise NotFound(f"no {what} {called!r}{did_you_mean(called, names, chr(39))}")
+        hint = did_you_mean(called, names, chr(39)) if names else "; the database has no experiments (see TUNER_HOME)"
+        raise NotFound(f"no {what} {called!r}{hint}")
     return found[0].public_id
 
 

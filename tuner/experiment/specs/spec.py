@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tuner import schedulers, search
 from tuner.domain.experiment import Objective, Spec
-from tuner.driver.assemble import Parts, assemble
+from tuner.driver.assemble import Parts, set_up
 from tuner.driver.parts import resolved_json
 from tuner.errors import SpecError
 from tuner.experiment.specs.checks import check_elastic, check_entrypoint, check_sections, check_strings, plain_json
@@ -197,24 +197,25 @@ _NEUTRAL: Mapping[str, Mapping[str, Any]] = {
 def _resolved(spec: Spec, space: Space, parts: Parts | None, errors: Errors) -> Mapping[str, Any]:
     """Return the JSON forms of the scheduler and the searcher, with "auto" and inherited options resolved.
 
-    Assemble the parts as a driver does. If they do not fit the space or each other, add to `errors`.
+    Set up the parts as a driver does. If they do not fit the space or each other, add to `errors`.
     """
     wrong = {field_of(pointer) for pointer, _ in errors}
     if wrong & {"space", "metric", "mode"}:
         return {}
     neutral: dict[str, Any] = {name: part for name, part in _NEUTRAL.items() if name in wrong}
     try:
-        core = assemble(replace(spec, **neutral) if neutral else spec, space, parts)
+        _, scheduler, searcher, _, _ = set_up(replace(spec, **neutral) if neutral else spec, space, parts)
     except SpecError as error:
         errors += [one for one in error.errors if field_of(one[0]) not in neutral]
         return {}
+    given = parts is not None
     resolved: dict[str, Any] = {
-        "scheduler": resolved_json(core.scheduler),
-        "search": None if core.scheduler.PROPOSES else resolved_json(core.searcher),
+        "scheduler": resolved_json(scheduler, given=given),
+        "search": None if scheduler.PROPOSES else resolved_json(searcher, given=given),
     }
-    if found := core.searcher.metric_constraints():
+    if found := searcher.metric_constraints():
         resolved["constraints"] = as_option(found)
-    if (budget := core.scheduler.budget_words()) is not None:
+    if (budget := scheduler.budget_words()) is not None:
         resolved["budget"] = budget
     return resolved
 

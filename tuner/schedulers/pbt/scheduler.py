@@ -37,6 +37,8 @@ from tuner.schedulers.functions import function_name, import_function
 from tuner.schedulers.pbt.explore import Explorer, Mutation, mutations_to_json, read_mutations
 from tuner.schedulers.shared.wording import at, reported
 
+NOTHING_SAVED = "no trial has saved a checkpoint"
+
 
 @dataclass(slots=True)
 class Move:
@@ -56,13 +58,13 @@ class PbtState:
     due: dict[int, float] = field(default_factory=dict)  # trial -> value of time_attr at which its next interval ends
     moves: dict[int, list[Move]] = field(default_factory=dict)  # trial -> its configurations, oldest first
     newest: int | None = None  # the trial that reached the end of an interval at the latest fact
-    # trials whose score is that of the weights which they had before their latest exploit
+    # trials whose score is that of the weights that they had before their latest exploit
     outdated: dict[int, None] = field(default_factory=dict)
-    yielded: dict[int, None] = field(
-        default_factory=dict
-    )  # trials that gave up their worker group before they were judged
+    # trials that gave up their worker group before they were judged
+    yielded: dict[int, None] = field(default_factory=dict)
     waiting: dict[int, None] = field(default_factory=dict)  # synch: trials that have reached the end of the interval
     plan: dict[int, int | None] = field(default_factory=dict)  # synch: trial to be resumed -> its donor
+    warned: bool = False  # whether users were told that nothing can be copied
 
 
 class PopulationBasedTraining(Scheduler):
@@ -220,6 +222,8 @@ class PopulationBasedTraining(Scheduler):
 
     def enacted(self, decision: Decision, trials: Population) -> None:
         state: PbtState = self.state
+        if isinstance(decision, Note) and decision.reason.startswith(NOTHING_SAVED):
+            state.warned = True
         if isinstance(decision, Pause) and not decision.held and not self.synch:
             state.yielded[decision.trial] = None
         if not isinstance(decision, Exploit | Resume):
@@ -267,7 +271,13 @@ class PopulationBasedTraining(Scheduler):
             donor = self._donor(number, trials)
             if donor is None:
                 why = f"trial {number} is among the worst {self._quantile()} at {where}"
-                return (Note(reason=f"{why}, but none of the best has a checkpoint of its own to continue from"),)
+                found = [Note(reason=f"{why}, but none of the best has a checkpoint of its own to continue from")]
+                if not self.state.warned and not any(one.checkpoints or one.checkpoint for one in trials):
+                    what = (
+                        f"{NOTHING_SAVED}, so {self.TYPE} copies nothing to trial {number} and leaves its configuration"
+                    )
+                    found.append(Note(reason=f"{what}: pass checkpoint= to tuner.report", warning=True))
+                return found
             return (self._exploit(number, donor, trials),)
         return ()
 
@@ -327,8 +337,9 @@ class PopulationBasedTraining(Scheduler):
     def _donor(self, trial: int, trials: Population) -> int | None:
         """Return a random member of the top quantile that has a checkpoint, or None if there is none.
 
-        Members with a ready checkpoint are preferred to those whose checkpoint is still being saved. A member that has not
-        been ranked since it copied another one is no donor: it no longer has the weights that its score belongs to.
+        Members with a ready checkpoint are preferred to those whose checkpoint is still being saved. A member that has
+        not been ranked since it copied another one cannot be a donor: it no longer has the weights that its score
+        belongs to.
         """
         top = [trials[number] for number in self._top(without=trial) if number not in self.state.outdated]
         ready = [donor for donor in top if donor.checkpoint is not None]

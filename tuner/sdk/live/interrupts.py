@@ -1,4 +1,4 @@
-"""Ctrl-C while a search runs."""
+"""Ctrl-C and other signals that ask a script to end while a search runs."""
 
 from __future__ import annotations
 
@@ -6,47 +6,89 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from tuner.sdk.live.terminal import leave_lost_terminal
+
+CTRL_C = "Ctrl-C"
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""The signals of `kill`, of the end of a batch job and of a closed terminal."""
 
 
 class Interrupts:
-    """Counts presses of Ctrl-C. The first press calls `pause`; the caller acts on the second.
+    """Counts presses of Ctrl-C, and notes SIGTERM and SIGHUP.
 
-    Outside a `with interrupts.heard()` block, for example while Ray starts, Ctrl-C raises KeyboardInterrupt as usual.
+    The first of them calls `pause` with its name. The caller acts on a Ctrl-C after that, and ends the process with
+    `end_process` once the search is paused. Further SIGTERM and SIGHUP change nothing: shells, batch systems and `timeout`
+    send them more than once.
+
+    Handlers of the user stay, and so do signals that the process ignores, as under `nohup`.
+
+    Outside a `with interrupts.heard()` block, for example while Ray starts, Ctrl-C raises KeyboardInterrupt as usual, and the
+    other signals raise SystemExit.
     """
 
-    def __init__(self, pause: Callable[[], None]) -> None:
+    def __init__(self, pause: Callable[[str], None], ending: Sequence[signal.Signals] = ENDING) -> None:
         self._pause = pause
+        self._ending = ending
         self.count = 0
-        self.news = False
+        self.news = ""
+        """The name of the first signal, until the caller has told the user about it."""
+        self.ends: signal.Signals | None = None
+        """The signal that asked the process to end, if one did."""
         self._heard = False
-        self._before: Any = None
+        self._before: dict[signal.Signals, Any] = {}
+        self._main = False
 
     def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._take)
+        self._main = threading.current_thread() is threading.main_thread()
+        if self._main:
+            self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._take)
+            self._take_free()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for number, before in self._before.items():
+            if signal.getsignal(number) == self._take:
+                signal.signal(number, before)
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
         """Count presses of Ctrl-C within this block. The caller must check the count often."""
+        self._take_free()  # again, because Ray sets a handler when it starts
         self._heard = True
         try:
             yield
         finally:
             self._heard = False
 
+    def end_process(self) -> None:
+        """Raise SystemExit with the exit status that shells give a process that the signal has ended, if one came."""
+        if self.ends is not None:
+            raise SystemExit(128 + self.ends)
+
+    def _take_free(self) -> None:
+        """Handle each signal that nobody handles, and those whose only handler is Ray's, which ends the process."""
+        for number in self._ending if self._main else ():
+            handler = signal.getsignal(number)
+            if handler is signal.SIG_DFL or (getattr(handler, "__module__", None) or "").startswith("ray."):
+                self._before[number] = signal.signal(number, self._take)
+
     def _take(self, number: int, frame: Any) -> None:
-        if not self._heard:
+        if number == signal.SIGHUP:
+            leave_lost_terminal()
+        if number != signal.SIGINT:
+            first, self.ends = self.ends is None, signal.Signals(number)
+            if not self._heard:
+                self.end_process()
+            if not first or self.count:
+                return
+        elif not self._heard:
             raise KeyboardInterrupt
         self.count += 1
         if self.count == 1:
-            self.news = True
-            self._pause()
+            self.news = CTRL_C if number == signal.SIGINT else signal.Signals(number).name
+            self._pause(self.news)
         else:
             print("ending at once", file=sys.stderr)

@@ -8,13 +8,14 @@ from typing import Any
 from sqlalchemy import Select, select
 
 from tuner.errors import NotFound
-from tuner.store.experiments import begin
+from tuner.store.experiments import clock
 from tuner.store.records import UsageSample, UsageSeries
+from tuner.store.series.running import RunningClock
 from tuner.store.sql.database import Database
 from tuner.store.sql.tables import experiment, rank_usage, segment, trial
 from tuner.store.writing.writer import Cursor
 
-# One query for all, because the driver cannot commit meanwhile.
+# One query for all segments keeps the transaction short: the driver cannot commit until it ends.
 _SEGMENTS = """
 SELECT t.number, s.ordinal, s.id FROM segment s JOIN trial t ON t.id = s.trial_id
 WHERE t.experiment_id = ? AND t.number IN ({numbers}) AND s.ordinal IN ({ordinals})"""
@@ -64,11 +65,11 @@ class Ranks:
                 owner = owner.where(experiment.c.project == self._project)
             if (experiment_id := connection.execute(owner).scalar()) is None:
                 raise NotFound(f"no trial {trial_public_id}")
-            zero = begin(connection, experiment_id)
+            running = clock(connection, experiment_id)
             found: dict[tuple[int, int], list[Any]] = {}
             for row in connection.execute(query):
                 found.setdefault((row.ordinal, row.rank), []).append(row)
-        return [_series(of, by, rows, zero) for (of, by), rows in found.items()]
+        return [_series(of, by, rows, running) for (of, by), rows in found.items()]
 
 
 def _segment_ids(cursor: Cursor, experiment_id: int, keys: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
@@ -101,12 +102,12 @@ def _of_ranks(table: Any, trial_public_id: str, rank: int | None, ordinal: int |
     return query if ordinal is None else query.where(segment.c.ordinal == ordinal)
 
 
-def _series(ordinal: int, rank: int, rows: Sequence[Any], zero: float) -> UsageSeries:
+def _series(ordinal: int, rank: int, rows: Sequence[Any], running: RunningClock) -> UsageSeries:
     same = ("rss_bytes", "gpu_bytes", "gpu_reserved_bytes", "gpu_percent")
     return UsageSeries(
         segment=ordinal,
         rank=rank,
-        x=[row.time - zero for row in rows],
+        x=running.seconds([row.time for row in rows]).tolist(),
         cpu_percent=_cpu_percent(rows),
         **{name: [getattr(row, name) for row in rows] for name in same},
     )

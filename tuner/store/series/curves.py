@@ -54,7 +54,8 @@ WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no = w.lo AND p.user_ste
 _VALUES = """
 SELECT p.segment_id, p.report_no, p.value FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no = w.lo AND p.value IS NOT NULL"""
-# The next queries have one row for each report that has a place on the axis, in this order of columns; `x` is the place.
+# The next queries return a row for each report that has a place on the axis. Their columns have the same order, and `x`
+# is the place.
 _STEPPED = """
 SELECT p.segment_id, p.report_no, p.step, p.time, p.value, p.kind, p.user_step AS x FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no >= w.lo AND p.report_no <= w.hi AND p.user_step IS NOT NULL"""
@@ -73,10 +74,9 @@ WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= (w.lo 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The requested range of the axis `x`, whose values `Metrics.curves` explains. Seconds of "time" count from `begin`."""
+    """The requested range of the axis `x`, whose values `Metrics.curves` explains. But "time" is in seconds since 1970."""
 
     x: Across
-    begin: float
     x_metric: str | None = None
     low: float | None = None
     high: float | None = None
@@ -179,7 +179,7 @@ def read(
     kept = 1
     if cursor.value("SELECT thinned_at FROM experiment WHERE id = ?", (experiment,)) is not None:
         kept = pyramid.reports_per_bucket(thinning.level_of(max((row[7] for row in owners), default=0)))
-    begins = clocks.begins(cursor, experiment, trials) if span.x == "trial_time" else span.begin
+    begins = clocks.begins(cursor, experiment, trials) if span.x == "trial_time" else 0.0
 
     def drawn_of(wanted: Mapping[int, tuple[int, int]]) -> tuple[int, Drawn]:
         total = sum(hi - lo + 1 for lo, hi in wanted.values())
@@ -201,10 +201,8 @@ def read(
     return _in_order(max(width, kept), owners, drawn)
 
 
-def best_so_far(
-    cursor: Cursor, experiment: int, metric: str, mode: str, begin: float
-) -> tuple[list[float], list[float]]:
-    """Return (seconds since `begin`, best value up to then), as two lists with an item for each improvement.
+def best_so_far(cursor: Cursor, experiment: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
+    """Return (time of each improvement, in seconds since 1970, best value from then on), as two lists.
 
     The result is exact for an objective in the experiment's own mode, because the writer stores these improvements. For any
     other metric or mode, the improvements are computed from buckets, and some of them may be missing.
@@ -216,7 +214,7 @@ def best_so_far(
     spec = json.loads(cursor.value("SELECT spec FROM experiment WHERE id = ?", (experiment,)))
     if {"metric": metric, "mode": mode} in [{"metric": o["metric"], "mode": o["mode"]} for o in spec["objectives"]]:
         rows = cursor.rows("SELECT time, value FROM best_point WHERE key_id = ? ORDER BY event_seq", (key,))
-        times = np.maximum.accumulate(np.array([row[0] for row in rows]) - begin)  # clocks of nodes may differ
+        times = np.maximum.accumulate(np.array([row[0] for row in rows]))  # clocks of nodes may differ
         return times.tolist(), [row[1] for row in rows]
     wanted = {row[3]: (1, row[7]) for row in _owners(cursor, experiment, key, None)}
     total = sum(hi for _, hi in wanted.values())
@@ -226,7 +224,7 @@ def best_so_far(
     records = records[np.lexsort((sign * records[f"{point}_value"], records[f"{point}_time"]))]
     scores = sign * records[f"{point}_value"]
     records = records[scores > np.r_[-np.inf, np.maximum.accumulate(scores)[:-1]]]
-    return (records[f"{point}_time"] - begin).tolist(), records[f"{point}_value"].tolist()
+    return records[f"{point}_time"].tolist(), records[f"{point}_value"].tolist()
 
 
 def _owners(cursor: Cursor, experiment: int, key: int, trials: Sequence[int] | None) -> list[Any]:
@@ -292,7 +290,7 @@ def _around(drawn: Drawn, low: float, high: float) -> dict[int, tuple[int, int]]
     found = {}
     for begin, end in _runs(drawn.owner):
         x, number = drawn.x[begin:end], drawn.number[begin:end]
-        # A line can be seen if the range from its one end to the other overlaps with the axis.
+        # A line is visible if the range between its two ends overlaps with the axis.
         left, right = (x[:-1], x[1:]) if len(x) > 1 else (x, x)
         seen = np.flatnonzero((np.maximum(left, right) >= low) & (np.minimum(left, right) <= high))
         if len(seen):
@@ -310,7 +308,8 @@ def _steps(owners: Sequence[Any], wanted: Mapping[int, tuple[int, int]]) -> int:
 def _resolution(steps: int, total: int, points: int, read: bool = False) -> tuple[int, int]:
     """Return (width, level of the buckets to read). The lowest and the highest of every `width` reports are drawn.
 
-    Level 0 means the points themselves. If they have been `read` already, there cannot be too many.
+    Level 0 means the points themselves. If `read` is true, the points are in memory already, so their number is not
+    limited.
     """
     width = 1 if steps <= points else -(-steps // max((points - 2) // 2, 1))
     width = max(width, -(-2 * total // MAX_POINTS) if total > MAX_POINTS else 1)
@@ -482,7 +481,7 @@ def _placed(
     total = sum(hi - lo + 1 for lo, hi in wanted.values())
     if total > MAX_ROWS or span.x == "user_step":
         [(reports, stepped, measured)] = cursor.rows(_COUNT.format(wanted=table), (*parameters, keys[0]))
-        # If the axis's metric is in as many reports as there are, it is in each report of every other metric.
+        # If all reports have a place on the axis, so do all reports of any metric.
         total, count = (reports, stepped) if span.x == "user_step" else (total, measured)
         if count == total or count > MAX_PLACED:
             return None
@@ -515,13 +514,13 @@ def _drawn_of_placed(placed: Placed, owners: Sequence[Any], span: Span, points: 
     for begin, end in _runs(segments):
         longest[trial_of[int(segments[begin])]] += end - begin
     width, _ = _resolution(max(longest.values(), default=0), len(records), points, read=True)
-    drawn = _drawn(records, segments, width, span.x, span.begin, ranks[seen])
+    drawn = _drawn(records, segments, width, span.x, 0.0, ranks[seen])
     at = np.searchsorted(segments << 32 | numbers[seen], drawn.owner << 32 | drawn.number)
     return width, Drawn(drawn.owner, drawn.number, x[at], drawn.y)
 
 
 def _looked_up(cursor: Cursor, experiment: int, key: int, drawn: Drawn, span: Span) -> Drawn:
-    """Replace `x` with the training code's step or a metric, from the reports themselves. Leave out reports without it."""
+    """Replace `x` with the step or the metric of each report, read from the reports. Leave out reports that lack it."""
     query = _USER_STEPS
     if span.x == "metric":
         found = cursor.value(_KEY, (experiment, span.x_metric))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, func, select
 
 from tuner.errors import SpecError
-from tuner.store.experiments import begin
+from tuner.store.experiments import clock
 from tuner.store.records import Across, Curves, CurveSegment
 from tuner.store.series import curves, thinning
 from tuner.store.series.curves import Columns as CurveColumns
@@ -49,9 +50,9 @@ class Metrics:
             experiment_id: the internal id.
             metric: the name of the metric.
             x: the horizontal axis: "step" (training_iteration), "user_step" (the step that the training code reported), "time"
-                (seconds since the experiment's start), "trial_time" (seconds for which the trial has trained, over all its
-                segments) or "metric" (another metric of the same reports, such as an epoch). Reports that have no place on
-                the axis are left out.
+                (seconds for which the experiment had run, without pauses), "trial_time" (seconds for which the trial has trained,
+                over all its segments) or "metric" (another metric of the same reports, such as an epoch). Reports that have no
+                place on the axis are left out.
             x_metric: the name of that metric.
             points: the approximate number of points of a curve over the whole range. Shorter curves have proportionally fewer
                 points. A curve contains the lowest and the highest of every few reports, and the first and the last report of
@@ -81,8 +82,12 @@ class Metrics:
         if (x == "metric") != (x_metric is not None):
             raise SpecError("expected the name of a metric with x=metric, and only then", "/x_metric")
         with self._database.cursor() as (cursor, connection):
-            span = curves.Span(x, begin(connection, experiment_id), x_metric, low, high)  # type: ignore[arg-type]
-            return curves.read(cursor, experiment_id, metric, span, points, trials)
+            running = clock(connection, experiment_id)
+            if x == "time":
+                low, high = (None if end is None else float(running.times(end)) for end in (low, high))
+            span = curves.Span(x, x_metric, low, high)  # type: ignore[arg-type]
+            found = curves.read(cursor, experiment_id, metric, span, points, trials)
+            return replace(found, x=running.seconds(found.x)) if x == "time" else found
 
     def curves_of_trial(
         self, experiment_id: int, trial: int, *, x: str = "step", x_metric: str | None = None, points: int = 1000
@@ -99,19 +104,20 @@ class Metrics:
         return found
 
     def best_so_far(self, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
-        """Return two lists with an item for each improvement: seconds since the experiment's start, and best value.
+        """Return two lists with an item for each improvement: the seconds for which the experiment had run, and the best value.
 
         Some improvements may be missing if there are very many points and the metric is not an objective with this `mode`.
         """
         with self._database.cursor() as (cursor, connection):
-            return curves.best_so_far(cursor, experiment_id, metric, mode, begin(connection, experiment_id))
+            times, values = curves.best_so_far(cursor, experiment_id, metric, mode)
+            return clock(connection, experiment_id).seconds(times).tolist(), values
 
     def trained(self, experiment_id: int, seconds: Sequence[float], now: float) -> list[float]:
-        """Return for how many seconds all trials together had trained by each of these times.
+        """Return the seconds that all trials together had trained by each of these times.
 
         Args:
             experiment_id: the internal id.
-            seconds: times in seconds since the experiment's start.
+            seconds: times in seconds for which the experiment had run.
             now: the current time, until which running segments count.
         """
         query = (
@@ -120,9 +126,8 @@ class Metrics:
             .where(trial.c.experiment_id == experiment_id, segment.c.started_at.is_not(None))
         )
         with self._database.read() as connection:
-            start = begin(connection, experiment_id)
+            times = clock(connection, experiment_id).times(seconds)
             spans = np.array([tuple(row) for row in connection.execute(query)]).reshape(-1, 2)
-        times = np.asarray(seconds, dtype=float) + start
         found: list[float] = (_before(spans[:, 0], times) - _before(spans[:, 1], times)).tolist()
         return found
 

@@ -1,4 +1,4 @@
-"""Make engines with the settings that SQLite and PostgreSQL need, and recognise temporary errors."""
+"""Make engines with the settings that SQLite and PostgreSQL need, and recognize temporary errors."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 BUSY_TIMEOUT_MS = 30_000
 
+WAL_BYTES = 64 * 1024 * 1024
+"""The size to which SQLite cuts its write-ahead log when the log begins anew, so that a large deletion leaves no large file."""
+
 _CONNECTION = {
     "connect_timeout": 10,
     "keepalives_idle": 30,
@@ -44,7 +47,16 @@ _PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransact
 """Temporary errors: a lost connection, a lock, a full disk (including PostgreSQL's 53100), a server that became a standby."""
 
 _PASSWORD = re.compile(r"(?<=//)([^/@:]*):[^\n]*(?=@)")
-_PARAMETER = re.compile(r"(?i)(?<![^?&\s])([^=&\s/?]*(?:password|secret)[^=&\s/?]*\s*)=[^&\n]*")
+
+
+def _spelled(word: str) -> str:
+    """Return a pattern for a word, each letter of which may be percent-encoded."""
+    return "".join(f"(?:{one}|%{ord(one):x}|%{ord(one.upper()):x})" for one in word)
+
+
+_PARAMETER = re.compile(
+    rf"(?i)(?<![^?&\s])([^=&\s/?]*(?:{_spelled('password')}|{_spelled('secret')})[^=&\s/?]*\s*)=[^&\n]*"
+)
 
 
 class StoreUnavailable(StoreError, Retryable):
@@ -69,7 +81,7 @@ def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL with *** instead of its password, and perhaps of what follows, so that it can be printed and logged."""
+    """Return the URL for messages and logs, with *** in place of its password and, if need be, of all that follows."""
     return _PARAMETER.sub(r"\1=***", _PASSWORD.sub(r"\1:***", url))
 
 
@@ -89,6 +101,7 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         _write_ahead(cursor)
+        cursor.execute(f"PRAGMA journal_size_limit={WAL_BYTES}")
         cursor.execute(f"PRAGMA synchronous={synchronous}")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.execute("PRAGMA cache_size=-16384")
@@ -103,10 +116,15 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
 
 
 def _write_ahead(cursor: Any) -> None:
-    """Turn on the write-ahead log unless it is on. Retry, because SQLite does not wait for the lock that this needs."""
+    """Turn on the write-ahead log unless it is on. Retry, because SQLite does not wait for the lock that this needs.
+
+    Let a new file shrink after deletions; see `Database.shrink`. This has to come first, and cannot be changed later.
+    """
     until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         try:
+            if not cursor.execute("PRAGMA page_count").fetchone()[0]:
+                cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
             cursor.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError:
             if time.monotonic() > until:

@@ -22,6 +22,16 @@ from tuner.store.writing.writer import Cursor
 
 T = TypeVar("T")
 
+INCREMENTAL = 2
+"""The value of SQLite's auto_vacuum for files that shrink when they are asked to."""
+
+KEPT_PAGES = 256
+"""The number of free pages that stay in an SQLite file, for the next rows. A page has 4 KiB."""
+
+VACUUM_PAGES = 1000
+VACUUM_PAUSE_S = 0.01
+"""`shrink` frees so many pages at once, which takes some milliseconds, and then lets others write."""
+
 
 @dataclass(slots=True)
 class Commits:
@@ -156,6 +166,22 @@ class Database:
                 self._roll_back(raw)
                 raise
 
+    def shrink(self) -> None:
+        """Give the space of deleted rows back to the disk, in small steps, between which others can write.
+
+        In PostgreSQL, do nothing: its autovacuum frees the space for other rows. Do nothing either if the SQLite file was made
+        without incremental vacuum; only a VACUUM changes that.
+        """
+        if self.backend != "sqlite":
+            return
+        self._check_file()
+        with translated(self.backend):
+            connection = self.engine.raw_connection()
+            try:
+                _shrink(connection.driver_connection)
+            finally:
+                connection.close()
+
     def _note_file(self, *_connection: Any) -> None:
         """Remember the identity of SQLite's file, unless it is known from an earlier connection."""
         if self._file is None:
@@ -163,9 +189,9 @@ class Database:
                 self._file = self._identity()
 
     def _check_file(self) -> None:
-        """Raise StoreError if SQLite's file is another one than at the first connection.
+        """Raise StoreError if SQLite's file is not the one that was opened at the first connection.
 
-        A process can write to a file that was deleted. Nobody would notice before its end, when everything is lost.
+        A process can write to a deleted file. Nobody would notice until the process ends and all that it wrote is lost.
         """
         if self._file is None:
             return
@@ -177,8 +203,8 @@ class Database:
             return
         if found != self._file:
             raise StoreError(
-                f"the database {self.engine.url.database} was deleted or replaced while it was in use: what was in it is "
-                "lost for this process, which can store nothing more"
+                f"the database {self.engine.url.database} was deleted or replaced while it was in use: this process "
+                f"has lost all that was in it, and can store nothing more"
             )
 
     def _identity(self) -> tuple[int, int]:
@@ -244,7 +270,10 @@ class Database:
         leader.join()
 
     def _lead(self) -> None:
-        """Write the shares of all threads that wait, in one transaction. Then let the first thread that came since lead."""
+        """Write the shares of all threads that wait, in one transaction.
+
+        Then let the first thread that has arrived meanwhile lead.
+        """
         shares = self._taken()
         try:
             self._write_shares(shares)
@@ -304,7 +333,10 @@ class Database:
             self._write_singly(shares)
 
     def _write_singly(self, shares: list[Share[Any]]) -> None:
-        """Write each share in a transaction of its own. If the database is away, leave the rest with the error that they have."""
+        """Write each share in a transaction of its own.
+
+        Stop if the database is unreachable; the rest then keep the error that they have.
+        """
         for one in shares:
             try:
                 with self.write() as cursor:
@@ -325,6 +357,23 @@ class Database:
         connection, self._write_connection = self._write_connection, None
         if connection is not None:
             connection.invalidate()
+
+
+def _shrink(raw: Any) -> None:
+    def read(pragma: str) -> int:
+        return int(raw.execute(f"PRAGMA {pragma}").fetchone()[0])
+
+    if read("auto_vacuum") != INCREMENTAL:
+        return
+    free = read("freelist_count")
+    while free > KEPT_PAGES:
+        # `execute` would free a single page, because it takes only the first step of a statement without columns.
+        raw.executescript(f"PRAGMA incremental_vacuum({min(VACUUM_PAGES, free - KEPT_PAGES)})")
+        clock.sleep(VACUUM_PAUSE_S)
+        before, free = free, read("freelist_count")
+        if free >= before:  # others delete rows as fast, and will shrink the file themselves
+            break
+    raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # the file itself is cut by a checkpoint
 
 
 def at(now: float | None) -> float:

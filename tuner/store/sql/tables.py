@@ -212,6 +212,10 @@ experiment = Table(
     Column("gpu_hours", Real, nullable=False, server_default="0"),
     Column("gpu_hours_saved", Real, nullable=False, server_default="0"),
     Column("cpu_hours", Real, nullable=False, server_default="0"),
+    Column(
+        "pauses", JsonText
+    ),  # [[start, end], ...]: when it did not run; NULL: unknown, since an older version wrote it
+    Column("paused_s", Real, nullable=False, server_default="0"),  # the length of those that have ended
     Column("tags", JsonText),  # the tags of the changed spec, to filter by
     Column("thinned_at", Real),  # when most of its points were deleted; NULL: all points are kept
     Column("thinned_upto", Id),  # during the deletion: the last segment that was thinned; otherwise NULL
@@ -252,7 +256,7 @@ segment = Table(
     Column("ended_at", Real),
     Column("outcome", String(16)),
     Column("held_s", Real),  # the part of startup_s after the worker group got its resources
-    Column("workers", Integer),  # null: written by a version without elastic trials, so as many as the spec says
+    Column("workers", Integer),  # NULL: a version without elastic trials wrote the row, so the spec's number holds
     UniqueConstraint("trial_id", "ordinal"),
 )
 

@@ -30,6 +30,7 @@ _EXPERIMENT = """
 UPDATE experiment SET
   last_event_seq = COALESCE(?, last_event_seq), best = COALESCE(?, best), counts = COALESCE(?, counts),
   gpu_hours = COALESCE(?, gpu_hours), gpu_hours_saved = COALESCE(?, gpu_hours_saved), cpu_hours = COALESCE(?, cpu_hours),
+  pauses = COALESCE(?, pauses), paused_s = COALESCE(?, paused_s),
   reason = COALESCE(?, reason), error = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(?, error) END, state = COALESCE(?, state),
   started_at = COALESCE(started_at, ?), ended_at = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(ended_at, ?) END
 WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
@@ -95,7 +96,7 @@ INSERT INTO best_point (key_id, event_seq, time, value) VALUES (?, ?, ?, ?) ON C
 
 _Stage = tuple[float | None, float | None, str | None]  # (started_at, ended_at, outcome) of a segment
 _NEW: _Stage = (None, None, None)
-_ENDED: _Stage = (0.0, 0.0, "ended")  # of every segment whose row records its end: it does not change any more
+_ENDED: _Stage = (0.0, 0.0, "ended")  # of each segment whose row records its end, and so never changes again
 
 
 class Cursor:
@@ -182,7 +183,7 @@ class Writer:
             self._segments[number, ordinal] = row_id
             self._shown[row_id] = (stage[0], stage[1], stage[2]) if stage[1] is None else _ENDED
         # What this writer has written last to the experiment's row; no other writer of this epoch changes it.
-        self._outlook: tuple[Any, ...] | None = None  # its state, reason and error
+        self._outlook: tuple[Any, ...] | None = None  # its state, reason, error and pauses
         self._shown_best: Any = None
         self._shown_counts: Any = None
         self._pyramid = Pyramid(experiment)
@@ -259,7 +260,7 @@ class Writer:
             cursor.execute(_PROGRESS, (last_seq, self.experiment, self.epoch, *before))
         else:
             summary, state = batch.summary, batch.state
-            best, counts = summary.get("best"), summary.get("counts")
+            best, counts, pauses = summary.get("best"), summary.get("counts"), summary.get("pauses")
             figures = (
                 None if best is None or best == self._shown_best else dumps(best),
                 None if counts is None or counts == self._shown_counts else dumps(counts),
@@ -267,7 +268,7 @@ class Writer:
                 summary.get("gpu_hours_saved"),
                 summary.get("cpu_hours"),
             )
-            outlook = state, summary.get("reason"), summary.get("error")
+            outlook = state, summary.get("reason"), summary.get("error"), pauses
             runs = state is not None and not state.ended
             if runs and outlook == self._outlook and last_seq is not None:
                 cursor.execute(_FIGURES, (last_seq, *figures, self.experiment, self.epoch, *before))
@@ -279,6 +280,8 @@ class Writer:
                     (
                         last_seq,
                         *figures,
+                        None if pauses is None else dumps(pauses),
+                        None if pauses is None else sum(end - start for start, end in pauses if end is not None),
                         clean(summary.get("reason")),
                         int(runs or completed),
                         clean(summary.get("error")),
@@ -320,7 +323,7 @@ class Writer:
         return ended
 
     def _write_segment(self, cursor: Cursor, trial: int, number: int, segment: Segment, time: float) -> bool:
-        """Write a segment. Return True if nothing has changed because its row already recorded the end of the segment."""
+        """Write a segment. Return True if its row already recorded the end of the segment, so that nothing has changed."""
         row = self._segments.get((number, segment.ordinal))
         if row is None:
             source = segment.source.id if segment.source else None

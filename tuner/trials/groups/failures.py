@@ -105,6 +105,8 @@ def _last_words(place: Placed, message: str, found: Findings) -> str:
 
 
 _LAST_LINES = 20
+# A batch system or a service manager sends SIGTERM to all processes of a job, and training code hardly ever to itself.
+TERMINATED: tuple[FailureKind, str, str] = "system", "killed", "the process was killed by SIGTERM"
 
 
 def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings) -> tuple[FailureKind, str, str]:
@@ -132,9 +134,11 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
     if isinstance(error, RankLost) and error.status is not None:
         if error.status >= 0:
             return "user", "exit", f"the process ended with exit code {error.status}"
+        if error.status == -signal.SIGTERM:
+            return TERMINATED
         return "user", "signal", f"the process was killed by {_signal_name(-error.status)}"
     if SIGTERM_NOTE.search(found.log_end):
-        return "user", "signal", "the process was killed by SIGTERM"
+        return TERMINATED
     if "unexpectedly exits" in lower or "worker process has died" in lower:
         return "user", "signal", "the process was killed by a signal that left no trace, most likely SIGKILL"
     return "system", "lost", f"the process was lost: {text.splitlines()[-1] if text else type(error).__name__}"

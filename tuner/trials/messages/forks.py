@@ -1,4 +1,4 @@
-"""Messages to the server that forks Ray's workers, see `tuner.driver.hosts.ray.fork_server`."""
+"""Messages to the server that forks Ray's workers, see `tuner.hosts.ray.fork_server`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,33 @@ from typing import Any
 
 PATH = "_TUNER_FORK_SERVER"
 """The environment variable of a forked worker that has the path of the server's socket."""
+ON_USE = ("torch._dynamo",)
+"""Modules that a library imports when it is first used, which takes long: PyTorch imports this one for the first optimizer,
+in more than a second. They start no thread and do not initialize CUDA, so a server may have them."""
 
 
 def ask_for_torch() -> None:
     """Let the server that forked this process import PyTorch, so that later workers have it. Do nothing without a server."""
-    if "torch" in sys.modules or (path := os.environ.get(PATH)) is None:
-        return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as server:
-        server.connect(path)
-        send(server, {"torch": True})
+    if "torch" not in sys.modules:
+        _tell({"torch": True})
+
+
+def tell_used() -> None:
+    """Tell the server which of the modules `ON_USE` this process has, so that later workers have them. Tell it once."""
+    if used := [name for name in ON_USE if name in sys.modules and name not in _told]:
+        _told.update(used)
+        _tell({"used": used})
+
+
+_told: set[str] = set()
+
+
+def _tell(message: Mapping[str, Any]) -> None:
+    """Send a message to the server that forked this process, if there is one."""
+    if (path := os.environ.get(PATH)) is not None:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as server:
+            server.connect(path)
+            send(server, message)
 
 
 def send(connection: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:

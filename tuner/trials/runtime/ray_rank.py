@@ -12,7 +12,7 @@ from tuner.domain.logs import LogLimit
 from tuner.trials.checkpoints import transfer
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring
-from tuner.trials.messages.forks import ask_for_torch
+from tuner.trials.messages.forks import ask_for_torch, tell_used
 from tuner.trials.messages.protocol import WorkerMetadata
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.messages.rpc import RayDriver
@@ -51,6 +51,12 @@ class RayRank(Rank):
     def answer_to(self, number: int) -> Any:
         """Return the value of a call that came over the line, once the call is made."""
         return self._calls.answer_to(number)
+
+    def reset(self) -> str | None:
+        """Clean up after a segment, see `Rank.reset`. Tell the fork server what the segment has imported."""
+        dirty = super().reset()
+        tell_used()
+        return dirty
 
     def node(self) -> str:
         """Return Ray's id of the node on which this rank runs."""

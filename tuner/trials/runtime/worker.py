@@ -281,7 +281,7 @@ class Rank:
 
     def data_sets(self) -> list[dict[str, Any]]:
         """Return the state of the data sets of Ray Data that the trial reads; see `Shards.look`."""
-        datasets = sys.modules.get("tuner.trials.compat.datasets")  # it is loaded if the trial may have any
+        datasets = sys.modules.get("tuner.trials.compat.datasets")  # loaded by a trial that may have data sets
         return datasets.look() if datasets is not None else []
 
     def start_profile(self, segment_id: str, profile_id: str, request: ProfileRequest) -> str | None:
@@ -366,7 +366,7 @@ class Rank:
             self._lifeline.tell(f"it cannot reach rank 0 at {self._assignment.channel_address[0]}")
 
     def _parted(self, rank: int, host: str) -> None:
-        """Tell the driver that this rank cannot reach another rank that is not rank 0."""
+        """Tell the driver that this rank cannot reach a rank other than rank 0."""
         if self._lifeline is not None:
             self._lifeline.tell(f"it cannot reach rank {rank} at {host}")
 

@@ -10,9 +10,10 @@ export type TrialWithSegments = Schemas["TrialDetail"];
 export type Segment = Schemas["Segment"];
 export type CheckpointItem = Schemas["CheckpointItem"];
 export type Failure = Schemas["Failure"];
-export type Curves = Schemas["Curves"];
-export type Series = Schemas["Series"];
-export type CurveSegment = Schemas["CurveSegment"];
+export type Curves = Omit<Schemas["Curves"], "series"> & { series: Series[] };
+export type Series = Omit<Schemas["Series"], "segments"> & { segments: CurveSegment[] };
+/** A part of a curve. `own`: it begins with an exploit of the trial's own checkpoint, which changes only its parameters. */
+export type CurveSegment = Schemas["CurveSegment"] & { own?: true };
 export type BestSoFar = Schemas["BestSoFar"];
 export type BestOverTime = Schemas["BestSoFarOf"];
 export type Project = Schemas["Project"];

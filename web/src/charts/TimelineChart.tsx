@@ -1,5 +1,6 @@
 import { useComputedColorScheme } from "@mantine/core";
 import { useLayoutEffect, useMemo, useRef, useState } from "react";
+import type { Timeline } from "../api/types";
 import { ticks } from "../curves/ticks";
 import { duration } from "../format";
 import { clear } from "./canvas";
@@ -10,6 +11,8 @@ import { useWidth } from "./useWidth";
 interface TimelineChartProps {
   lanes: readonly Lane[];
   seconds: number;
+  /** Where the experiment was paused; the axis leaves this time out. */
+  pauses: Timeline["pauses"];
   label: string;
   selected: number | null;
   onSelect: (number: number) => void;
@@ -20,7 +23,7 @@ const LANE = 18;
 const BAR = 12;
 
 /** Lanes with what trials, or the trials on a device, did over time. */
-export function TimelineChart({ lanes, seconds, label, selected, onSelect }: TimelineChartProps) {
+export function TimelineChart({ lanes, seconds, pauses, label, selected, onSelect }: TimelineChartProps) {
   const [root, width] = useWidth<HTMLDivElement>();
   const theme = useComputedColorScheme("light");
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -77,6 +80,16 @@ export function TimelineChart({ lanes, seconds, label, selected, onSelect }: Tim
               </text>
             </g>
           ))}
+          {pauses.map((pause) => (
+            <line
+              key={pause.at}
+              x1={xOf(frame, pause.at)}
+              x2={xOf(frame, pause.at)}
+              y1={TOP - 5}
+              y2={height}
+              className={classes.pause}
+            />
+          ))}
           {lanes.map((lane, i) => (
             <text
               key={lane.label}
@@ -100,5 +113,5 @@ export function TimelineChart({ lanes, seconds, label, selected, onSelect }: Tim
 function words(lane: Lane, { phase, start, end, trial_number, segment }: Span): string {
   const who = trial_number === null ? lane.label : `Trial ${trial_number}, segment ${segment}`;
   const where = lane.trial === null && trial_number !== null ? ` on ${lane.label.split(" · ")[0]}` : "";
-  return `${who}${where}: ${PHASES[phase].words} for ${duration(end - start)}, from ${duration(start)} to ${duration(end)} after the start`;
+  return `${who}${where}: ${PHASES[phase].words} for ${duration(end - start)}, from ${duration(start)} to ${duration(end)} of the search`;
 }

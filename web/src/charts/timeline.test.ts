@@ -13,6 +13,7 @@ const span = (phase: "waiting" | "running" | "idle", start: number, end: number,
 const TIMELINE: Timeline = {
   started_at: "2026-01-01T00:00:00Z",
   duration_s: 100,
+  pauses: [],
   trials: [
     {
       trial_number: 0,

@@ -17,7 +17,7 @@ export interface Lane {
 export const PHASES: Record<Phase, { words: string; light: string; dark: string; share: number }> = {
   running: { words: "running", light: "#2563c9", dark: "#6ea8fe", share: 1 },
   starting: { words: "starting", light: "#0f8a8a", dark: "#4fd0cf", share: 0.7 },
-  exploiting: { words: "exploit (copies another trial)", light: "#c2255c", dark: "#ff8fb8", share: 0.7 },
+  exploiting: { words: "exploit (takes over a checkpoint)", light: "#c2255c", dark: "#ff8fb8", share: 0.7 },
   restarting: { words: "starting again", light: "#4d7c0f", dark: "#a3d45c", share: 0.7 },
   checkpointing: { words: "checkpointing", light: "#8a3ffc", dark: "#c4a1ff", share: 1 },
   waiting: { words: "waiting for resources", light: "#b08500", dark: "#f0b429", share: 0.34 },
@@ -28,7 +28,7 @@ export const PHASES: Record<Phase, { words: string; light: string; dark: string;
 /** The most trials of one page of the timeline. */
 export const MOST_TIMED = 200;
 
-/** Below this many seconds of all trials together, nothing is called a waste. */
+/** Below this many seconds over all trials, no waste is reported. */
 const LEAST_S = 10;
 
 export const ORDER = Object.keys(PHASES) as Phase[];
@@ -117,8 +117,8 @@ export function shares(totals: Timeline["totals"]): Waste[] {
 }
 
 /**
- * "57 % of the time of all trials went into starting and waiting" if it was more than half, so that somebody looks at the timeline; else
- * null. The time in which a trial was paused is nobody's waste.
+ * "57 % of the time of all trials went into starting and waiting" if that was more than half, to send the user to the
+ * timeline; else null. Pauses do not count as waste.
  */
 export function wasteWords(totals: Timeline["totals"]): string | null {
   const seconds = (phases: readonly Phase[]) => phases.reduce((sum, phase) => sum + (totals[phase] ?? 0), 0);

@@ -6,7 +6,7 @@ import { hasEnded } from "../live/states";
 import { labelOf, placeWords } from "./across";
 import classes from "./curves.module.css";
 import { RankScale } from "./RankScale";
-import { pointAt, type Source } from "./geometry";
+import { pointAt, tookOver, type Source } from "./geometry";
 import { CurvesPlot, type Hover, type Zoom } from "./plot";
 import { smoothed } from "./smooth";
 
@@ -119,7 +119,8 @@ export function CurvesChart(props: CurvesChartProps) {
   useEffect(() => plot.current?.pick(colours), [colours, series]);
   useEffect(() => plot.current?.mark(marked), [marked]);
 
-  const exploits = series.some((one) => one.segments.some((segment) => segment.cause === "exploit"));
+  const exploits = series.some((one) => one.segments.some(tookOver));
+  const changes = series.some((one) => one.segments.some((segment) => segment.own));
   const drawn = series.filter((one) => one.segments.length > 0);
   const reported = drawn.length;
   const states = new Set(drawn.map((one) => one.state));
@@ -181,12 +182,17 @@ export function CurvesChart(props: CurvesChartProps) {
         )}
         {exploits && (
           <span>
-            <i className={classes.given} aria-hidden /> weights given up
+            <i className={classes.given} aria-hidden /> weights discarded
           </span>
         )}
         {exploits && (
           <span>
             <i className={classes.diamond} aria-hidden /> continued from another trial's weights
+          </span>
+        )}
+        {changes && (
+          <span>
+            <i className={classes.diamond} aria-hidden /> first report with other parameters
           </span>
         )}
         <span className={classes.hint}>
@@ -200,7 +206,7 @@ export function CurvesChart(props: CurvesChartProps) {
             </button>
           ) : !trim ? (
             <button type="button" onClick={() => onTrim(true)}>
-              Leave out far-off points
+              Hide outliers
             </button>
           ) : (
             "drag to zoom, click a curve to open its trial"
@@ -242,6 +248,7 @@ function Tooltip({ hover, curves, objective, trials, rank, colour, source }: Too
         {curves.metric} <b>{metric(point.y)}</b> {placeWords(curves, point.x)}
         {point.ordinal > 1 && `, segment ${point.ordinal}`}
         {point.exploited && (donor === undefined ? ", after an exploit" : `, with the weights of trial ${donor}`)}
+        {point.changed && ", the first one with other parameters"}
       </div>
       <div>
         {counted(objective)} <b>{metric(series.best_value)}</b>

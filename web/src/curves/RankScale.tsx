@@ -6,6 +6,7 @@ import classes from "./curves.module.css";
 export function RankScale({ rank }: { rank: ReadonlyMap<number, number> }) {
   const theme = useComputedColorScheme("light");
   const colours = palette(theme).filter((_, i) => i % 9 === 0);
+  if (rankedOf(rank) < 2) return null;
   return (
     <span className={classes.scale}>
       rank {rankedOf(rank)}

@@ -61,7 +61,7 @@ export function choices(metrics: readonly string[], drawn: string) {
       group: "Time",
       items: [
         { value: "trial_time", label: "trial time" },
-        { value: "time", label: "wall time" },
+        { value: "time", label: "search time" },
       ],
     },
     ...(others.length > 0
@@ -80,7 +80,7 @@ export function labelOf({ x, x_metric }: Across): string {
     case "trial_time":
       return "time that the trial has trained";
     case "time":
-      return "time since the start of the experiment";
+      return "time that the search has run";
     case "metric":
       return x_metric ?? "";
   }

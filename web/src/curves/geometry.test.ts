@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Series } from "../api/types";
 import { after, nothing, random, story } from "../test/run";
-import { donorPoint, extent, holds, inView, layOut, nearest, pixel, pointAt, type Axis } from "./geometry";
+import { donorPoint, extent, holds, inView, layOut, nearest, ofReplay, pixel, pointAt, type Axis } from "./geometry";
 
 type Cause = Series["segments"][number]["cause"];
 
@@ -42,6 +42,17 @@ describe("layOut", () => {
       "step",
     );
     expect([...line!.points]).toEqual([10, 100, 20, NaN, 30, 0, NaN, NaN, 30, 50, NaN, NaN]);
+  });
+
+  it("breaks at the weights of another trial, but not where a replayed schedule changes the parameters", () => {
+    const exploited = series(0, [[1, 2], [0, 1]], [[3], [0.5], "exploit"]); // prettier-ignore
+    const [bred, own] = layOut([exploited, ofReplay(exploited)], X, Y, "step");
+    expect([...bred!.points]).toEqual([10, 100, 20, 0, NaN, NaN, 30, 50, NaN, NaN]);
+    expect(bred!.exploits).toEqual([{ at: 3, ordinal: 2 }]);
+    expect([...own!.points]).toEqual([10, 100, 20, 0, 30, 50, NaN, NaN]);
+    expect(own!.exploits).toEqual([{ at: 2, ordinal: 2, own: true }]);
+    expect(ofReplay(exploited)).toBe(ofReplay(exploited)); // so that an unchanged curve is not drawn again
+    expect(pointAt(ofReplay(exploited), 2, "step")).toMatchObject({ exploited: false, changed: true });
   });
 
   it("goes on over a pause in steps, but not in time", () => {

@@ -36,15 +36,35 @@ export interface Takeover {
   at: number;
   /** The ordinal of the segment. */
   ordinal: number;
+  /** The weights are the trial's own: only its parameters have changed. */
+  own?: true;
+}
+
+/** Return true if the segment begins with the weights of another trial. */
+export function tookOver({ cause, own }: Pick<CurveSegment, "cause" | "own">): boolean {
+  return cause === "exploit" && !own;
+}
+
+const replayed = new WeakMap<Series, Series>();
+
+/** Mark the exploits of a replayed schedule, in which a trial continues from its own checkpoint. Return the same object for the same curve. */
+export function ofReplay(series: Series): Series {
+  let found = replayed.get(series);
+  if (!found) {
+    const segments = series.segments.map((one) => (one.cause === "exploit" ? { ...one, own: true as const } : one));
+    replayed.set(series, (found = { ...series, segments }));
+  }
+  return found;
 }
 
 /**
- * Return whether the curve continues from one segment to the next: only if the trial continues from where it was, with its own
- * weights. It breaks at an exploit, as what comes then was not learned from what came before; at a retry from an earlier
- * checkpoint; and on the axis of wall time at a pause. The time of the trial goes on at a retry, whatever was lost.
+ * Return whether the curve continues from one segment to the next: only if the trial continues from where it was, with
+ * its own weights. It breaks at an exploit, because the new weights were not learned from the old ones; at a retry from
+ * an earlier checkpoint; and, on the axis of the time of the search, at a pause. On the axis of the trial's own time, a retry does
+ * not break it, whatever was lost.
  */
 function joined(before: CurveSegment, after: CurveSegment, axis: XAxis): boolean {
-  if (axis === "time" || after.cause === "exploit" || (axis === "trial_time" && after.cause === "retry")) return false;
+  if (axis === "time" || tookOver(after) || (axis === "trial_time" && after.cause === "retry")) return false;
   const [last, first] = [before.x[before.x.length - 1], after.x[0]];
   return last !== undefined && first !== undefined && first > last;
 }
@@ -66,7 +86,8 @@ export function layOutOne(one: Series, x: Axis, y: Axis, axis: XAxis): Line {
   const exploits: Takeover[] = [];
   let i = 0;
   one.segments.forEach((segment, nth) => {
-    if (segment.cause === "exploit" && segment.x.length > 0) exploits.push({ at: i / 2, ordinal: segment.ordinal });
+    if (segment.cause === "exploit" && segment.x.length > 0)
+      exploits.push({ at: i / 2, ordinal: segment.ordinal, ...(segment.own && { own: true }) });
     for (let k = 0; k < segment.x.length; k++) {
       const value = segment.y[k];
       points[i++] = pixel(x, segment.x[k]!);
@@ -186,7 +207,8 @@ export function pointAt(series: Series, at: number, axis: XAxis): Point | null {
         x: segment.x[left]!,
         y: segment.y[left] ?? null,
         ordinal: segment.ordinal,
-        exploited: left === 0 && segment.cause === "exploit",
+        exploited: left === 0 && tookOver(segment),
+        ...(left === 0 && segment.own && { changed: true }),
       };
     }
     left -= segment.x.length + gap(series, k, axis);
@@ -200,8 +222,10 @@ export interface Point {
   y: number | null;
   /** The ordinal of its segment. */
   ordinal: number;
-  /** True if it is the first one after an exploit. */
+  /** True if it is the first one with the weights of another trial. */
   exploited: boolean;
+  /** It is the first one after the parameters have changed. */
+  changed?: true;
 }
 
 export interface Extent {
@@ -229,12 +253,13 @@ const LOOKED_AT = 4000;
 
 /** Return true if trials have taken over each other's weights. */
 function isBred(series: readonly Series[]): boolean {
-  return series.some(({ segments }) => segments.some(({ cause }) => cause === "exploit"));
+  return series.some(({ segments }) => segments.some(tookOver));
 }
 
 /**
- * The range of all but the lowest and the highest hundredth of the values right of the middle. The members of a population start
- * far from where they end, and all of them end close to each other: there they are to be told apart.
+ * The range of all but the lowest and the highest hundredth of the values right of the middle. The members of a
+ * population start far from where they end, and all of them end close to each other: the chart must tell them apart
+ * there.
  */
 function laterRange(series: readonly Series[], view: View, middle: number): Range | null {
   const found: number[] = [];

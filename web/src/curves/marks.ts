@@ -85,7 +85,10 @@ export function arrow(
   context.restore();
 }
 
-/** A bar where the weights of a trial were given up, and a diamond at the point from which it continued with another one's. */
+/**
+ * A bar where the weights of a trial were discarded, and a diamond at the point from which it continued with another
+ * one's; only the diamond if its parameters have changed.
+ */
 export function markExploits(
   context: CanvasRenderingContext2D,
   { points, exploits }: Line,
@@ -93,12 +96,12 @@ export function markExploits(
   halo: string,
 ): void {
   const fill = context.fillStyle;
-  for (const { at } of exploits) {
+  for (const { at, own } of exploits) {
     const [x, y] = [points[2 * at]!, points[2 * at + 1]!];
     if (Number.isNaN(y)) continue;
     let before = at - 1;
     while (before >= 0 && Number.isNaN(points[2 * before + 1]!)) before--;
-    if (before >= 0)
+    if (before >= 0 && !own)
       context.fillRect(points[2 * before]! - size, points[2 * before + 1]! - 4 * size, 2 * size, 8 * size);
     for (const [r, colour] of [
       [5 * size, halo],

@@ -1,6 +1,7 @@
 /** Curves smoothed by an exponential moving average, as TensorBoard does it: unbiased at the beginning, and restarted at an exploit. */
 
 import type { Series } from "../api/types";
+import { tookOver } from "./geometry";
 
 const known = new Map<number, WeakMap<Series, Series>>();
 
@@ -20,7 +21,7 @@ export function smoothed(series: Series, weight: number): Series {
 function smooth(series: Series, weight: number): Series {
   let [average, mass] = [0, 0];
   const segments = series.segments.map((segment) => {
-    if (segment.cause === "exploit") [average, mass] = [0, 0];
+    if (tookOver(segment)) [average, mass] = [0, 0];
     const y = segment.y.map((value) => {
       if (value === null) return null;
       average = weight * average + (1 - weight) * value;

@@ -48,6 +48,16 @@ function check(scale: Scale, min: number, max: number, room: Room): void {
 }
 
 describe("ticks", () => {
+  it("are at least two on a low axis, so that it has a scale", () => {
+    for (const [min, max] of [
+      [0.13, 0.87],
+      [0.08, 0.92],
+      [0.2, 0.9],
+    ] as const)
+      // prettier-ignore
+      expect(ticks("linear", min, max, { pixels: 56, horizontal: false }).labels.length).toBeGreaterThan(1);
+  });
+
   it("end on a log axis that starts just below a power of ten, where uPlot's never do", () => {
     for (let power = -12; power <= 12; power++) {
       for (let share = 0.95; share < 1; share += 0.0025) {

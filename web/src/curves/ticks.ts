@@ -80,6 +80,7 @@ function stepTicks(
   say: ((value: number) => string) | null,
 ): Ticks {
   if (max - min <= 4 * Number.EPSILON * Math.max(Math.abs(min), Math.abs(max))) return single(min, say);
+  let thinned: Ticks | null = null;
   for (const step of steps) {
     if ((max - min) / step > MAX_TICKS) continue;
     const label = say ?? decimalLabel(step);
@@ -91,7 +92,15 @@ function stepTicks(
     const labels = at.map(label);
     const distance = (step / (max - min)) * room.pixels;
     const fits = labels.every((one) => labelSize(one, room) <= distance) && new Set(labels).size === labels.length;
+    if (at.length === 1 && thinned !== null) return thinned;
     if (at.length === 1 || fits) return { at, labels };
+    // With a single label, an axis would have no scale: every other one of the finer ticks is better.
+    const longest = Math.max(...labels.map((one) => labelSize(one, room)));
+    const every = Math.ceil(longest / distance);
+    thinned =
+      every < at.length && new Set(labels).size === labels.length
+        ? { at: at.filter((_, i) => i % every === 0), labels: labels.filter((_, i) => i % every === 0) }
+        : null;
   }
   return single(min, say);
 }

@@ -7,7 +7,7 @@ import { bestCall } from "../charts/copies";
 import { comparedBestRows } from "../charts/save";
 import type { Across } from "../curves/across";
 import { OverlayChart } from "../curves/OverlayChart";
-import { duration, elapsed, leading, longestOf, metric as written, named, param, readable } from "../format";
+import { duration, leading, longestOf, metric as written, named, param, ran, readable } from "../format";
 import { keys } from "../live/keys";
 import { experimentEnded } from "../live/states";
 import { Panel } from "../parts/common/Panel";
@@ -27,7 +27,7 @@ const COSTS = [
   { value: "time", label: "running time" },
 ];
 
-/** Two to ten whole experiments: the best value so far over what it cost, and what they differ in. */
+/** Compare two to ten whole experiments: their best values so far over the cost, and their differences. */
 export function CompareExperiments({ ids, address }: { ids: readonly string[]; address: Address }) {
   const found = useQueries({
     queries: ids.map((id) => ({
@@ -117,7 +117,7 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
             names={names}
             metric={metric}
             across={across}
-            xLabel={cost === "time" ? "time since the start" : "training time of all trials together"}
+            xLabel={cost === "time" ? "time that the experiment has run" : "training time of all trials together"}
             log={log}
             height={340}
           />
@@ -127,7 +127,7 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
         <p className={classes.words}>
           Each line is the best value that an experiment had reached by then.{" "}
           {cost === "trial_time"
-            ? "The axis adds up the running time of all trials, so experiments with many trials at once are not favoured."
+            ? "The axis adds up the running time of all trials, so experiments with many trials at once are not favored."
             : "Experiments with more trials at the same time get further in the same time."}
         </p>
       </Panel>
@@ -202,7 +202,7 @@ function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
         completed: one.counts.completed,
         stopped: one.counts.stopped,
         failed: one.counts.failed,
-        "from start to end": elapsed(one.started_at, one.ended_at, Date.now()),
+        "ran for": ran(one, Date.now()),
         "GPU hours": one.gpu_hours,
         "GPU hours saved": one.gpu_hours_saved,
         why: one.reason || null,
@@ -260,7 +260,7 @@ function bestColumn(row: ComparedRow, experiments: readonly Experiment[]): numbe
 
 function cellWords(row: ComparedRow, value: unknown): string {
   if (value === undefined || value === null) return row.group === "Best configuration" ? "not present" : "–";
-  if (row.name === "from start to end") return duration(value as number);
+  if (row.name === "ran for") return duration(value as number);
   if (row.name.startsWith("GPU hours")) return (value as number).toFixed(2);
   if (row.group === "Results" && typeof value === "number") return written(value);
   return param(value);

@@ -6,7 +6,7 @@ import { Link, useNavigate, useSearchParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
 import { experimentsCall } from "../charts/copies";
-import { ago, config, duration, elapsed, leading, metric, moment, number, readable } from "../format";
+import { ago, config, duration, leading, metric, moment, number, ran, ranWords, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import { BulkActions } from "../parts/actions/Actions";
@@ -439,9 +439,12 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
         <span>{best ? config(readable(best.params, experiment.labels)) : "–"}</span>
       </td>
       <td className={classes.wide}>{experiment.method}</td>
-      <td className={classes.right} title={moment(experiment.started_at ?? experiment.created_at)}>
+      <td
+        className={classes.right}
+        title={`started ${moment(experiment.started_at ?? experiment.created_at)}, ran ${ranWords(experiment, now)}`}
+      >
         {ago(experiment.started_at ?? experiment.created_at, now)}
-        <span className={classes.took}>{duration(elapsed(experiment.started_at, experiment.ended_at, now))}</span>
+        <span className={classes.took}>{duration(ran(experiment, now))}</span>
       </td>
     </tr>
   );

@@ -1,4 +1,4 @@
-"""/experiments/{id}/...: what an experiment has found, as the charts of the page show it, and forecasts of more."""
+"""/experiments/{id}/...: the results of an experiment, as the charts of the web UI show them, and forecasts."""
 
 from __future__ import annotations
 
@@ -163,7 +163,8 @@ def best_so_far(
     x: Annotated[
         Literal["time", "trial_time"],
         Query(
-            description="time: seconds since the experiment's start; trial_time: seconds that all trials together had trained"
+            description="time: seconds for which the experiment had run, without pauses; trial_time: seconds that all trials "
+            "together had trained"
         ),
     ] = "time",
 ) -> Response:
@@ -173,7 +174,7 @@ def best_so_far(
     seconds, values = here.store.metrics.best_so_far(record.id, metric, mode)
     now = time.time()
     end = (record.ended_at if record.state.ended else None) or now
-    seconds.append(max([end - (record.started_at or record.created_at), *seconds[-1:]]))
+    seconds.append(max([float(record.clock.seconds(end)), *seconds[-1:]]))
     if x == "trial_time":
         seconds = here.store.metrics.trained(record.id, seconds, now)
     return answer(schemas.BestSoFarOf(metric=metric, mode=mode, x=seconds[:-1], y=values, until=seconds[-1]))

@@ -32,6 +32,7 @@ from tuner.api.context import Context, Here
 from tuner.api.creations import is_quick
 from tuner.domain.states import ExperimentState
 from tuner.experiment.operations import trials, usecases
+from tuner.experiment.operations.earlier import ProjectFacts
 from tuner.experiment.operations.fork import fork_experiment
 from tuner.experiment.operations.removal import delete_experiment
 from tuner.store import Creation, ExperimentRecord
@@ -67,9 +68,9 @@ async def create(
     def wanted() -> Any:
         return here.bundles.applied(_in_project(here, data))
 
-    def check() -> Creation | ExperimentRecord:
+    def check(facts: ProjectFacts) -> Creation | ExperimentRecord:
         return usecases.creation(
-            here.store, wanted(), here.checker, idempotency_key=idempotency_key, storage=storage, quick=True
+            here.store, wanted(), here.checker, idempotency_key=idempotency_key, storage=storage, facts=facts
         )
 
     def show(record: ExperimentRecord) -> Response:
@@ -298,5 +299,5 @@ def _created(record: ExperimentRecord) -> Response:
 
 
 def _in_project(here: Context, data: Any) -> Any:
-    """Return the spec, with the project to which the caller is limited if the spec names no project."""
+    """Return the spec. If it names no project, add the project to which the caller is limited."""
     return {"project": here.project, **data} if here.project is not None and isinstance(data, dict) else data

@@ -71,7 +71,9 @@ class Series(Model):
 
 
 class BestSoFar(Model):
-    x: Annotated[list[float], Field(description="the times, in seconds since the experiment's start")]
+    x: Annotated[
+        list[float], Field(description="the times, in seconds for which the experiment had run, without pauses")
+    ]
     y: Annotated[list[float], Field(description="the best value up to each of these times")]
 
 

@@ -23,7 +23,7 @@ class TimelineSpan(Model):
             "idle: no trial of this experiment holds the device"
         ),
     ]
-    start: Annotated[float, Field(description="seconds since started_at")]
+    start: Annotated[float, Field(description="seconds since started_at, without pauses of the experiment")]
     end: Annotated[float, Field(description="seconds since started_at; equal to duration_s if the span has not ended")]
     trial_number: Annotated[int | None, Field(description="the trial's number; null if the device is idle")]
     segment: Annotated[int | None, Field(description="the ordinal of the trial's segment; null if the device is idle")]
@@ -49,16 +49,25 @@ class TimelineDevice(Model):
     ]
 
 
+class TimelinePause(Model):
+    at: Annotated[float, Field(description="where it was on the timeline, in seconds since started_at")]
+    seconds: Annotated[float, Field(description="how long it was")]
+
+
 class Timeline(Model):
     """A page of the timeline of an experiment: some of its trials, and the devices that these trials held."""
 
     started_at: Annotated[Timestamp, Field(description="where the timeline begins")]
     duration_s: Annotated[
-        float, Field(description="the length of the timeline in seconds: up to now, or to the end of the experiment")
+        float, Field(description="the length in seconds: up to now or to the end of the experiment, without pauses")
     ]
     trials: Annotated[list[TimelineTrial], Field(description="the trials on this page, by number")]
     devices: Annotated[
         list[TimelineDevice], Field(description="the devices that the trials on this page held, by node")
+    ]
+    pauses: Annotated[
+        list[TimelinePause],
+        Field(description="when the experiment did not run; all other times leave this out"),
     ]
     totals: Annotated[dict[str, float], Field(description="phase -> seconds, summed over the trials on this page")]
     total: Annotated[int, Field(description="the number of all trials of the experiment")]
@@ -87,6 +96,7 @@ class Timeline(Model):
             devices=[
                 TimelineDevice(host=row.host, name=row.name, busy=row.busy, spans=spans(row)) for row in found.devices
             ],
+            pauses=[TimelinePause(at=round(at - found.start, 3), seconds=round(s, 3)) for at, s in found.pauses],
             totals={phase: round(seconds, 3) for phase, seconds in found.totals.items()},
             total=found.of,
         )

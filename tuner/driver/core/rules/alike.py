@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from tuner.domain.events import Failure
+from tuner.domain.segments import IN_SAVE
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
 
@@ -20,9 +21,9 @@ _MEMORY = ("memoryerror", "out of memory")
 
 
 class Alike(NamedTuple):
-    """Holds what all failures because of the same mistake have in common.
+    """Holds what failures have in common if they come from the same mistake.
 
-    said: of a script without a Python traceback, the last line of its stderr with every number replaced, because the
+    said: for a script without a Python traceback: the last line of its stderr, with every number replaced, because the
         numbers may be the parameters of the trial.
     """
 
@@ -34,9 +35,9 @@ class Alike(NamedTuple):
 def place_of(failure: Failure | None) -> Alike | None:
     """Return the kind and the place of a failure, which are the same for all trials that fail because of the same mistake.
 
-    For an exception in the user's code, this is (type of the exception, "line 12 of train.py"); for a script, (what happened,
-    the line in its traceback), or what it said if it printed none; for a function that returned without a report,
-    ("no report", "its end").
+    For an exception in the user's code, this is (type of the exception, "line 12 of train.py"). For a script, it is
+    (what happened, the line in the traceback); without a traceback, `said` takes the place of the line. For a function
+    that returned without a report, it is ("no report", "its end").
     Return None if other trials may not fail in the same way: after a lost node, a killed process or lack of memory.
     """
     if failure is not None and failure.kind == "user" and failure.cause == "no_report":
@@ -63,8 +64,13 @@ def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str 
 
     The failures are alike if all trials raised the same exception at the same line, or if all returned without a report.
     At least ALIKE trials must have failed, and no trial may ever have reported. Trials that will be retried do not count.
+
+    A function that saves checkpoints is called only when one is due, and most often for the best trials. So if it has always
+    failed in the same way, trials that have reported and needed no checkpoint do not count.
     """
     place = place_of(failure)
+    if place is not None and IN_SAVE in failure.traceback:
+        return _all_saves_failed_alike(trials, failing, place)
     if place is None or any(trial.reports for trial in trials):
         return None
     ended = [trial for trial in trials if trial.state.ended and trial.number != failing]
@@ -80,3 +86,13 @@ def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str 
     else:
         how = f"with {kind} at {where}"
     return f"the first {len(ended) + 1} trials all failed {how}, before any of them had reported"
+
+
+def _all_saves_failed_alike(trials: Population, failing: int, place: Alike) -> str | None:
+    if any(trial.checkpoints or trial.checkpoint is not None for trial in trials):
+        return None
+    others = [trial for trial in trials if trial.state is TrialState.FAILED and trial.number != failing]
+    if len(others) < ALIKE - 1 or any(place_of(trial.failure) != place for trial in others):
+        return None
+    what = f"with {place.kind} at {place.place}"
+    return f"the first {len(others) + 1} trials that had to save a checkpoint all failed {what}, and no trial has saved one"

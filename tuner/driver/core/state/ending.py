@@ -15,7 +15,8 @@ _S, _X = TrialState, ExperimentState
 def settle(state: State) -> None:
     """Pause or end the experiment if its state and its trials require it. Call this only while no segment is open.
 
-    The experiment then no longer needs a driver, so this waits for late uploads, which end with their driver.
+    Without late uploads, the experiment then needs no driver. While there are any, do nothing, because they end with
+    their driver.
     """
     if state.checkpoints.late:
         return
@@ -26,12 +27,12 @@ def settle(state: State) -> None:
     elif state.state in (_X.RUNNING, _X.PAUSING) and state.finishing is not None and state.all_ended:
         lost = state.trials.count(_S.FAILED)
         failed = state.failing or (lost > 0 and (not state.standing.finite or lost == len(state.trials)))
-        state.error = _why_no_result(state, lost)
+        state.error = _why_failed(state, lost) if failed else state.standing.why_none()
         state.state = change_experiment(state.state, _X.FAILED if failed else _X.COMPLETED)
 
 
-def _why_no_result(state: State, lost: int) -> str | None:
-    """Return the experiment's error: why it was ended, which trials failed, and why there is no best trial."""
+def _why_failed(state: State, lost: int) -> str | None:
+    """Return the error of an experiment that failed: why it was ended, which trials failed, why there is no best trial."""
     ended = state.finishing if state.failing and (state.fatal is None or lost > 1) else None
     failures = _failures(state, lost) if lost and (ended is None or state.fatal is None) else None
     return "; ".join(filter(None, [ended, failures, state.standing.why_none()])) or None

@@ -1,8 +1,8 @@
 """The limits that end the whole experiment, each with what it counts.
 
 A limit counts from the start of the experiment, or from the user's last `continue`: otherwise a continued experiment would
-end again at once. Some limits are elsewhere: `num_samples` and `budget` are used by searchers and schedulers, and the time budget
-and the GPU hours are used up between two events, so a timer of the driver watches them.
+end again at once. Other limits are elsewhere. Searchers and schedulers apply `num_samples` and `budget`. A timer of the
+driver watches the time budget and the GPU hours, because they may be used up between two events.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ GIVE_UP_AFTER = 10
 class Limit:
     """A limit on something that only grows.
 
-    count: returns how much there has been since the start of the experiment.
-    reached: called with how much of it counts. It returns the decision that ends the search, or None. Running trials stop at
-        their next report. If `Finish.fatal` is set, because the reason repeats that trial's failure, they go on to their end.
+    count: returns the total since the start of the experiment.
+    reached: called with the amount since the user's last `continue`. It returns the decision that ends the search, or None.
+    stops_trials: whether running trials then stop at their next report. Otherwise they go on to their end.
     """
 
     count: Callable[[State], float]
     reached: Callable[[State, float], Finish | None]
+    stops_trials: bool = True
 
 
 def counts(experiment: State) -> Sequence[float]:
@@ -39,11 +40,11 @@ def counts(experiment: State) -> Sequence[float]:
     return tuple(limit.count(experiment) for limit in LIMITS)
 
 
-def reached(experiment: State) -> Finish | None:
-    """Return the decision of the first limit that is reached. What was counted before the last `continue` does not count."""
+def reached(experiment: State) -> tuple[Limit, Finish] | None:
+    """Return the first limit that is reached, and its decision. What was counted before the last `continue` does not count."""
     for limit, before in zip(LIMITS, experiment.counted, strict=True):
         if (finish := limit.reached(experiment, limit.count(experiment) - before)) is not None:
-            return finish
+            return limit, finish
     return None
 
 
@@ -68,6 +69,6 @@ def _too_many_failures(experiment: State, failed: float) -> Finish | None:
 
 
 LIMITS = (
-    Limit(_failed, _only_failures),
+    Limit(_failed, _only_failures, stops_trials=False),
     Limit(_failed, _too_many_failures),
 )

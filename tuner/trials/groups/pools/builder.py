@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 0.5
 """Seconds after which a group that has not been placed is reported as waiting."""
 _WATCH_AFTER_S = 1.0
-"""Seconds after which the nodes of a group whose processes have not started yet are watched."""
+"""Seconds after which the nodes of a placed group are watched if its processes have not started yet."""
 _HANDED_ON_S = 0.25
 """Seconds for which the placement group of a group that is being ended is kept for the next group of the same size.
 
@@ -87,7 +87,7 @@ class GroupBuilder:
         self._lines = lines if lines is not None else CallLines()
         self._numbers = itertools.count(1)
         # With task events, Ray's head node keeps a record of each call: a megabyte for every forty trials.
-        # Each upload that outlives its segment is asked for by a call that lasts until the upload has ended.
+        # For each upload that outlives its segment, a call stays open until the upload has ended.
         groups = {"control": 2, "lasting": MOST}
         self._rank = ray.remote(concurrency_groups=groups, enable_task_events=False)(RayRank)
         self._node = ray.get_runtime_context().get_node_id()
@@ -102,7 +102,7 @@ class GroupBuilder:
         self.names: Mapping[str, str] = {}
         """The name of each node by its id, for messages."""
         self.cut = CutNodes(self.blocking, self._reap_left)
-        """The nodes on which no group shall be placed, because they cannot be reached."""
+        """The nodes on which groups must not be placed, because they cannot be reached."""
         # processes to be ended on nodes that cannot be reached, when they come back
         self._left: dict[str, list[int]] = {}
         self.uploading: set[Group] = set()
@@ -124,7 +124,10 @@ class GroupBuilder:
     async def _try(
         self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event
     ) -> Group | None:
-        """Build a new group. Return None if another attempt is needed: a node was cut or came back before it had started."""
+        """Build a new group.
+
+        Return None if another attempt is needed: a node was cut or came back before the group had started.
+        """
         avoided = self.cut.ids()
         group = await self._reserve(launch, key, avoided)
         hellos: asyncio.Future[list[Any]] | None = None
@@ -165,8 +168,9 @@ class GroupBuilder:
     async def check(self, launch: Launch) -> None:
         """Check that the group of a launch would fit if nothing else ran on the cluster.
 
-        If a group with the same resources was placed before, or a trial of the same experiment, maybe by an earlier driver, the
-        check is left out, because a lost node may come back. After the death of the head, the nodes join one after another.
+        The check is left out if a group with the same resources, or a group of the same experiment, was placed before,
+        even by an earlier driver. Its node may have been lost and may come back: after the death of the head, the nodes
+        join one after another.
 
         Raises:
             PlacementError: the cluster can never hold the group.
@@ -202,7 +206,7 @@ class GroupBuilder:
             threads.shutdown(wait=False)
 
     async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function that asks Ray in a thread, and return its value."""
+        """Run a function that calls Ray, in a thread, and return its value."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     async def nodes(self) -> dict[str, dict[str, float]]:
@@ -265,8 +269,8 @@ class GroupBuilder:
     async def _reserve(self, launch: Launch, key: Key, avoided: frozenset[str]) -> Group:
         """Request a placement group, and return a group with it. If this call is cancelled, release the placement group.
 
-        The placement group of a group of the same size that is being ended is used again, if it is on none of the nodes
-        `avoided`.
+        If a group of the same size is being ended and is on none of the nodes `avoided`, its placement group is used
+        again.
         """
         scaling = launch.scaling
         size = room_key(scaling)
@@ -383,7 +387,7 @@ class GroupBuilder:
     async def _remove(self, group: Group) -> None:
         """Remove a group's placement group as `removal.remove` does, without a thread that waits."""
         deadline = time.monotonic() + PLACED_WITHIN_S
-        with contextlib.suppress(Exception):  # if Ray does not tell its state, it is removed now
+        with contextlib.suppress(Exception):  # if Ray does not tell the group's state, the group is removed now
             while not group.held_since and time.monotonic() < deadline:
                 if not await self.blocking(is_being_placed, group.placement):
                     break

@@ -261,7 +261,7 @@ class Pool:
         return node in self._builder.cut
 
     def cut(self, rank: bytes, silent: bool) -> None:
-        """Use the node of a rank for no other group while it cannot be reached, or for a while if `silent` is False.
+        """Place no group on the node of a rank while the node cannot be reached, or for a while if `silent` is False.
 
         rank: the token of the rank's process.
         """

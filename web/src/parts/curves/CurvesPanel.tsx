@@ -14,6 +14,7 @@ import {
   type Across,
 } from "../../curves/across";
 import { CurvesChart } from "../../curves/CurvesChart";
+import { ofReplay, tookOver } from "../../curves/geometry";
 import { rungLevels } from "../../curves/rungs";
 import { experimentEnded } from "../../live/states";
 import { useCurves, useFinerCurves, useSources, type LiveExperiment } from "../../live/useExperiment";
@@ -95,9 +96,13 @@ export function CurvesPanel({
   const zoom = useMemo(() => parseZoom(zoomText), [zoomText]);
   const query = useCurves(live, metric, across);
   const finer = useFinerCurves(live, query.data, zoom?.x ?? null);
-  const curves = finer ?? query.data;
-  const exploits =
-    query.data?.series.some((series) => series.segments.some((segment) => segment.cause === "exploit")) ?? false;
+  const replay = isReplay(experiment);
+  const read = finer ?? query.data;
+  const curves = useMemo(
+    () => (read && replay ? { ...read, series: read.series.map(ofReplay) } : read),
+    [read, replay],
+  );
+  const exploits = curves?.series.some((series) => series.segments.some(tookOver)) ?? false;
   const { source } = useSources(live, exploits);
   const { set } = address;
   useKeys({ l: () => set({ y: log ? null : "log", zoom: null }) });
@@ -184,7 +189,7 @@ export function CurvesPanel({
       )}
       {curves && reported && drawn?.size === 0 ? (
         <div className={classes.empty} style={{ height }}>
-          No trial passes the filters, so there is no curve. The table below offers all trials.
+          No trial passes the filters, so there is no curve. Remove the filters in the table below.
         </div>
       ) : curves && reported ? (
         <CurvesChart
@@ -218,6 +223,11 @@ export function CurvesPanel({
       )}
     </Panel>
   );
+}
+
+/** Return true if trials follow a schedule: their exploits continue from their own checkpoints. */
+export function isReplay({ scheduler, resolved }: Pick<Experiment, "scheduler" | "resolved">): boolean {
+  return (resolved?.scheduler["type"] ?? scheduler["type"]) === "pbt_replay";
 }
 
 export function waitingWords(

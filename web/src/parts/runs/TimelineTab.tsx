@@ -2,7 +2,7 @@ import { Button, SegmentedControl, Skeleton, useComputedColorScheme } from "@man
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api } from "../../api/client";
-import type { Experiment } from "../../api/types";
+import type { Experiment, Timeline } from "../../api/types";
 import { timelineCall } from "../../charts/copies";
 import { byDevice, byTrial, MOST_TIMED, PHASES, shares, shareWords, timelineRows } from "../../charts/timeline";
 import { TimelineChart } from "../../charts/TimelineChart";
@@ -24,7 +24,7 @@ interface TimelineTabProps {
   onSelect: (number: number) => void;
 }
 
-/** What each trial, node and GPU did over time, so that waste is visible. */
+/** Show what each trial, node and GPU did over time, so that waste is visible. */
 export default function TimelineTab({ experiment, address, selected, onSelect }: TimelineTabProps) {
   const theme = useComputedColorScheme("light");
   const devices = address.get("by") === "device";
@@ -81,13 +81,14 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
           </ul>
           <p className={classes.sumWords}>
             Times are sums over {data.total > data.trials.length ? "the trials below" : "all trials"}, so they exceed
-            the running time of the experiment if several trials run at the same time. The axis shows the time since the
-            start.
+            the running time of the experiment if several trials run at the same time. The axis shows the time that the
+            search has run.{pauseWords(data.pauses)}
           </p>
           {lanes.length > 0 ? (
             <TimelineChart
               lanes={lanes}
               seconds={data.duration_s}
+              pauses={data.pauses}
               label={`Timeline of ${lanes.length} ${devices ? "devices" : "trials"} over ${duration(data.duration_s)}`}
               selected={selected}
               onSelect={onSelect}
@@ -124,4 +125,13 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
       )}
     </Panel>
   );
+}
+
+/** " A dashed line marks the pause of 40 min", and what else there is to say of pauses; nothing if there was none. */
+function pauseWords(pauses: Timeline["pauses"]): string {
+  const whole = duration(pauses.reduce((sum, { seconds }) => sum + seconds, 0));
+  if (pauses.length === 0) return "";
+  return pauses.length === 1
+    ? ` The dashed line marks a pause of ${whole}.`
+    : ` The dashed lines mark ${pauses.length} pauses, ${whole} in all.`;
 }

@@ -29,7 +29,7 @@ export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number
     <div className={classes.overview}>
       <Heading>
         {others.size === 0
-          ? "No other trials"
+          ? "Only its own training"
           : `Through ${others.size === 1 ? "one other trial" : `${others.size} other trials`}`}
       </Heading>
       <ol className={classes.segments} aria-label="Lineage, oldest first">
@@ -81,7 +81,12 @@ const WORDS: Record<LineageSegment["cause"], (own: number, before: number | unde
   resume: () => "resumed",
   resize: () => "resized",
   fork: (_, before) => (before === undefined ? "forked" : `forked from trial ${before}`),
-  exploit: (own, before) => (before === undefined || before === own ? "exploit" : `exploit of trial ${before}`),
+  exploit: (own, before) =>
+    before === undefined
+      ? "exploit"
+      : before === own
+        ? "continued with other parameters"
+        : `exploit of trial ${before}`,
 };
 
 function span({ start_iteration: start, end_iteration: end }: LineageSegment): string {

@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, render, screen } from "@testing-library/react";
+import { act, cleanup, render, screen } from "@testing-library/react";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { TrialWithSegments } from "../../api/types";
@@ -68,5 +68,18 @@ describe("the logs of a trial that has ended", () => {
     await show(3600);
     await pass(20_000);
     expect(logs).toHaveBeenCalledTimes(1);
+  });
+
+  it("wrap long lines on phones, and elsewhere if somebody asks for it", async () => {
+    answer = [{ rank: 0, stream: "out", text: "epoch 9\n", complete: true }];
+    const wraps = () => screen.getByRole<HTMLInputElement>("switch", { name: "Wrap lines" });
+    await show(3600);
+    expect(wraps().checked).toBe(false);
+    cleanup();
+    vi.stubGlobal("matchMedia", () => ({ matches: true, addEventListener: () => {}, removeEventListener: () => {} }));
+    await show(3600);
+    vi.unstubAllGlobals();
+    expect(wraps().checked).toBe(true);
+    expect(screen.getByLabelText("Log lines").dataset["wrap"]).toBe("true");
   });
 });

@@ -1,7 +1,8 @@
 import { Anchor, Button, Group, Select, Skeleton, Switch, TextInput } from "@mantine/core";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useMediaQuery } from "@mantine/hooks";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { api } from "../../api/client";
 import type { TrialWithSegments } from "../../api/types";
 import { hasEnded } from "../../live/states";
@@ -25,6 +26,9 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
   const rank = /^\d{1,6}$/.test(address.get("logrank") ?? "") ? address.get("logrank")! : "";
   const search = (address.get("logq") ?? "").slice(0, 1000);
   const [whole, setWhole] = useState(false);
+  const phone = useMediaQuery("(max-width: 640px)") ?? false;
+  const asks = address.get("wrap");
+  const wrap = asks === null ? phone : asks === "yes";
   const query = useQuery({
     queryKey: ["trial", trial.id, "logs", segment, rank, search, whole],
     queryFn: ({ signal }) =>
@@ -91,6 +95,8 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
           key={`${segment} ${rank} ${search}`}
           lines={lines}
           search={search}
+          wrap={wrap}
+          onWrap={(on) => address.set({ wrap: on === phone ? null : on ? "yes" : "no" })}
           aside={
             <>
               <Button size="compact-xs" variant="default" onClick={() => setWhole(!whole)}>
@@ -119,10 +125,13 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
 interface LinesProps {
   lines: readonly ReturnType<typeof linesOf>[number][];
   search: string;
+  /** Whether long lines are continued on the next row; otherwise the box scrolls sideways. */
+  wrap: boolean;
+  onWrap: (wrap: boolean) => void;
   aside: React.ReactNode;
 }
 
-function Lines({ lines, search, aside }: LinesProps) {
+function Lines({ lines, search, wrap, onWrap, aside }: LinesProps) {
   const box = useRef<HTMLDivElement>(null);
   const [follow, setFollow] = useState(true);
   const [marked, setMarked] = useState<number | null>(null);
@@ -132,6 +141,8 @@ function Lines({ lines, search, aside }: LinesProps) {
     estimateSize: () => LINE,
     overscan: 20,
   });
+  // Heights that were measured with the other setting, or at another width, are wrong.
+  useLayoutEffect(() => rows.measure(), [wrap, rows]);
   const count = lines.length;
   useEffect(() => {
     if (follow) rows.scrollToIndex(count - 1, { align: "end" });
@@ -155,6 +166,7 @@ function Lines({ lines, search, aside }: LinesProps) {
           checked={follow}
           onChange={(event) => setFollow(event.currentTarget.checked)}
         />
+        <Switch size="xs" label="Wrap lines" checked={wrap} onChange={(event) => onWrap(event.currentTarget.checked)} />
         <Button size="compact-xs" variant="default" disabled={first < 0} onClick={jump}>
           {first < 0 ? "No error found" : marked === null ? "Go to the first error" : "Next error"}
         </Button>
@@ -163,6 +175,7 @@ function Lines({ lines, search, aside }: LinesProps) {
       <div
         ref={box}
         className={classes.box}
+        data-wrap={wrap}
         tabIndex={0}
         role="log"
         aria-label="Log lines"
@@ -177,9 +190,11 @@ function Lines({ lines, search, aside }: LinesProps) {
             return (
               <div
                 key={index}
+                ref={wrap ? rows.measureElement : undefined}
+                data-index={index}
                 className={line.heading ? classes.heading : classes.line}
                 data-marked={index === marked}
-                style={{ transform: `translateY(${start}px)`, height: LINE }}
+                style={{ transform: `translateY(${start}px)`, ...(wrap ? { minHeight: LINE } : { height: LINE }) }}
               >
                 {!line.heading && (
                   <span aria-hidden style={{ width: `${digits}ch` }}>

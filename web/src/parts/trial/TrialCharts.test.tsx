@@ -21,7 +21,7 @@ vi.mock("../../curves/plot", () => ({
 
 afterEach(() => void vi.restoreAllMocks());
 
-const TRIAL = { id: "trl_1", number: 4, state: "completed" } as unknown as TrialWithSegments;
+const TRIAL = { id: "trl_1", number: 4, state: "completed", segments: [] } as unknown as TrialWithSegments;
 const USER_STEP: Across = { x: "user_step", x_metric: null };
 const ADDRESS: Address = { get: () => null, set: () => {} };
 const NO_STEP = "No report of loss has a step. Pass it with tuner.report(metrics, step=...).";

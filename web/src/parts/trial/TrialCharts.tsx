@@ -102,15 +102,21 @@ function MetricChart({ item, trial, across, rank, of, view, onView }: MetricChar
   };
   const first = useRef(look);
   const zoomed = useRef<(zoom: Zoom | null) => void>(() => {});
+  const donors = useMemo(
+    () => new Map(trial.segments.map((one) => [one.ordinal, one.source_trial_number])),
+    [trial.segments],
+  );
   const series = useMemo(
     (): Series => ({
       trial_id: trial.id,
       number: trial.number,
       state: trial.state,
       best_value: null,
-      segments: item.segments,
+      segments: item.segments.map((one) =>
+        one.cause === "exploit" && donors.get(one.ordinal) === trial.number ? { ...one, own: true as const } : one,
+      ),
     }),
-    [trial.id, trial.number, trial.state, item],
+    [trial.id, trial.number, trial.state, item, donors],
   );
 
   useLayoutEffect(() => {

@@ -266,7 +266,11 @@ function Segments({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (nu
         return (
           <li key={segment.id} data-cause={segment.cause}>
             <p>
-              <b>{CAUSE[segment.cause]}</b>
+              <b>
+                {segment.cause === "exploit" && donor === trial.number
+                  ? "Continued with other parameters"
+                  : CAUSE[segment.cause]}
+              </b>
               {segment.cause === "resize" && segment.workers != null && before?.workers != null
                 ? ` from ${before.workers} to ${segment.workers} ${segment.workers === 1 ? "worker" : "workers"}`
                 : ""}

@@ -1,6 +1,6 @@
 import { Anchor, Drawer } from "@mantine/core";
 import { useMediaQuery } from "@mantine/hooks";
-import { useCallback, useEffect, useRef } from "react";
+import { useCallback, useEffect, useLayoutEffect, useRef, type RefObject } from "react";
 import { Link } from "react-router";
 import type { Experiment, Trial } from "../../api/types";
 import { rankedOf } from "../../curves/colours";
@@ -18,20 +18,26 @@ interface TrialDrawerProps {
 }
 
 /**
- * Lead the focus from the link or button that opened a trial into its drawer, and back when that is closed. The focus stays where it
- * is if a chart opened the trial, since the arrow keys go on from there. On phones, where the drawer covers the page, Mantine does this.
+ * Lead the focus from the link or button that opened a trial into its drawer, and back when that is closed. The focus
+ * stays where it is if a chart opened the trial, since the arrow keys continue from there. On phones, where the drawer
+ * covers the page, Mantine does this.
  */
 function useFocus(number: number | undefined, phone: boolean) {
   const content = useRef<HTMLDivElement>(null);
   const button = useRef<HTMLButtonElement>(null);
   const opener = useRef<HTMLElement | null>(null);
+  // Not a dependency: a window that becomes narrower or wider must not move the focus.
+  const onPhone = useRef(phone);
+  useLayoutEffect(() => {
+    onPhone.current = phone;
+  });
   const enter = useCallback(() => {
     const from = document.activeElement;
-    if (phone || !(from instanceof HTMLElement) || !from.matches("a, button")) return;
+    if (onPhone.current || !(from instanceof HTMLElement) || !from.matches("a, button")) return;
     if (!button.current || content.current?.contains(from)) return;
     opener.current = from;
     button.current.focus({ preventScroll: true });
-  }, [phone]);
+  }, []);
   // The drawer is there only after its first frame.
   const close = useCallback(
     (made: HTMLButtonElement | null) => {
@@ -52,10 +58,24 @@ function useFocus(number: number | undefined, phone: boolean) {
   return [content, close] as const;
 }
 
+/**
+ * Keep the focus where it is in this element when the drawer begins to trap it, since Mantine then moves it to the first control: a
+ * phone that is turned must not close the field in which somebody types.
+ */
+export function useKeptFocus(content: RefObject<HTMLElement | null>, trapped: boolean) {
+  useEffect(() => {
+    const within = document.activeElement;
+    if (!trapped || !(within instanceof HTMLElement) || !content.current?.contains(within)) return;
+    const timer = setTimeout(() => within.isConnected && within.focus({ preventScroll: true }));
+    return () => clearTimeout(timer);
+  }, [content, trapped]);
+}
+
 /** The open trial, beside what it belongs to. */
 export default function TrialDrawer({ experiment, trial, rank, onSelect, onClose, address }: TrialDrawerProps) {
   const phone = useMediaQuery("(max-width: 640px)") ?? false;
   const [content, close] = useFocus(trial?.number, phone);
+  useKeptFocus(content, phone);
   return (
     <Drawer.Root
       opened={trial !== undefined}

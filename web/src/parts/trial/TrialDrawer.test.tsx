@@ -1,0 +1,31 @@
+import { Drawer, MantineProvider } from "@mantine/core";
+import { act, render, screen } from "@testing-library/react";
+import { useRef } from "react";
+import { expect, it } from "vitest";
+import { useKeptFocus } from "./TrialDrawer";
+
+function Sheet({ phone }: { phone: boolean }) {
+  const content = useRef<HTMLDivElement>(null);
+  useKeptFocus(content, phone);
+  return (
+    <MantineProvider>
+      <Drawer.Root opened onClose={() => {}} trapFocus={phone} transitionProps={{ duration: 0 }}>
+        <Drawer.Content ref={content}>
+          <Drawer.CloseButton aria-label="Close" data-autofocus />
+          <input aria-label="Search" />
+        </Drawer.Content>
+      </Drawer.Root>
+    </MantineProvider>
+  );
+}
+
+const settle = () => act(() => new Promise((done) => setTimeout(done, 50)));
+
+it("keeps the focus in a field when the window becomes as narrow as a phone's", async () => {
+  const { rerender } = render(<Sheet phone={false} />);
+  const field = await screen.findByLabelText("Search");
+  act(() => field.focus());
+  rerender(<Sheet phone />);
+  await settle();
+  expect(document.activeElement).toBe(field);
+});
