@@ -61,6 +61,10 @@ CAUSES = frozenset(
 """Causes of failures that have a section on the troubleshooting page."""
 
 
+IN_SAVE = "raised by the function that was passed as checkpoint to tuner.report"
+"""The note on an exception that such a function has raised, by which the driver knows where it came from."""
+
+
 def what_to_do(cause: str | None) -> str:
     """Return a line that names the section of the documentation about failures with this cause."""
     return errors.what_to_do(cause if cause in CAUSES else "failures")

@@ -423,8 +423,9 @@ def test_a_callable_that_raises_on_one_rank_leaves_no_torn_checkpoint(tmp_path: 
     def breaks(folder: str) -> None:
         raise ValueError("cannot be pickled")
 
-    with pytest.raises(ValueError, match="cannot be pickled"):
+    with pytest.raises(ValueError, match="cannot be pickled") as raised:
         pair.one.take(breaks, 1, 1)
+    assert raised.value.__notes__ == ["raised by the function that was passed as checkpoint to tuner.report"]
     pair.one.passed(1)
     pair.zero.take(fill("shard0"), 1, 1)
     with pytest.raises(CheckpointError, match="rank 1 could not save its part of the checkpoint: ValueError: cannot"):

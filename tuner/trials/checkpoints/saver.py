@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import checkpoint_id
+from tuner.domain.segments import IN_SAVE
 from tuner.errors import CheckpointError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
@@ -151,7 +152,11 @@ class Saver:
             if isinstance(source, Checkpoint):
                 source = source.path
             if callable(source):
-                source(job.staging)
+                try:
+                    source(job.staging)
+                except Exception as error:
+                    error.add_note(IN_SAVE)
+                    raise
                 replace_links(job.staging)
             elif isinstance(source, str | os.PathLike):
                 job.elsewhere = take_over(os.fspath(source), job.staging, job.locks)

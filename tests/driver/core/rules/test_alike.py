@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.driver.bench import Bench
 from tuner.domain.events import Failure
+from tuner.domain.segments import IN_SAVE
 from tuner.domain.states import ExperimentState
 from tuner.driver.core.rules.alike import place_of
 
@@ -36,6 +38,40 @@ def test_three_that_fail_alike_end_the_search_with_that_error() -> None:
         "trial 2, rank 0: KeyError: 'width'"
     )
     assert bench.successor().core.experiment.error == bench.core.experiment.error
+
+
+def unsaved(line: int = 12) -> Failure:
+    failure = raised(line, "OSError: no")
+    return replace(failure, traceback=failure.traceback + IN_SAVE)
+
+
+def test_three_saves_that_fail_alike_end_the_search_although_trials_report() -> None:
+    """The function is called for the best trials, so the others would go on, and one of them would seem to be the best."""
+    bench = Bench(num_samples=20, limits=LIMITS)
+    bench.started(0)
+    bench.reported(0, 0.5)
+    bench.ended(0, "returned")
+    for number in (1, 2, 3):
+        bench.started(number)
+        bench.reported(number, 0.1)
+        bench.ended(number, "failed", unsaved())
+    assert bench.core.experiment.error == (
+        "the first 3 trials that had to save a checkpoint all failed with OSError at line 12 of /home/me/train.py, and no "
+        "trial has saved one; trial 3, rank 0: OSError: no"
+    )
+
+
+@pytest.mark.parametrize("failures", [(unsaved(), unsaved(13), unsaved()), (unsaved(), raised(), unsaved())])
+def test_saves_that_fail_in_other_ways_end_no_search(failures: tuple[Failure, ...]) -> None:
+    assert fails(Bench(num_samples=20, limits=LIMITS), *failures).core.state is ExperimentState.RUNNING
+
+
+def test_a_search_in_which_a_save_succeeded_goes_on() -> None:
+    bench = Bench(num_samples=20, limits=LIMITS)
+    bench.started(0)
+    bench.reported(0, 0.5, checkpoint=True)
+    bench.ended(0, "returned")
+    assert fails(bench, unsaved(), unsaved(), unsaved()).core.state is ExperimentState.RUNNING
 
 
 def test_an_error_of_report_counts_where_the_users_code_calls_it() -> None:

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from tuner.domain.events import Failure
+from tuner.domain.segments import IN_SAVE
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
 
@@ -63,8 +64,13 @@ def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str 
 
     The failures are alike if all trials raised the same exception at the same line, or if all returned without a report.
     At least ALIKE trials must have failed, and no trial may ever have reported. Trials that will be retried do not count.
+
+    A function that saves checkpoints is called only when one is due, and most often for the best trials. So if it has always
+    failed in the same way, trials that have reported and needed no checkpoint do not count.
     """
     place = place_of(failure)
+    if place is not None and IN_SAVE in failure.traceback:
+        return _all_saves_failed_alike(trials, failing, place)
     if place is None or any(trial.reports for trial in trials):
         return None
     ended = [trial for trial in trials if trial.state.ended and trial.number != failing]
@@ -80,3 +86,13 @@ def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str 
     else:
         how = f"with {kind} at {where}"
     return f"the first {len(ended) + 1} trials all failed {how}, before any of them had reported"
+
+
+def _all_saves_failed_alike(trials: Population, failing: int, place: Alike) -> str | None:
+    if any(trial.checkpoints or trial.checkpoint is not None for trial in trials):
+        return None
+    others = [trial for trial in trials if trial.state is TrialState.FAILED and trial.number != failing]
+    if len(others) < ALIKE - 1 or any(place_of(trial.failure) != place for trial in others):
+        return None
+    what = f"with {place.kind} at {place.place}"
+    return f"the first {len(others) + 1} trials that had to save a checkpoint all failed {what}, and no trial has saved one"
