@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -173,14 +174,21 @@ def test_without_a_checkpoint_nobody_exploits_and_a_note_says_so() -> None:
     for _ in range(2):
         feed.start({"lr": 0.01})
     assert feed.report(0, 1, 0.9) == []
-    (note,) = feed.report(1, 1, 0.1)
+    note, warning = feed.report(1, 1, 0.1)
     assert note == Note(
         reason="trial 1 is among the worst 1 at iteration 1, but none of the best has a checkpoint of its own to continue from"
     )
+    assert warning == Note(
+        reason="no trial has saved a checkpoint, so pbt copies nothing to trial 1 and leaves its configuration: pass "
+        "checkpoint= to tuner.report",
+        warning=True,
+    )
+    feed.scheduler.enacted(warning, feed.trials)
+    assert feed.report(1, 2, 0.1) == [replace(note, reason=note.reason.replace("iteration 1", "iteration 2"))], "once"
     on_its_way = CheckpointInfo(id="c", uri="", step=1, ready=False)
 
     feed.trials[0].checkpoints["c"] = KeptCheckpoint(on_its_way, 0.9, segment=1)
-    (exploit,) = feed.report(1, 2, 0.1)
+    (exploit,) = feed.report(1, 3, 0.1)
     assert isinstance(exploit, Exploit)
     assert exploit.donor == 0
 

@@ -304,7 +304,7 @@ def test_json() -> None:
             "/stop/stoppers/1/seconds",
             "above 0",
         ),
-        ({"type": "iterations"}, "/stop", "max_iter"),
+        ({"type": "iterations"}, "/stop/max_iter", "needed"),
         ({"type": "function", "function": "os:nothing"}, "/stop/function", "cannot be imported"),
     ],
 )

@@ -36,6 +36,7 @@ from tuner.search.base import Searcher
 
 log = logging.getLogger(__name__)
 
+STARTS_OVER = "starts from the beginning"
 FIT_AGAIN_S = 30.0
 """Seconds to wait after a failed model fit before a new fit is requested."""
 
@@ -85,12 +86,12 @@ class Decider:
     def after_event(self, event: Event, missed: Sequence[str] = ()) -> Iterable[Decision]:
         """Return the decisions that the core itself makes about an event, without the scheduler.
 
-        missed: for the first report that lacks metrics that `stop` uses, the names of those metrics.
+        missed: for the first report that lacks metrics that `stop` or constraints use, the names of those metrics.
         """
         match event:
             case e.Reported():
                 decisions = after_report(self.experiment, event)
-                return [missed_metrics(missed, event.metrics), *decisions] if missed else decisions
+                return [*missed_metrics(self.experiment, missed, event.metrics), *decisions] if missed else decisions
             case e.SegmentEnded():
                 return after_end(self.experiment, event)
             case e.DriverStarted():
@@ -424,7 +425,10 @@ class Decider:
         if isinstance(choice, d.Exploit) and not self._can_exploit(choice):
             choice = d.Resume(trial=choice.trial, reason=f"trial {choice.donor} has no checkpoint to continue from")
         if isinstance(choice, d.Resume):
-            yield from self._warn_of_starting_over(self.trials[choice.trial])
+            trial = self.trials[choice.trial]
+            yield from self._warn_of_starting_over(trial)
+            if self._starts_over(trial) and STARTS_OVER not in choice.reason:
+                choice = replace(choice, reason=f"{choice.reason}; it has no checkpoint, so it {STARTS_OVER}")
         yield choice
 
     def _can_exploit(self, decision: d.Exploit) -> bool:
@@ -433,10 +437,14 @@ class Decider:
         donor = self.trials[decision.donor]
         return _may_deliver(donor) or self.experiment.checkpoints.awaits(donor) is not None
 
+    def _starts_over(self, trial: Trial) -> bool:
+        """Return whether a paused trial has trained, but has no checkpoint to continue from."""
+        late = self.experiment.checkpoints.awaits(trial) is not None
+        return trial.checkpoint is None and not late and bool(trial.iteration)
+
     def _warn_of_starting_over(self, trial: Trial) -> Iterator[Decision]:
         """Warn that a paused trial starts over, because it has no checkpoint. Warn only once in an experiment."""
-        late = self.experiment.checkpoints.awaits(trial) is not None
-        if trial.checkpoint is not None or late or not trial.iteration:
+        if not self._starts_over(trial):
             return
         for other in self.trials:
             planned = [other.next] if other.next is not None and other.checkpoint is None else []
@@ -454,7 +462,8 @@ class Decider:
 
     def _finish(self, reason: str, fatal: int | None = None) -> Iterator[Decision]:
         """End the search. `fatal` is the trial whose failure the reason names, if the experiment fails because of it."""
-        if never := [name for name in self.experiment.missed if name in self.experiment.unseen]:
+        unseen = self.experiment.unseen & self.experiment.used_by_stop
+        if never := [name for name in self.experiment.missed if name in unseen]:
             reason += f"; no report had {names(never)}, which stop uses"
         yield from self._stop_paused(reason)
         yield d.Finish(reason=reason, failed=fatal is not None, fatal=fatal)

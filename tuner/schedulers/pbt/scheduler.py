@@ -37,6 +37,8 @@ from tuner.schedulers.functions import function_name, import_function
 from tuner.schedulers.pbt.explore import Explorer, Mutation, mutations_to_json, read_mutations
 from tuner.schedulers.shared.wording import at, reported
 
+NOTHING_SAVED = "no trial has saved a checkpoint"
+
 
 @dataclass(slots=True)
 class Move:
@@ -63,6 +65,7 @@ class PbtState:
     )  # trials that gave up their worker group before they were judged
     waiting: dict[int, None] = field(default_factory=dict)  # synch: trials that have reached the end of the interval
     plan: dict[int, int | None] = field(default_factory=dict)  # synch: trial to be resumed -> its donor
+    warned: bool = False  # whether users were told that nothing can be copied
 
 
 class PopulationBasedTraining(Scheduler):
@@ -220,6 +223,8 @@ class PopulationBasedTraining(Scheduler):
 
     def enacted(self, decision: Decision, trials: Population) -> None:
         state: PbtState = self.state
+        if isinstance(decision, Note) and decision.reason.startswith(NOTHING_SAVED):
+            state.warned = True
         if isinstance(decision, Pause) and not decision.held and not self.synch:
             state.yielded[decision.trial] = None
         if not isinstance(decision, Exploit | Resume):
@@ -267,7 +272,13 @@ class PopulationBasedTraining(Scheduler):
             donor = self._donor(number, trials)
             if donor is None:
                 why = f"trial {number} is among the worst {self._quantile()} at {where}"
-                return (Note(reason=f"{why}, but none of the best has a checkpoint of its own to continue from"),)
+                found = [Note(reason=f"{why}, but none of the best has a checkpoint of its own to continue from")]
+                if not self.state.warned and not any(one.checkpoints or one.checkpoint for one in trials):
+                    what = (
+                        f"{NOTHING_SAVED}, so {self.TYPE} copies nothing to trial {number} and leaves its configuration"
+                    )
+                    found.append(Note(reason=f"{what}: pass checkpoint= to tuner.report", warning=True))
+                return found
             return (self._exploit(number, donor, trials),)
         return ()
 

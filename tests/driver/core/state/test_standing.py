@@ -12,6 +12,7 @@ import pytest
 import tuner
 from tests.driver.bench import Bench
 from tuner.domain import events as e
+from tuner.domain.decisions import Note
 from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, SegmentState
 from tuner.domain.trial import Trial
@@ -202,6 +203,20 @@ def test_only_reports_within_the_constraints_count() -> None:
     assert [trial.feasible for trial in bench.core.trials][:2] == [True, True]
     assert bench.core.trials[0].best_value == 0.1, "searchers learn from all reports"
     assert bench.successor().core.summary() == bench.core.summary()
+
+
+@pytest.mark.parametrize(
+    ("metric", "hint"),
+    [("siz", "did you mean 'size'?"), ("x", "'x' is a parameter: report it as a metric too")],
+)
+def test_a_constraint_on_a_metric_that_nobody_reports_is_warned_of_once(metric: str, hint: str) -> None:
+    bench = Bench(search={"type": "tpe", "constraints": {metric: {"max": 0.25}}})
+    bench.started(0)
+    bench.reported(0, 0.5, size=0.2)
+    bench.reported(0, 0.4, size=0.2)
+    warnings = [entry.reason for _, entry in bench.log if isinstance(entry, Note) and entry.warning]
+    known = f"a constraint is about '{metric}', which is not among the reported metrics: 'loss', 'size'"
+    assert warnings == [f"{known} (no trial counts as the best one until the metric is reported); {hint}"]
 
 
 def test_with_scope_last_the_last_report_must_keep_within_the_constraints() -> None:

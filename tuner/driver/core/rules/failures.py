@@ -18,11 +18,11 @@ def all_fail(experiment: State, trial: Trial, failure: Failure, since: str) -> l
 
     since: why the other trials would fail too, with which the reason of the decisions begins.
     """
-    why = failure.headline(trial.number)
+    why, seen = failure.headline(trial.number), f"the failure of trial {trial.number} would repeat here"
     others = [t.number for t in experiment.trials if not t.state.ended and t is not trial]
     return [
         d.Fail(trial=trial.number, reason=why, failure=failure),
-        *(d.Stop(trial=number, reason=f"{since}; {why}") for number in others),
+        *(d.Stop(trial=number, reason=f"{since}; {seen}") for number in others),
         d.Finish(reason=f"{since}; {why}", failed=True, fatal=trial.number),
     ]
 

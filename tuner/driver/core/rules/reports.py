@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
@@ -58,12 +58,20 @@ def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last
     return None
 
 
-def missed_metrics(missed: Sequence[str], reported: Iterable[str]) -> d.Note:
-    """Warn about metrics that `stop` uses and that no report has contained yet: they are misspelt, or reported later."""
+def missed_metrics(experiment: State, missed: Sequence[str], reported: Iterable[str]) -> Iterator[d.Note]:
+    """Warn about metrics that `stop` or constraints use and that no report has contained: they are misspelt, or come later."""
     known = sorted(reported)
-    meant = "".join(did_you_mean(name, known, "'") for name in missed)
-    what = f"stop uses {names(missed)}, which is not among the reported metrics: {names(known)}"
-    return d.Note(reason=f"{what} (the criterion has no effect until the metric is reported){meant}", warning=True)
+    uses = {
+        "stop uses": "the criterion has no effect until the metric is reported",
+        "a constraint is about": "no trial counts as the best one until the metric is reported",
+    }
+    for (who, effect), by_stop in zip(uses.items(), (True, False), strict=True):
+        if own := [name for name in missed if (name in experiment.used_by_stop) == by_stop]:
+            meant = "".join(did_you_mean(name, known, "'") for name in own)
+            if params := [name for name in own if name in experiment.spec.space]:
+                meant = f"; {names(params)} is a parameter: report it as a metric too"
+            what = f"{who} {names(own)}, which is not among the reported metrics: {names(known)}"
+            yield d.Note(reason=f"{what} ({effect}){meant}", warning=True)
 
 
 def _ask_stopper(experiment: State, trial: Trial) -> list[Decision]:

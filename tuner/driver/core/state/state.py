@@ -89,7 +89,11 @@ class State:
         self.sizes = Sizes(spec.scaling, spec.objective, self.trials, self.segments)
         self.exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
         # Metrics that `stop` uses and that were never reported.
-        self.unseen = stopper.metrics() if stopper is not None else frozenset()
+        self.used_by_stop = stopper.metrics() if stopper is not None else frozenset()
+        constrained = {one.metric for one in self.standing.constraints} - {o.metric for o in spec.objectives}
+        self.unseen = (
+            self.used_by_stop | constrained
+        )  # the metrics of `stop` and of constraints that no report has had yet
         self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
         self.warned_ends = 0  # how many segments ended with a warning
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
