@@ -114,7 +114,10 @@ def test_the_command_line_names_the_section(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 3
-    assert capsys.readouterr().err.splitlines() == ["error: no experiment 'nothing'", "What to do: tuner docs NotFound"]
+    assert capsys.readouterr().err.splitlines() == [
+        "error: no experiment 'nothing'; the database has no experiments (see TUNER_HOME)",
+        "What to do: tuner docs NotFound",
+    ]
 
 
 def test_a_traceback_names_the_section() -> None:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
+from tuner.cli.commands import app
 from tuner.service_url import NAME, announced, service_url
+from tuner.settings import Settings
+from tuner.store import shown_url
 
 
 def test_a_service_is_found_while_it_runs(tmp_path: Path) -> None:
@@ -20,6 +27,18 @@ def test_a_service_is_found_while_it_runs(tmp_path: Path) -> None:
         assert service_url(tmp_path, "sqlite:///a") == "http://127.0.0.1:8123", "the later service is not the one"
     assert service_url(tmp_path, "sqlite:///a") is None
     assert not list(tmp_path.iterdir())
+
+
+def test_a_service_that_lives_on_is_named_when_its_ray_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    with announced(tmp_path, "localhost", 8123, shown_url(Settings.from_env().database_url)):
+        told = CliRunner().invoke(app, ["serve", "--stop"])
+    assert told.stdout == "there was nothing to stop\n"
+    assert "the service at http://localhost:8123 still runs" in told.stderr
+    assert f"kill {os.getpid()}" in told.stderr
+    assert CliRunner().invoke(app, ["serve", "--stop"]).stderr == ""
 
 
 def test_the_end_of_a_service_leaves_that_of_another_database(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tuner.names import of_the_experiment, option_meant
 from tuner.space.words import show
 
 T = TypeVar("T")
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:
@@ -58,7 +59,13 @@ def build(make: Callable[..., T], data: Mapping[str, Any], pointer: str) -> T:
     except SpecError as error:
         raise SpecError([*errors, *((pointer + inner, message) for inner, message in error.errors)]) from error
     except TypeError as error:
-        raise SpecError(errors or [(pointer, str(error))]) from error
+        needed = [
+            p.name for p in inspect.signature(make).parameters.values() if p.default is p.empty and p.kind not in _REST
+        ]
+        missing = [
+            (f"{pointer}/{name}", "needed: an option without a default") for name in needed if name not in options
+        ]
+        raise SpecError(errors or missing or [(pointer, str(error))]) from error
     if errors:
         raise SpecError(errors)
     return made

@@ -7,7 +7,9 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -48,18 +50,32 @@ def announced(home: Path, host: str, port: int, database: str) -> Iterator[None]
                 file.unlink()
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A service that runs on this machine."""
+
+    url: str
+    pid: int
+
+
 def service_url(home: Path, database: str) -> str | None:
     """Return the URL of a service that runs on this machine with this home and this database, or None."""
+    found = running_service(home, database)
+    return found.url if found is not None else None
+
+
+def running_service(home: Path, database: str) -> Running | None:
+    """Return the service that runs on this machine with this home and this database, or None."""
     found = _read(home / NAME)
     if (found.get("machine"), found.get("database")) != (socket.gethostname(), database):
         return None
     with contextlib.suppress(psutil.Error, KeyError, TypeError, ValueError):
         if psutil.Process(found["pid"]).create_time() == found["started"]:  # not another process with its number
-            return str(found["url"])
+            return Running(str(found["url"]), found["pid"])
     return None
 
 
-def _read(file: Path) -> dict[str, object]:
+def _read(file: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError):
         found = json.loads(file.read_text())
         return found if isinstance(found, dict) else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,13 @@ def test_no_password_is_printed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch
     assert "hunter2" not in given.stderr
     without = CliRunner().invoke(app, ["migrate", "--database-url", "postgresql://me@host/db"])
     assert (without.stdout, without.stderr) == ("postgresql://me@host/db is up to date\n", "")
+
+
+def test_why_there_is_no_best_trial_is_said(experiment: str, sqlite_url: str) -> None:
+    with Store.open(sqlite_url) as store:
+        empty = store.experiments.create(replace(store.experiments.get(experiment).spec, name="empty")).public_id
+    given = CliRunner().invoke(app, ["best", empty])
+    assert (given.exit_code, given.stdout, given.stderr) == (1, "", "no best trial: no trial has reported yet\n")
 
 
 @pytest.mark.parametrize("command", ["explain", "schedule", "resume"])

@@ -327,7 +327,7 @@ def test_what_is_done_to_an_experiment_that_has_ended(client: Client, sqlite_sto
     assert [one.id for one in client.experiments(tags="team=vision")] == [search.public_id]
     with pytest.raises(Conflict):
         handle.change(etag='"another"', notes="lost")
-    with pytest.raises(SpecError, match="num_sample: cannot be changed"):
+    with pytest.raises(SpecError, match="num_sample: unknown field; did you mean num_samples"):
         handle.change(num_sample=3)
     handle.archive()
     assert [list(client.experiments()), len(list(client.experiments(archived="yes")))] == [[], 1]

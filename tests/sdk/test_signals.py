@@ -1,4 +1,4 @@
-"""Scripts that are told to end while they search: by `kill`, by the end of a batch job, or by a terminal that is closed."""
+"""Test scripts that are told to end while they search: by `kill`, by a batch system, or by a terminal that is closed."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tuner.driver.assemble import Parts
@@ -76,3 +76,12 @@ def _json(part: Any) -> dict[str, Any] | None:
         return data if type(again) is type(part) else None
     except (SpecError, TypeError, ValueError):
         return None
+
+
+def plain_points(points: Any) -> Any:
+    """Return `points_to_evaluate` as a list of dicts. Return anything else unchanged, so that the check of the spec names it."""
+    if points is None:
+        return []
+    if isinstance(points, str | Mapping) or not isinstance(points, Iterable):
+        return dict(points) if isinstance(points, Mapping) else points
+    return [dict(point) if isinstance(point, Mapping) else point for point in points]

@@ -117,4 +117,6 @@ def from_argument(argument: Any, pointer: str = "/scheduler") -> Scheduler:
     if any(cls.__module__ == "optuna.pruners._base" for cls in type(argument).__mro__):
         instead = _INSTEAD_OF_PRUNERS.get(type(argument).__name__, "scheduler='asha' or 'median'")
         raise SpecError(f"Optuna's {type(argument).__name__} is not supported; use {instead}", pointer)
+    if isinstance(argument, type) and issubclass(argument, Scheduler):
+        raise SpecError(f"expected a scheduler and not its class: {argument.__name__}()", pointer)
     raise SpecError(f"expected a scheduler, its name or its JSON form, got {argument!r}", pointer)

@@ -76,6 +76,8 @@ def warn_of_lists(space: Mapping[str, Any]) -> None:
     ]
     if lists:
         advice = "tuner.choice([...]) draws from a list, tuner.grid_search([...]) tries every item"
+        if any(isinstance(value, tuple) and len(value) == 2 for value in space.values()):
+            advice += ", tuner.uniform(lower, upper) draws from a range"
         warnings.warn(f"{', '.join(lists)} in all trials: {advice}", UserWarning, stacklevel=above_this_package())
 
 

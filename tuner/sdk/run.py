@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tuner.domain.experiment import Mode, Spec
 from tuner.driver.assemble import Parts
-from tuner.driver.parts import dump_parts, names_code, plain_json
+from tuner.driver.parts import dump_parts, names_code, plain_json, plain_points
 from tuner.driver.virtual import parts_of
 from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError
 from tuner.experiment.operations.usecases import continue_experiment, create_from_python, id_of, never_driven
@@ -291,7 +291,7 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
         "scheduler": plain_json(parts.scheduler),
         "search": plain_json(parts.searcher),
         "stop": plain_json(parts.stopper) if parts.stopper else {},
-        "points_to_evaluate": [dict(point) for point in given["points_to_evaluate"] or ()],
+        "points_to_evaluate": plain_points(given["points_to_evaluate"]),
         "warm_start": _earlier(given["warm_start"]),
         "checkpoint": {**({"storage": given["storage"]} if given["storage"] else {}), **(given["checkpoint"] or {})},
         "runtime_env": dict(given["runtime_env"] or {}),

@@ -13,7 +13,7 @@ from tuner.domain.segments import Failure, Outcome, SegmentRef
 from tuner.domain.trial import Segment, Trial
 from tuner.driver.asked import AskedDriver
 from tuner.driver.assemble import assemble
-from tuner.driver.parts import dump_parts, load_parts, plain_json
+from tuner.driver.parts import dump_parts, load_parts, plain_json, plain_points
 from tuner.driver.virtual import parts_of
 from tuner.errors import Conflict, ErrorCollector, SpecError
 from tuner.experiment.operations.earlier import with_earlier
@@ -114,7 +114,7 @@ def create_study(
         "scheduler": plain_json(parts.scheduler),
         "search": plain_json(parts.searcher),
         "stop": plain_json(parts.stopper) if parts.stopper else {},
-        "points_to_evaluate": [dict(point) for point in points_to_evaluate or ()],
+        "points_to_evaluate": plain_points(points_to_evaluate),
         "warm_start": warm_start if warm_start is None or isinstance(warm_start, str) else list(warm_start),
         "limits": {limit.name: given[limit.name] for limit in fields(Limits) if limit.name in given},
         "checkpoint": {"keep_best": None, "keep_last": None, "interval_s": None},

@@ -1,4 +1,4 @@
-"""Which signals pause a search, and what happens to those that do not."""
+"""Test which signals pause a search, and what happens to those that do not."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -124,8 +125,10 @@ def best(experiment: ExperimentName) -> None:
     """
     from tuner.cli.service import experiments
 
-    found = experiments.best(experiments.result(chosen_settings(), experiment))
+    result = experiments.result(chosen_settings(), experiment)
+    found = experiments.best(result)
     if found is None:
+        print(printable(f"no best trial: {result.error or 'no trial has reported yet'}"), file=sys.stderr)
         raise typer.Exit(1)
     print(json.dumps(found))
 

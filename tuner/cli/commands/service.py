@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -43,8 +44,15 @@ def serve(
     )
     if stop:
         from tuner.driver.hosts.ray.head import stop_head
+        from tuner.service_url import running_service
+        from tuner.store import shown_url
 
         print("stopped" if stop_head(settings.home) else "there was nothing to stop")
+        if (left := running_service(settings.home, shown_url(settings.database_url))) is not None:
+            print(
+                f"the service at {left.url} still runs and answers, but drives nothing: end it with Ctrl-C or kill {left.pid}",
+                file=sys.stderr,
+            )
         return
     from tuner.service.early import answering
 

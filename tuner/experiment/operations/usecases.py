@@ -429,7 +429,8 @@ def id_of(store: Store, called: str) -> str:
     if not found:
         names = [record.name for record in store.experiments.page(page_size=1000).items]
         what = "trial" if called.startswith("trl_") else "experiment"
-        raise NotFound(f"no {what} {called!r}{did_you_mean(called, names, chr(39))}")
+        hint = did_you_mean(called, names, chr(39)) if names else "; the database has no experiments (see TUNER_HOME)"
+        raise NotFound(f"no {what} {called!r}{hint}")
     return found[0].public_id
 
 

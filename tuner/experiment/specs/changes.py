@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from pydantic import BaseModel, Field, ValidationError
@@ -12,8 +12,9 @@ from tuner.domain.experiment import Spec
 from tuner.errors import SpecError
 from tuner.experiment.specs.checks import check_strings, plain_json
 from tuner.experiment.specs.messages import Errors, in_words, pointer_to
-from tuner.experiment.specs.model import MOST_TAGS, SECTION, STRICT, Name, TagKey, TagValue
+from tuner.experiment.specs.model import MOST_TAGS, OPTIONS, SECTION, STRICT, Name, TagKey, TagValue
 from tuner.experiment.specs.respace import respaced
+from tuner.names import option_meant
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -85,7 +86,7 @@ def parse_changes(spec: Spec, data: Any, *, begun: bool = True) -> dict[str, Any
         known = list(ExperimentPatchModel.model_fields)
         for error in problem.errors():
             unknown = error["type"] == "extra_forbidden" and len(error["loc"]) == 1
-            message = f"cannot be changed; only these fields can: {', '.join(known)}" if unknown else in_words(error)
+            message = _no_such_change(str(error["loc"][0]), known) if unknown else in_words(error)
             errors.append((pointer_to(error["loc"]), message))
         raise SpecError(errors) from problem
     given = model.model_fields_set
@@ -126,6 +127,15 @@ def parse_changes(spec: Spec, data: Any, *, begun: bool = True) -> dict[str, Any
         for name, value in found.items()
         if ("space" in found and name in ("former_spaces", "assumed")) or (value != getattr(spec, name) and value != {})
     } | ({"tags": {}} if found.get("tags") == {} and spec.tags else {})
+
+
+def _no_such_change(name: str, known: Sequence[str]) -> str:
+    """Say that a field cannot be changed. If it is no field of a spec, it may be a misspelt one, or a limit."""
+    if name not in OPTIONS[""]:
+        meant = f"; did you mean limits.{name}?" if name in OPTIONS["limits"] else option_meant(name, known)
+        if meant:
+            return f"unknown field{meant}"
+    return f"cannot be changed; only these fields can: {', '.join(known)}"
 
 
 def _changed_limits(spec: Spec, given: Mapping[str, Any], errors: Errors) -> dict[str, Any]:

@@ -133,7 +133,8 @@ def check_elastic(spec: Spec, errors: Errors) -> None:
 
 
 def _check_storage(storage: str | None, errors: Errors) -> None:
-    if storage is not None and is_relative(storage):
+    wrong = unknown_scheme(storage) if storage is not None else None
+    if storage is not None and wrong is None and is_relative(storage):
         errors.append(
             (
                 "/checkpoint/storage",
@@ -141,7 +142,7 @@ def _check_storage(storage: str | None, errors: Errors) -> None:
                 f"{shown(storage)}, which would be a different directory in each process",
             )
         )
-    elif storage is not None and (wrong := unknown_scheme(storage)) is not None:
+    elif wrong is not None:
         errors.append(("/checkpoint/storage", wrong))
     elif storage is not None and of_the_kernel(storage):
         errors.append(("/checkpoint/storage", f"expected a directory for files, got {shown(storage)} of the kernel"))

@@ -113,5 +113,8 @@ def from_argument(argument: Any, pointer: str = "/stop") -> Stopper | None:
     if any(cls.__module__.startswith("ray.tune.stopper") for cls in type(argument).__mro__):
         return from_argument(stopper_from_ray(argument, pointer), pointer)
     if callable(argument):
-        return FunctionStopper(argument)
+        try:
+            return FunctionStopper(argument)
+        except SpecError as error:
+            raise SpecError([(pointer + at, text) for at, text in error.errors]) from error
     raise SpecError(f"expected a stopper, a dict, a function or a list of these, got {argument!r}", pointer)

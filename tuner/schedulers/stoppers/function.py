@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ class FunctionStopper(Stopper):
         self.function = import_function("function", function) if isinstance(function, str) else function
         if not callable(self.function):
             raise SpecError(f"expected a function, got {function!r}", "/function")
+        _check_arguments(self.function)
         self._answers: dict[
             int, tuple[tuple[int, int], Mapping[str, Any]]
         ] = {}  # trial -> (segment, iteration), answer
@@ -81,6 +83,18 @@ class FunctionStopper(Stopper):
         if "error" in answer:
             raise _error_of(answer)
         return bool(answer["stop"])
+
+
+def _check_arguments(function: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a function that is written in C
+        return
+    try:
+        signature.bind(0, {})
+    except TypeError as error:
+        wanted = "expected a function of two arguments, the number of a trial and the metrics of its report"
+        raise SpecError(f"{wanted}; {name_of(function)}: {error}", "/function") from error
 
 
 class _Elsewhere(Exception):

@@ -221,11 +221,14 @@ def place(uri: str | os.PathLike[str]) -> Place:
 
 
 _SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "hf", "local", "s3", "viewfs")
+_ONE_SLASH = re.compile(rf"({'|'.join(_SCHEMES)}):/(?!/)")  # hardly the name of a directory
 
 
 def unknown_scheme(uri: str) -> str | None:
     """Return what is wrong with the scheme of a storage URI, or None. This neither loads pyarrow nor connects to anything."""
     scheme, mark, rest = uri.partition("://")
+    if one_slash := _ONE_SLASH.match(uri):
+        return f"expected {one_slash[1]}://, with two slashes, got {uri!r}"
     if mark and scheme == "file" and not rest.startswith("/"):
         return f"file:// is followed by an absolute path of this machine; expected file:///{rest}"
     if not mark or scheme in _SCHEMES or scheme.startswith("fsspec+"):
@@ -257,10 +260,10 @@ def is_relative(uri: str) -> bool:
 def absolute(uri: str | os.PathLike[str]) -> str:
     """Make a relative path absolute, from the working directory of this process.
 
-    URIs, ``~`` and ``$NAME/...`` are returned unchanged.
+    URIs, malformed ones too, ``~`` and ``$NAME/...`` are returned unchanged.
     """
     text = os.fspath(uri)
-    return os.path.abspath(text) if is_relative(text) else text
+    return os.path.abspath(text) if is_relative(text) and not _ONE_SLASH.match(text) else text
 
 
 def _expanded(path: str) -> str:

@@ -44,6 +44,10 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
     except FileNotFoundError as error:
         explain_missing(error, launch.code.working_dir)
         raise
+    except TypeError as error:
+        if str(error).startswith("report() got an unexpected keyword argument"):
+            error.add_note("tuner.report takes the metrics as one dict: tuner.report({'loss': loss})")
+        raise
     except AttributeError as error:
         if isinstance(error.obj, dict) and str(error.name).startswith("suggest_"):
             error.add_note(
