@@ -13,7 +13,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 class WebBundleHook(BuildHookInterface):  # type: ignore[type-arg]
     """Runs `web/build.py` before a wheel or an sdist is put together.
 
-    An editable install does without: there the bundle is built by `make`, and read from the checkout.
+    An editable install does not need this: `make` builds the bundle, and it is read from the checkout.
     """
 
     PLUGIN_NAME = "custom"

@@ -2,10 +2,10 @@
 
     python benchmarks/asha_cost.py [--trials 100000]
 
-Runs one search with random configurations through the real core, event by event, without storing anything, and times
-`Core.handle` of every report: folding it, ranking it at its rung, the decision, the log entries. Prints one line of JSON;
-times are CPU time in microseconds, each the median over blocks of a hundred reports around the moment when that many trials
-existed.
+Runs one search with random configurations through the real core, event by event, without storing anything. It times
+`Core.handle` for every report: this folds the report, ranks it at its rung, decides, and makes the log entries. Prints
+one line of JSON. Times are CPU time in microseconds. Each is a median over blocks of a hundred reports, made when about
+that many trials existed.
 """
 
 from __future__ import annotations

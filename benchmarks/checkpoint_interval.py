@@ -3,10 +3,10 @@
     python -m benchmarks.checkpoint_interval [--trials 4] [--hours 12] [--seeds 3] [--report 10] [--restart 60]
 
 The core of the driver runs, with its decisions about checkpoints and retries; only the ranks are simulated. Each of the trials
-needs --hours of training and reports every --report seconds. Worker groups fail at random, at a mean distance that differs from
-row to row, and so does the cost of a checkpoint. "lost" is the share of the time of the groups, without the restarts, that went
-into checkpoints and into training that was repeated. "bound" is what the best fixed interval would lose, which one can know only
-afterwards. Prints one JSON line for each row.
+needs --hours of training and reports every --report seconds. Worker groups fail at random. The mean time between
+failures and the cost of a checkpoint differ from row to row. "lost" is the share of the groups' time that checkpoints
+and repeated training took; restarts do not count. "bound" is the share that the best fixed interval would lose, which
+is known only afterwards. Prints one JSON line for each row.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class Simulated:
         self.due: list[tuple[float, int, str, SegmentRef]] = []
         self.fails_at: dict[SegmentRef, float] = {}
         self.saving: dict[SegmentRef, CheckpointInfo] = {}
-        self.trained_s = 0.0  # time of the groups after their starts
+        self.trained_s = 0.0  # the groups' time after their starts
         self.useful_s = arguments.trials * reports * self.report_s
 
     def lost(self) -> float:
-        """Run the search, and return the share of the time of the groups that was lost."""
+        """Run the search, and return the share of the groups' time that was lost."""
         self.feed(e.DriverStarted(time=0.0, epoch=1, slots=1))
         while self.due:
             now, _, what, ref = heapq.heappop(self.due)

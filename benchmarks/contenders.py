@@ -12,7 +12,7 @@ import itertools
 import pkgutil
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +27,6 @@ from tuner.schedulers import freeze_thaw
 
 ETA = 3
 OPTION = "option."
-HALVING = "halving-"
 History = list[tuple[float, float]]
 Report = Callable[[int, float], bool]
 """(report count, value) -> whether the trial goes on."""
@@ -223,7 +222,7 @@ class Prototype:
     def __init__(self, problem: Problem, seed: int, setting: Setting) -> None:
         import sys
 
-        base = types.ModuleType("simulate")  # what it expects to be driven by
+        base = types.ModuleType("simulate")  # the module that the prototype expects to be driven by
         base.__dict__.update(CONTINUE=True, PAUSE=False, Tuner=_PrototypeBase)
         sys.modules.setdefault("simulate", base)
         module = imported("freeze_thaw_prototype", setting.curves / "freeze_thaw_prototype.py")
@@ -282,46 +281,3 @@ def played(problem: Problem, contender: Contender, setting: Setting) -> History:
         while len(heap) < setting.workers and start(now):
             pass
     return history
-
-
-# -- all -----------------------------------------------------------------------------------------------------------------
-
-METHODS: dict[str, Callable[[Problem, int, Setting], History]] = {
-    "default": simulated,
-    "asha": lambda problem, seed, setting: simulated(
-        problem, seed, setting, scheduler={"type": "asha", "reduction_factor": ETA}, search_alg="random"
-    ),
-    "bohb": lambda problem, seed, setting: simulated(
-        problem, seed, setting, scheduler={"type": "hyperband", "reduction_factor": ETA}, search_alg="bohb"
-    ),
-    "hyperband": lambda problem, seed, setting: simulated(
-        problem, seed, setting, scheduler={"type": "hyperband", "reduction_factor": ETA}, search_alg="random"
-    ),
-    "random": lambda problem, seed, setting: played(problem, Random(problem, seed, setting), setting),
-    "ray-asha": lambda problem, seed, setting: played(problem, RayASHA(problem, seed, setting), setting),
-    "optuna-tpe": lambda problem, seed, setting: played(problem, Optuna(problem, seed, setting, False), setting),
-    "optuna-hyperband": lambda problem, seed, setting: played(problem, Optuna(problem, seed, setting, True), setting),
-    "prototype": lambda problem, seed, setting: played(problem, Prototype(problem, seed, setting), setting),
-}
-
-
-def names(curves: Path) -> Sequence[str]:
-    """Return the methods that can be run, except those of `halving`. The prototype is one only if its file exists."""
-    there = (curves / "freeze_thaw_prototype.py").exists()
-    return [name for name in METHODS if there or name != "prototype"]
-
-
-def play(method: str, problem: Problem, seed: int, setting: Setting) -> History:
-    """Run a method, or a variant of the default: "NAME:module.CONSTANT=value;option.NAME=value;..."."""
-    if method.startswith(HALVING):
-        halving = importlib.import_module("benchmarks.halving")  # it imports this module
-        history: History = halving.played(method.removeprefix(HALVING), problem, seed, setting)
-        return history
-    if ":" not in method:
-        return METHODS[method](problem, seed, setting)
-    changes = method.split(":", 1)[1]
-    options = options_in(changes)
-    with changed(changes):
-        if not options:
-            return simulated(problem, seed, setting)
-        return simulated(problem, seed, setting, scheduler={"type": "freeze_thaw", **options})

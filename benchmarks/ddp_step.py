@@ -123,7 +123,7 @@ def main() -> None:
         return
     import ray
 
-    from tuner.driver.hosts.ray.cluster import connect
+    from tuner.hosts.ray.cluster import connect
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)

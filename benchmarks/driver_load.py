@@ -4,11 +4,12 @@ Prints one JSON line.
 
     python -m benchmarks.driver_load [--trials 8] [--rate 100] [--seconds 20] [--no-peer]
 
-One-rank trials report five metrics each at an even pace, all of them together `--rate` times a second: once with a scheduler
-that decides at each report (a milestone: the rank waits for its verdict), once with one that does not. `cpu_percent` is the CPU
-time of the driver host's process over the time in which all trials report; 100 is one core. Everything is committed to SQLite.
-The peer is the process in which Ray Tune's loop runs, at the same rate, with its default loggers. `helpers` are processes of the
-Ray job that are neither the driver, nor ranks, nor idle workers of Ray, per trial; the peer's are those of a Ray Train trial.
+One-rank trials report five metrics each, at an even pace. Together they make `--rate` reports a second. They run twice:
+under a scheduler that decides at each report (a milestone, at which the rank waits for its verdict), and under one that
+decides at none. `cpu_percent` is the CPU time of the driver host's process, as a percentage of the time in which all
+trials report; 100 is one core. Everything is committed to SQLite. The peer is the process in which Ray Tune's loop
+runs, at the same rate, with its default loggers. `helpers` is the number of processes per trial that are neither the
+driver, nor ranks, nor idle workers of Ray; for the peer, it is that of a Ray Train trial.
 """
 
 from __future__ import annotations

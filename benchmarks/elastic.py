@@ -1,4 +1,4 @@
-"""Measure what elastic trials save: the time of a search to a good value, in virtual time, with ASHA on 8 workers.
+"""Measure how much sooner a search with elastic trials finds a good value, in virtual time, with ASHA on 8 workers.
 
 python -m benchmarks.elastic [--seeds 20] [--trials 16 64] [--serial 0.05] [--startup 30] [--report 60]
 
@@ -7,10 +7,10 @@ top. The problems are the recorded learning curves of `benchmarks/curves`, whose
 n workers are n / (1 + serial × (n − 1)) times as fast (Amdahl's law; 5.9 times for 8 workers and 0.05). Every start, resume and
 resize takes --startup seconds.
 
-The time to the value is that until the best value so far is as good as the final best value of all three searches that is worst,
-because resizes change the order of reports, and thus a few decisions of ASHA. "Time" is that time divided by the one with
-one worker for each trial; the interval is the 95 % interval of the mean over problems and seeds. "Busy" is the share of the
-worker time, up to the end, in which workers trained.
+Resizes change the order of reports, and thus a few decisions of ASHA, so the three searches end with different best
+values. The worst of these is the target, and "time" is the time until a search has reached it, divided by the time with
+one worker for each trial. The interval is the 95 % interval of the mean over problems and seeds. "Busy" is the share of
+the worker time, up to the end, in which workers trained.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import tuner
+from benchmarks.intervals import interval
 from benchmarks.learning_curves import Problem, recorded
-from benchmarks.quality import interval
 from tuner.domain.decisions import Resize
 from tuner.driver.virtual import Simulation
 

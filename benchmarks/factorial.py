@@ -114,7 +114,7 @@ def arguments() -> argparse.Namespace:
         if ":" not in factor or "+" in factor.split(":")[0]:
             parser.error(f"expected NAME:module.CONSTANT=value;..., got {factor}")
         with contenders.changed(factor.split(":", 1)[1]):
-            pass  # a misspelt constant is found before the first run
+            pass  # a misspelled constant is found before the first run
         unknown = (
             contenders.options_in(factor.split(":", 1)[1]).keys() - inspect.signature(FreezeThawScheduler).parameters
         )
@@ -141,7 +141,7 @@ def runs(problems: Sequence[str], factors: int, blocks: int) -> list[tuple[int, 
     out = []
     for block in range(blocks):
         turn, place = divmod(block, len(problems))
-        # Each problem gets another kind of block in each turn.
+        # Each problem gets a different kind of block in each turn.
         out += [(turn, problems[place], on) for on in kinds[(place + turn) % 4]]
     return out
 

@@ -27,7 +27,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402 (after the number of threads is set)
 
-from benchmarks import contenders, learning_curves, quality  # noqa: E402
+from benchmarks import contenders, learning_curves  # noqa: E402
 from benchmarks.contenders import Setting  # noqa: E402
 from benchmarks.learning_curves import SHARED  # noqa: E402
 from tuner.domain import decisions as d  # noqa: E402
@@ -42,10 +42,10 @@ SEARCHES: Mapping[str, Mapping[str, Any]] = {
     "asha": {"scheduler": {"type": "asha", "reduction_factor": 3}, "search_alg": "random", "num_samples": 96},
     "default": {"budget": 16},
 }
-SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.9)  # of a search, at which it is forecast
+SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.9)  # the shares of a search at which it is forecast
 WORKERS = 4
 KINDS = ("samples", "units", "budget")  # what is known of the end
-LEAST = 0.02  # of the training so far: no less is ever expected to come
+LEAST = 0.02  # as a share of the training so far: the least further training that is ever expected
 LOW, HIGH = 0.1, 0.9
 Row = dict[str, Any]
 
@@ -53,7 +53,7 @@ Row = dict[str, Any]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, default=SHARED)
-    parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin so")
+    parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin with one of these words")
     parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=list(SEARCHES))
     parser.add_argument("--runs", type=int, default=1, help="of each problem")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
@@ -100,7 +100,7 @@ def one(name: str, search: str, run: int, curves: Path) -> Row:
     problem = next(p for p in learning_curves.problems(curves) if p.name == name)
     setting = Setting(WORKERS, 0.0, 1e6, curves)
     options = SEARCHES[search]
-    found = contenders.simulation(problem, quality.seed_of(f"{name} forecast", run), setting, **options)
+    found = contenders.simulation(problem, learning_curves.seed_of(f"{name} forecast", run), setting, **options)
     sign = 1 if problem.mode == "max" else -1
     work: list[float] = []
     score: list[float] = []

@@ -1,4 +1,4 @@
-"""Measure on a GPU what otherwise is measured on CPUs only. Prints a table, and a JSON line for each case.
+"""Run on a GPU the measurements that are otherwise made on CPUs only. Prints a table, and a JSON line for each case.
 
     python -m benchmarks.gpu [--cpu] [--only CASE ...]
 
@@ -354,7 +354,7 @@ def _processes_with(mib: float) -> int:
 
 
 def _used_on_device() -> float:
-    """Return the memory of the first device that all processes use, in MiB."""
+    """Return how much memory of the first device all processes together use, in MiB."""
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
     return float(subprocess.run(query, check=True, capture_output=True, text=True).stdout)
 
@@ -410,7 +410,7 @@ def main() -> int:
     if arguments.case:
         import ray
 
-        from tuner.driver.hosts.ray.cluster import connect
+        from tuner.hosts.ray.cluster import connect
 
         connect(cpus=None if arguments.gpus else 2)
         figures = CASES[arguments.case](Bench(arguments.gpus))

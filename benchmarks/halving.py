@@ -5,8 +5,8 @@
     python -m benchmarks.quality --methods halving-hyperband halving-dehb --runs 8
     python -m benchmarks.halving [--samples 64] [--runs 4]
 
-Run by itself, the module lets promotion and PASHA search a limited number of configurations to the end, and trains what they
-have found to the end, too. It prints how much training each needed, in full trainings, and the regret.
+Run by itself, the module lets promotion and PASHA search a limited number of configurations to the end, and trains
+their winners to the end, too. It prints how much training each needed, in full trainings, and the regret.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import contenders, learning_curves, quality
+from benchmarks import contenders, learning_curves
 from benchmarks.contenders import ETA, History, Setting, Training
-from benchmarks.learning_curves import SHARED, Floats, Problem
+from benchmarks.intervals import interval
+from benchmarks.learning_curves import SHARED, Floats, Problem, seed_of
 from tuner.schedulers.hyperband import Shape, shapes
 from tuner.schedulers.shared.rungs import Levels, survivors
 
-PAIRS_FROM = 3  # fully trained configurations from which the brackets are weighed
-SAMPLES = 100  # of the ranking losses
-LENGTH, NOISE = (
-    0.3,
-    0.1,
-)  # of the surrogate: length scale for each root of the number of dimensions, variance of the noise
+PAIRS_FROM = 3  # the brackets are weighed once this many configurations are fully trained
+SAMPLES = 100  # how often the ranking losses are sampled
+# of the surrogate: the length scale, divided by the square root of the number of dimensions, and the noise's variance
+LENGTH, NOISE = 0.3, 0.1
 F = CROSSOVER = 0.5  # of differential evolution, as in DEHB's paper
 PERCENTILE = 90  # of the distances of configurations that crossed twice, as in PASHA's paper
 
@@ -81,7 +80,7 @@ class Stopping(Halving):
     def __init__(self, problem: Problem, seed: int, setting: Setting) -> None:
         super().__init__(problem, seed, setting)
         self.rungs: dict[tuple[int, int], list[float]] = {}
-        self.draws = np.random.default_rng([seed, 2])  # apart from those of the configurations
+        self.draws = np.random.default_rng([seed, 2])  # not the random numbers of the configurations
 
     def start(self) -> Training:
         first, trial = self.bracket(), self.new()
@@ -407,7 +406,7 @@ def main() -> None:
     print(f"{args.samples} configurations, {args.workers} workers, {len(problems) * args.runs} runs\n{'':24s}{head}")
     found: dict[str, list[tuple[float, float, float]]] = {"promotion": [], "pasha": []}
     for problem, run in itertools.product(problems, range(args.runs)):
-        seed = quality.seed_of(problem.name, run)
+        seed = seed_of(problem.name, run)
         found["promotion"].append(to_the_end(Promotion, problem, seed, args))
         found["pasha"].append(to_the_end(Pasha, problem, seed, args))
     for name, rows in found.items():
@@ -418,7 +417,7 @@ def main() -> None:
 
 
 def cell(values: list[float], form: str = ".3f") -> str:
-    return f"{statistics.mean(values):{form}} ± {quality.interval(values) or 0:.3f}".rjust(22)
+    return f"{statistics.mean(values):{form}} ± {interval(values) or 0:.3f}".rjust(22)
 
 
 if __name__ == "__main__":

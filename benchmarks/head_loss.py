@@ -6,11 +6,18 @@ Prints one JSON line for each.
 
 The search has two trials of two ranks. `go_on_s` is the time from the kill to the first report that a new driver commits.
 `twice` counts the reports that had to be made again, which are those after the newest checkpoint; `lost` counts those that are
-missing at the end. `after` has the steps of the recovery, each with the seconds from the kill to its end: `noticed` by the
-service, `cleared` of the dead head's processes, start of a new GCS (`gcs`), `head` up, start of the process of the new driver
-host (`host`), `up`: the host answers the service, `driven`: it has folded the experiment's log, start of the first and the last
-`rank`, first and last `group` in which training can begin. `cpu_s` is the CPU time that the whole machine used from the kill to
-the first report; the machine could have used `cores` times `go_on_s`.
+missing at the end. `cpu_s` is the CPU time that the whole machine used from the kill to the first report; the machine could
+have used `cores` times `go_on_s`. `after` has the seconds from the kill to the end of each step of the recovery:
+
+    noticed  the service has noticed the loss
+    cleared  the dead head's processes are gone
+    gcs      a new GCS has started
+    head     the new head is up
+    host     the process of the new driver host has started
+    up       the host answers the service
+    driven   the host has folded the experiment's log
+    rank     the first and the last rank have started
+    group    training can begin in the first and the last group
 """
 
 from __future__ import annotations
@@ -27,7 +34,7 @@ import psutil
 
 from tests.services import SLOW, Service, host_of, until
 from tuner.domain.events import DriverStarted, Reported, SegmentStarted
-from tuner.driver.hosts.ray.head import find_head
+from tuner.hosts.ray.head import find_head
 from tuner.store import Store
 
 STEPS = 100

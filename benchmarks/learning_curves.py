@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,13 +56,18 @@ class Problem:
         return self.name.split("/")[0]
 
     def regret(self, value: float) -> float:
-        """Return 0 for the best known value and 1 for the median configuration's."""
+        """Return the regret of a value: 0 for the best known value, 1 for that of the median configuration."""
         return max(0.0, (self.best - value) / (self.best - self.median))
 
 
 def problems(folder: Path) -> list[Problem]:
     """Return the problems of this repository and, if they are there, those of `folder`."""
     return [*shared(folder), *recorded()]
+
+
+def seed_of(problem: str, run: int) -> int:
+    """Return a different seed for each problem, so that no two problems get the same first configurations."""
+    return zlib.crc32(f"{problem} {run}".encode())
 
 
 def half(problems: Sequence[str], which: str) -> list[str]:

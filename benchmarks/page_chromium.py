@@ -186,7 +186,8 @@ def opened(
     took = {f"{part}_s": seen[part] / 1e3 - begin for part in parts}
     growth = service.memory_mb() - memory
     view.context.close()
-    # WATCH reads every frame, so its pixels were most of the memory if the first answer was slow: measure without it.
+    # The memory of the page is measured without WATCH. WATCH reads the pixels of every frame, and after a slow first
+    # answer these were most of the memory.
     view = browser.open(f"{service.url}/experiments/{record.public_id}", watched=False)
     view.wait_for_selector("tbody tr[aria-rowindex]")
     view.wait_for_load_state("networkidle")
@@ -255,7 +256,7 @@ def peer_opened(browser: Chromium, peer: Peer, limit_s: float, **size: int) -> b
 
 
 def frames(view: Any, what: str, act: Callable[[], None], **more: Any) -> None:
-    """Report how long frames were while something was done."""
+    """Report how long frames took while `act` ran."""
     view.evaluate(FRAMES)
     act()
     times = sorted(view.evaluate(FRAMES_END))

@@ -4,16 +4,16 @@
         [--mute 1000] [--backlog 20000] [--only curves|trials|stream|mute|page] [--pages many,few,long,live] [--rounds 3]
         [--browser PATH] [--peer PYTHON] [--keep DIR]
 
-Makes the data through the store, as a driver commits it, in an SQLite file that --keep DIR leaves for another run; serves it from
-a separate process, and measures over HTTP: the curves of all trials (whole and a part of them, as the numbers that the page reads
-and as JSON), a page of the many trials by several columns, the importance of their parameters, a GET on a kept-alive connection,
-and how long it takes from the commit of a report until all --clients of the event stream have seen it. `memory_mb` is the growth
-of the API's process; `cpu` is in cores.
+Makes the data through the store, as a driver commits it, in an SQLite file that --keep DIR leaves for another run. A
+separate process serves it. Measures over HTTP: the curves of all trials (all points and a part of them, in the page's
+binary form and as JSON), a page of the many trials by several columns, the importance of their parameters, and a GET on
+a kept-alive connection. Also measures how long it takes from the commit of a report until all --clients of the event
+stream have seen it. `memory_mb` is the growth of the API's process; `cpu` is in cores.
 
-The part `mute` adds clients to the event streams that ask for them and read nothing, while reports arrive. It prints the latency
-of ten clients that do read, and of a GET, without such clients and with them, the memory of the service, and the memory that the
-kernel holds for the streams (`socket_mb`: `mem` in /proc/net/sockstat, for all TCP connections of the machine). It then measures
-the same with clients that ask for --backlog earlier reports each.
+The part `mute` adds clients to the event streams that ask for them and read nothing, while reports arrive. It prints
+the latency of a GET and of ten clients that do read, without such clients and with them. It also prints the memory of
+the service, and the memory that the kernel holds for the streams (`socket_mb`: `mem` in /proc/net/sockstat, for all TCP
+connections of the machine). It then measures the same with clients that ask for --backlog earlier reports each.
 
 The part `page` opens the pages in Chromium (`page_chromium.py`): `many` trials, trials with 1/50 of the reports (`few`) and
 with all of them (`long`), and a search that runs (`live`). It measures the time until the table and the curves are drawn, the

@@ -317,7 +317,7 @@ def _gloo_member(rank: int, repeats: int, queue: Any) -> None:
         dist.init_process_group("gloo", store=dist.PrefixStore(f"run/{number}", store), rank=rank, world_size=2)
         dist.all_reduce(torch.ones(1))
         dist.destroy_process_group()
-        sys.excepthook = hook  # torch leaves its own there, one round the other
+        sys.excepthook = hook  # each init_process_group wraps the hook of the one before
         if rank == 0:
             for key in store.list_keys():
                 if key.startswith(f"run/{number}/"):

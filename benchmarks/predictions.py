@@ -29,8 +29,9 @@ from scipy.stats import norm, spearmanr  # noqa: E402
 
 from benchmarks import learning_curves  # noqa: E402
 from benchmarks.contenders import changed  # noqa: E402
+from benchmarks.intervals import interval  # noqa: E402
 from benchmarks.learning_curves import SHARED, Problem  # noqa: E402
-from benchmarks.quality import in_family, interval  # noqa: E402
+from benchmarks.quality import in_family  # noqa: E402
 from tuner.schedulers.freeze_thaw import scheduler  # noqa: E402
 from tuner.schedulers.freeze_thaw.model.curve_model import Evidence, Floats, Posterior, Rows  # noqa: E402
 from tuner.schedulers.freeze_thaw.model.levels import levels, tau  # noqa: E402

@@ -2,9 +2,10 @@
 
     python -m benchmarks.profiling [--rounds 5] [--window 4]
 
-There are two loops: a small torch network, and one in pure Python that makes small objects, which is the worst case. Windows
-without a profile, with samples, with traced memory and, if py-spy is on the PATH, with py-spy at the same rate take turns. A
-figure is the median over the rounds of the steps per second, divided by those of the window without a profile.
+There are two loops: a small torch network, and one in pure Python that makes small objects, which is the worst case.
+Each round has a window of time without a profile, one with samples, one with traced memory and, if py-spy is on the
+PATH, one with py-spy at the same rate. A figure is the median over the rounds of the steps per second, divided by those
+of the window without a profile.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Loop:
             self._count += 1
 
     def rate(self, seconds: float) -> float:
-        """Return the calls per second in the next seconds."""
+        """Count the calls for the given number of seconds, and return how many there were per second."""
         begun, before = time.perf_counter(), self._count
         time.sleep(seconds)
         return (self._count - before) / (time.perf_counter() - begun)

@@ -3,10 +3,10 @@
     python -m benchmarks.quality [--runs 3] [--families lcbench mlp] [--methods default asha] [--results FILE]
     python -m benchmarks.quality --methods default "plain:novelty.CROWDED=1e-9;curve_model.LINEAR=0.0" --baseline default
 
-Regret is that of the best value seen so far: 1 is the median random configuration fully trained, 0 the best known value. Budgets
-are worker time in units of a full training. Each run of a problem has its own seed, which is the same for every method. The
-interval is the 95 % interval of the mean over problems and runs. The second table has the differences from the baseline, run by
-run.
+Regret is that of the best value so far: 1 for the median random configuration after a full training, 0 for the best
+known value. Budgets are worker time in units of a full training. Each run of a problem has its own seed, which is the
+same for every method. The interval is the 95 % interval of the mean over problems and runs. The second table has the
+differences from the baseline, run by run.
 
 The problems are those of this repository (`benchmarks/curves`) and, if they exist, those of LCBench and TaskSet in --curves,
 which defaults to the environment variable CURVES, or else to `../shared/curves` beside the repository.
@@ -28,12 +28,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import os
 import statistics
 import sys
 import time
-import zlib
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
@@ -44,8 +42,10 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 from benchmarks import contenders, learning_curves  # noqa: E402 (after the number of threads is set)
-from benchmarks.contenders import HALVING, Setting  # noqa: E402
-from benchmarks.learning_curves import SHARED, Problem  # noqa: E402
+from benchmarks.contenders import Setting  # noqa: E402
+from benchmarks.intervals import interval  # noqa: E402
+from benchmarks.learning_curves import SHARED, Problem, seed_of  # noqa: E402
+from benchmarks.methods import HALVING, METHODS, names, play  # noqa: E402
 
 STUCK = 0.3  # a regret above which a run counts as stuck
 ALL = "all"  # the row of all problems together
@@ -61,7 +61,7 @@ def main() -> None:
     chosen = [name for name in names if not args.families or name.startswith(tuple(args.families))]
     if not chosen:
         raise SystemExit(f"no problem begins with {args.families}; there are {', '.join(p.name for p in known)}")
-    methods = args.methods or contenders.names(args.curves)
+    methods = args.methods or names(args.curves)
     wanted = [
         row_key(*t, args) for t in itertools.product(range(args.first_run, args.first_run + args.runs), chosen, methods)
     ]
@@ -83,9 +83,9 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, default=SHARED)
-    parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin so")
+    parser.add_argument("--families", nargs="+", default=[], help="problems whose names begin with one of these words")
     parser.add_argument("--half", choices=learning_curves.HALVES, default="both", help="every other problem")
-    parser.add_argument("--methods", nargs="+", default=[], help=f"of {', '.join(contenders.METHODS)}, and variants")
+    parser.add_argument("--methods", nargs="+", default=[], help=f"of {', '.join(METHODS)}, and variants")
     parser.add_argument(
         "--baseline", default="", help="a method, or the name of a variant; the first method if not given"
     )
@@ -96,18 +96,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--startup", type=float, default=0.0, help="cost of a start, as a share of a training")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--results", type=Path, help="a file of JSON lines, to which new runs are added")
-    parser.add_argument("--stored", action="store_true", help="run nothing: tables of what --results has so far")
+    parser.add_argument(
+        "--stored", action="store_true", help="run nothing, but print the tables of the runs in --results"
+    )
     parser.add_argument("--by-problem", action="store_true", help="a table for each problem, too")
     args = parser.parse_args()
     for method in args.methods:
-        if ":" not in method and not method.startswith(HALVING) and method not in contenders.names(args.curves):
-            parser.error(f"no such method: {method}; there are {', '.join(contenders.names(args.curves))}")
+        if ":" not in method and not method.startswith(HALVING) and method not in names(args.curves):
+            parser.error(f"no such method: {method}; there are {', '.join(names(args.curves))}")
     if args.baseline:
-        named = [
-            method
-            for method in args.methods or contenders.names(args.curves)
-            if args.baseline in (method, label(method))
-        ]
+        named = [method for method in args.methods or names(args.curves) if args.baseline in (method, label(method))]
         if not named:
             parser.error(f"the baseline {args.baseline} is not one of the methods")
         args.baseline = named[0]
@@ -172,7 +170,7 @@ def one(key: Key, curves: Path) -> Row:
     name, run, method, workers, startup, budgets = key
     problem, setting = _problems(curves)[name], Setting(workers, startup, max(budgets), curves)
     begin = time.process_time()
-    history = contenders.play(method, problem, seed_of(name, run), setting)
+    history = play(method, problem, seed_of(name, run), setting)
     return {
         "problem": name,
         "run": run,
@@ -183,11 +181,6 @@ def one(key: Key, curves: Path) -> Row:
         "regret": [round(r, 5) for r in regrets(problem, history, workers, budgets)],
         "cpu_s": round(time.process_time() - begin, 2),
     }
-
-
-def seed_of(problem: str, run: int) -> int:
-    """Return a different seed for each problem, so that no two problems get the same first configurations."""
-    return zlib.crc32(f"{problem} {run}".encode())
 
 
 def regrets(problem: Problem, history: contenders.History, workers: int, budgets: tuple[float, ...]) -> list[float]:
@@ -230,11 +223,6 @@ def in_family(name: str, prefix: str) -> bool:
 
 def label(method: str) -> str:
     return method.split(":")[0]
-
-
-def interval(values: Any) -> float | None:
-    """Return half the width of the 95 % interval of the mean, or None for a single value, since JSON has no NaN."""
-    return round(1.96 * statistics.stdev(values) / math.sqrt(len(values)), 4) if len(values) > 1 else None
 
 
 def show(table: dict[str, dict[str, Row]], args: argparse.Namespace) -> None:

@@ -49,7 +49,7 @@ class Training:
 
     mode: str
     reports: int
-    count: int  # of configurations
+    count: int  # number of configurations
     space: dict[str, Any]
     curve: Callable[[Config, int], Iterator[float]]
 
@@ -604,7 +604,7 @@ def record(name: str, count: int, folder: Path) -> None:
                 for report, value in enumerate(training.curve(space.config(params), k)):
                     values[k, report] = value
             except (ValueError, FloatingPointError):
-                pass  # it diverged, which `save` marks from the report on that is missing
+                pass  # it diverged: its missing reports stay NaN, which `save` replaces
         seconds[k] = time.process_time() - begin
         if (k + 1) % 50 == 0:
             print(f"{name}: {k + 1} of {count}, {seconds[: k + 1].sum():.0f} s", file=sys.stderr, flush=True)

@@ -3,8 +3,12 @@
     python -m benchmarks.report_latency [--reports 20000] [--milestones 1000]
 
 Between milestones it fills a buffer. At a milestone it waits until the report is in the database and the scheduler has
-answered. There are two floors, measured in the same run: `floor_p50_ms` is a Ray actor call that commits one row to SQLite, and
-`raw_p50_ms` is a round trip over a raw socket plus a commit of one row. The target is a verdict within twice the latter.
+answered. There are three floors, measured in the same run:
+
+- `floor_p50_ms`: a call of a Ray actor that commits one row to SQLite
+- `raw_p50_ms`: a round trip over a raw socket, plus a commit of one row. The target is a verdict within twice this
+- `raw_transaction_p50_ms`: a round trip over a raw socket, plus the transaction with which the driver stores such a report,
+  carried out in bare sqlite3 (`benchmarks.verdict_floor`)
 """
 
 from __future__ import annotations
@@ -12,35 +16,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import tempfile
-import time
-from typing import Any
 
 from benchmarks import peers
-
-
-def trial(config: dict[str, Any]) -> None:
-    """Report with a little work in between, as training does. The last report contains the durations of the others."""
-    import tuner
-
-    took = []
-    for step in range(config["reports"]):
-        until = time.perf_counter() + config["work_s"]
-        while time.perf_counter() < until:
-            pass
-        metrics = {"loss": 1.0 / (step + 1), "accuracy": 0.5, "lr": 0.1, "norm": 2.0, "epoch": step}
-        begun = time.perf_counter()
-        tuner.report(metrics)
-        took.append(time.perf_counter() - begun)
-    cuts = statistics.quantiles(took, n=1000)
-    tuner.report({"loss": 0.0, "p50": statistics.median(took), "p99": cuts[989], "p999": cuts[998]})
+from benchmarks.report_trial import MILESTONES, trial
+from benchmarks.verdict_floor import transaction_s
 
 
 def run(reports: int, milestones: bool) -> dict[str, float]:
     import tuner
 
-    scheduler = {"type": "median", "grace_period": 1, "min_samples_required": 10} if milestones else "fifo"
+    scheduler = MILESTONES if milestones else "fifo"
     result = tuner.run(
         trial,
         {"reports": reports, "work_s": 0.0005},
@@ -68,6 +54,7 @@ def main() -> None:
         at = run(arguments.milestones, milestones=True)
     floor = peers.measure("durable_reports", repeats=arguments.milestones)["report_s"]
     raw = peers.measure("socket_reports", repeats=arguments.milestones)
+    transaction = transaction_s(arguments.milestones)
     row = {
         "benchmark": "report_latency",
         "between_p50_us": between["p50"] * 1e6,
@@ -81,6 +68,9 @@ def main() -> None:
         "raw_commit_p50_ms": raw["commit_s"] * 1e3,
         "raw_p50_ms": sum(raw.values()) * 1e3,
         "verdict_over_raw": at["p50"] / sum(raw.values()),
+        "transaction_p50_ms": transaction * 1e3,
+        "raw_transaction_p50_ms": (raw["round_trip_s"] + transaction) * 1e3,
+        "verdict_over_raw_transaction": at["p50"] / (raw["round_trip_s"] + transaction),
     }
     print(json.dumps({name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}))
 

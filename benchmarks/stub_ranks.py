@@ -31,8 +31,8 @@ from typing import Any, Literal
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.segments import CheckpointInfo, Report
-from tuner.driver.hosts.executor import GroupOptions
-from tuner.driver.hosts.host import Host
+from tuner.hosts.executor import GroupOptions
+from tuner.hosts.host import Host
 from tuner.settings import Settings
 from tuner.trials.groups.cluster.cut_nodes import CutNodes
 from tuner.trials.groups.cluster.growth import NodeType
@@ -415,7 +415,7 @@ async def _drive(settings: Settings, experiment: str, path: str, nodes: int, con
 
 
 class Collections:
-    """Measures the garbage collections of this process, in which nothing else of it runs."""
+    """Measures the garbage collections of this process, each of which stops all its threads."""
 
     def __init__(self) -> None:
         self._begun = self._longest = 0.0

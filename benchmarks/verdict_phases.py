@@ -6,6 +6,9 @@ A trial of the local executor reports at milestones. Its driver host runs in a t
 and store as a host on Ray, so this program can note when a report passes from one part to the next. The clock is the same in both
 processes. Each figure is the median of a phase, in microseconds; a phase begins where the one before ends. `sum` is the median of
 the whole. Noting costs about a microsecond for each phase.
+
+There are two floors, measured in the same run: a round trip over a raw socket plus a commit of one row (`over_raw`), or plus the
+statements of "SQL" and "COMMIT" in bare sqlite3 (`over_raw_transaction`).
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from typing import Any
 import psutil
 
 from benchmarks import peers
+from benchmarks.report_trial import MILESTONES
+from benchmarks.verdict_floor import transaction_s
 
 PHASES = (
     "make the report",  # the rank: flatten the metrics, pickle
@@ -77,8 +82,8 @@ def noted(owner: type, name: str, before: str | None = None, after: str | None =
 
 def watch_driver() -> None:
     """Note when a report passes each of the driver's parts."""
-    from tuner.driver.hosts.writer import Writer as WriterThread
     from tuner.driver.loop import ExperimentLoop
+    from tuner.hosts.writer import Writer as WriterThread
     from tuner.store.writing.writer import Writer
     from tuner.trials.messages.report_socket import ReportServer
 
@@ -171,13 +176,14 @@ def main() -> None:
             metric="loss",
             mode="min",
             num_samples=1,
-            scheduler={"type": "median", "grace_period": 1, "min_samples_required": 10},
+            scheduler=MILESTONES,
             search_alg="random",
             executor="local",
             verbose=0,
         )
         found = phases(json.loads(Path(out).read_text()))
     raw = peers.measure("socket_reports", repeats=count)
+    transaction = transaction_s(count)
     floor: Callable[[str], float] = lambda name: round(raw[name] * 1e6, 1)  # noqa: E731
     whole = statistics.median(map(sum, found)) * 1e6
     row = {
@@ -190,7 +196,9 @@ def main() -> None:
         "sum_us": round(whole, 1),
         "raw_round_trip_us": floor("round_trip_s"),
         "raw_commit_us": floor("commit_s"),
+        "raw_transaction_us": round(transaction * 1e6, 1),
         "over_raw": round(whole / (sum(raw.values()) * 1e6), 2),
+        "over_raw_transaction": round(whole / ((raw["round_trip_s"] + transaction) * 1e6), 2),
         "load": psutil.getloadavg()[0],
     }
     print(json.dumps(row))

@@ -26,6 +26,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 from benchmarks import contenders, learning_curves, quality  # noqa: E402 (after the number of threads is set)
 from benchmarks.contenders import Setting  # noqa: E402
+from benchmarks.intervals import interval  # noqa: E402
 from benchmarks.learning_curves import SHARED, Problem  # noqa: E402
 from tuner.domain.experiment import Objective  # noqa: E402
 from tuner.driver.earlier import EarlierExperiment  # noqa: E402
@@ -44,7 +45,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--variant", default="", help="constants of freeze-thaw to change, as in benchmarks.quality")
-    parser.add_argument("--results", type=Path, help="a file of JSON lines, which is gone on with")
+    parser.add_argument("--results", type=Path, help="a file of JSON lines, to which new runs are added")
     args = parser.parse_args()
     problems = [p for p in learning_curves.problems(args.curves) if p.family == args.family]
     if len(problems) <= EARLIER:
@@ -81,7 +82,7 @@ def played(
     budgets: tuple[float, ...],
     variant: str,
 ) -> list[float]:
-    seed = quality.seed_of(problem.name, run)
+    seed = learning_curves.seed_of(problem.name, run)
     options = {}
     if method != "default":
         draw = random.Random(f"{problem.name} {run}")
@@ -121,7 +122,9 @@ def recorded(name: str, curves: Path, run: int) -> Recording:
         found: Recording = pickle.loads(kept.read_bytes())
         return found
     problem = next(p for p in learning_curves.problems(curves) if p.name == name)
-    search = contenders.simulation(problem, quality.seed_of(f"{name} earlier", run), Setting(4, 0.0, TRAININGS, curves))
+    search = contenders.simulation(
+        problem, learning_curves.seed_of(f"{name} earlier", run), Setting(4, 0.0, TRAININGS, curves)
+    )
     found = recording(search.log)
     kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     kept.write_bytes(pickle.dumps(found))
@@ -142,7 +145,7 @@ def show(names: Sequence[str], rows: dict[tuple[str, int, str], dict[str, object
 
 
 def _cells(columns: Sequence[Sequence[float]], form: str) -> str:
-    return quality.cells([sum(c) / len(c) for c in columns], [quality.interval(c) for c in columns], form)
+    return quality.cells([sum(c) / len(c) for c in columns], [interval(c) for c in columns], form)
 
 
 if __name__ == "__main__":

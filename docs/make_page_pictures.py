@@ -116,7 +116,7 @@ def animation(pictures: Sequence[Image.Image]) -> bytes:
 
 def save(page: Page, name: str) -> None:
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    # Large areas keep their colours exactly. MAXCOVERAGE had given dark panels a green tint.
+    # Large areas keep their colors exactly. MAXCOVERAGE had given dark panels a green tint.
     few = picture.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     few.save(HERE / f"{name}.png", optimize=True)
     print(f"{name}.png: {(HERE / f'{name}.png').stat().st_size} bytes")

@@ -23,7 +23,7 @@ TITLES = {
     "tuner.trials.checkpoints.checkpoints": "Checkpoints",
     "tuner.trials.checkpoints.objects": "Large objects",
     "tuner.driver.virtual": "Simulation",
-    "tuner.driver.hosts.scripts.kept": "The Ray that is kept",
+    "tuner.hosts.scripts.kept": "The Ray that is kept",
     "tuner.errors": "Errors",
 }
 

@@ -3,7 +3,7 @@
 #
 #     examples/curl_walk.sh [http://localhost:8000]
 #
-# Where the service asks for a token, set TUNER_TOKEN to what `tuner token create` printed.
+# If the service requires a token, set TUNER_TOKEN to the one that `tuner token create` printed.
 set -euo pipefail
 
 api="${1:-http://localhost:8000}/api/v1"

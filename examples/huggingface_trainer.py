@@ -27,7 +27,7 @@ class Report(TrainerCallback):
         self.lr = lr
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Set the learning rate of this trial. A checkpoint has restored an old one, if PBT has changed it."""
+        """Set the learning rate of this trial. If PBT has changed it, the checkpoint has restored the old one."""
         kwargs["lr_scheduler"].base_lrs = [self.lr] * len(kwargs["optimizer"].param_groups)
         for group in kwargs["optimizer"].param_groups:
             group["lr"] = self.lr
@@ -57,7 +57,7 @@ def train(config: dict[str, Any]) -> None:
     )
     if (checkpoint := tuner.get_checkpoint()) is None:
         trainer.train()
-    else:  # of this trial, or under PBT of a better one
+    else:  # a checkpoint of this trial or, under PBT, of a better one
         with checkpoint.as_directory() as folder:
             trainer.train(resume_from_checkpoint=folder)
 

@@ -62,7 +62,7 @@ class Gan:
         self.nets.load_state_dict(state["nets"])
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
-            optimizer.param_groups[0]["lr"] = self.lr[name]  # the new one, and not the checkpoint's
+            optimizer.param_groups[0]["lr"] = self.lr[name]  # the configuration's, not the checkpoint's
 
 
 SPACE = {"lr_generator": tuner.loguniform(1e-5, 1e-2), "lr_critic": tuner.loguniform(1e-5, 1e-2)}

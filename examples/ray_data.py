@@ -47,7 +47,7 @@ def main(**options: Any) -> tuner.Result:
     trainer = TorchTrainer(
         train,
         datasets={"train": training, "held_out": held_out},
-        dataset_config=DataConfig(datasets_to_split=["train"]),  # each rank reads the whole of the others
+        dataset_config=DataConfig(datasets_to_split=["train"]),  # each rank reads all of "held_out"
         scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.25}),  # leaves a CPU to Ray Data
     )
     space = {"train_loop_config": {"lr": tuner.loguniform(1e-3, 1.0), "momentum": tuner.uniform(0.0, 0.95)}}

@@ -2,7 +2,7 @@
 
     python examples/ray_torch_trainer.py [asha|pbt]
 
-Ray Data runs beside the ranks, on CPUs that no worker group holds: here the groups of one trial at a time hold one of two.
+Ray Data runs beside the ranks, on CPUs that no worker group holds. Here one trial runs at a time, and holds one of two CPUs.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ import pytest
 
 import tuner
 from tests import invariants
-from tuner.driver.hosts.ray.fork_server import FORKS, ForkServer
-from tuner.driver.hosts.ray.ray_start import without_helpers
+from tuner.hosts.ray.fork_server import FORKS, ForkServer
+from tuner.hosts.ray.ray_start import without_helpers
 from tuner.store import Store
 from tuner.usercode.entrypoints import EntrypointChecker
 

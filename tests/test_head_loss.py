@@ -10,7 +10,7 @@ import pytest
 
 from tests import invariants
 from tests.services import SLOW, Service, host_of, until
-from tuner.driver.hosts.ray.head import find_head
+from tuner.hosts.ray.head import find_head
 from tuner.store import Store
 
 pytestmark = pytest.mark.ray

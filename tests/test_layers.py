@@ -6,74 +6,85 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
-def layers() -> list[str]:
-    """Return the modules and packages that the layers contract names, from top to bottom."""
+Order = list[list[str]]
+"""Layers from top to bottom, each with the modules or packages in it."""
+
+
+def contracts() -> dict[str, Order]:
+    """Return the layers of packages that are listed in pyproject.toml, by the package. Names are those in `tuner`."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    contract = config["tool"]["importlinter"]["contracts"][0]
-    assert contract["type"] == "layers"
-    return [name.strip() for layer in contract["layers"] for name in layer.replace(":", "|").split("|")]
-
-
-def modules() -> list[str]:
-    """Return every module that has code in it, apart from `tuner` itself, which names all the others."""
-    found = []
-    for path in sorted((ROOT / "tuner").rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if name != "tuner" and path.read_text().strip():
-            found.append(name)
+    found: dict[str, Order] = {}
+    for contract in config["tool"]["importlinter"]["contracts"]:
+        if contract["type"] == "layers" and (package := contract.get("containers", ["tuner.hosts"])[0]) not in found:
+            lines = [re.split(" [|:] ", line) for line in contract["layers"]]
+            found[package] = [[name.removeprefix(f"{package}.") for name in line] for line in lines]
     return found
 
 
-def is_placed(module: str, names: list[str]) -> bool:
+def modules(package: str) -> list[str]:
+    """Return every module of a package that has code in it, without the name of the package."""
+    folder = ROOT / package.replace(".", "/")
+    found = (
+        path.relative_to(folder).with_suffix("").parts
+        for path in sorted(folder.rglob("*.py"))
+        if path.read_text().strip()
+    )
+    return [".".join(parts) for parts in found if parts[-1] != "__init__"]
+
+
+def is_placed(module: str, order: Order) -> bool:
     """Return whether the module, or a package that it is in, has a layer."""
-    return any(module == name or module.startswith(f"{name}.") for name in names)
+    return any(f"{module}.".startswith(f"{name}.") for layer in order for name in layer)
 
 
-def test_every_module_is_in_a_layer() -> None:
-    names = layers()
-    split = {name.rpartition(".")[0] for name in names} - {"tuner"}
-    outside = [module for module in modules() if not is_placed(module, names) and module not in split]
+def test_every_module_of_hosts_is_in_a_layer() -> None:
+    order = contracts()["tuner.hosts"]
+    outside = [module for module in modules("tuner.hosts") if not is_placed(module, order)]
     assert outside == [], "give each of them a place in the layers of pyproject.toml"
 
 
 def test_every_layer_is_there() -> None:
-    known = modules()
-    gone = [name for name in layers() if not any(module == name or module.startswith(f"{name}.") for module in known)]
-    assert gone == []
+    for package, order in contracts().items():
+        known = [f"{module}." for module in modules(package)]
+        assert [name for layer in order for name in layer if not any(m.startswith(f"{name}.") for m in known)] == []
 
 
 def test_a_module_in_no_layer_is_noticed() -> None:
-    assert not is_placed("tuner.newcomer", layers())
-    assert not is_placed("tuner.driver.newcomer", layers())
-    assert is_placed("tuner.schedulers.newcomer", layers())
+    order = contracts()["tuner.hosts"]
+    assert not is_placed("newcomer", order)
+    assert not is_placed("ray.newcomer", order)
+    assert is_placed("agents.newcomer", order)
 
 
-def picture() -> list[str]:
-    """Return the modules in the picture of the layers, from top to bottom. A name without a dot may be beside another one."""
-    text = (ROOT / "docs" / "architecture.md").read_text().partition("## Layers")[2]
-    found = []
-    for line in re.findall(r"^    (\S.*)$", text.partition("\nEach layer")[0], flags=re.MULTILINE):
-        package = ""
-        for name in re.match(r"[\w.]+(?: {2,3}[\w.]+)*(?! \w)", line)[0].split():  # type: ignore[index]
-            beside = f"tuner.{package}.{name}"
-            is_beside = package and "." not in name and beside in layers()
-            package = name.rpartition(".")[0] if "." in name else package
-            found.append(beside if is_beside else f"tuner.{name}")
-    return found
+def test_the_packages_themselves_are_checked_for_newcomers() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert all(
+        f'containers = ["{package}"]\nexhaustive = true' in text for package in contracts() if package != "tuner.hosts"
+    )
+    assert {"tuner", "tuner.driver", "tuner.sdk", "tuner.trials", "tuner.experiment"} < contracts().keys()
 
 
-def test_the_picture_in_the_docs_has_the_layers_in_their_order() -> None:
-    names = layers()
-    assert len(picture()) > 40
-    assert [name for name in picture() if name not in names] == []
-    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    order = config["tool"]["importlinter"]["contracts"][0]["layers"]
-    levels = [next(i for i, layer in enumerate(order) if name in layer.split(" | ")) for name in picture()]
-    assert levels == sorted(levels)
+def pictures() -> list[Order]:
+    """Return the pictures of layers in the docs. Two spaces separate the names of a layer, and more precede the text."""
+    text = (ROOT / "docs" / "architecture.md").read_text().partition("## Layers")[2].partition("\n| folder")[0]
+    blocks = re.findall(r"(?:^    \S.*\n)+", text, flags=re.MULTILINE)
+    return [[re.split(" {3,}", line.strip())[0].split("  ") for line in block.splitlines()] for block in blocks]
+
+
+@pytest.mark.parametrize(("at", "package"), [(0, "tuner"), (1, "tuner.driver"), (2, "tuner.hosts")])
+def test_a_picture_in_the_docs_has_the_layers_in_their_order(at: int, package: str) -> None:
+    drawn, order = pictures()[at], contracts()[package]
+    levels = [{level for level, layer in enumerate(order) if name in layer} for names in drawn for name in names]
+    assert all(levels), "the picture names something that is in no layer"
+    flat = [min(level) for level in levels]
+    assert flat == sorted(flat)
+    if package != "tuner.hosts":
+        assert [sorted(names) for names in drawn] == [sorted(layer) for layer in order]
 
 
 def test_the_table_of_folders_in_the_docs_has_every_package() -> None:

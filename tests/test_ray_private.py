@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 KNOW_MODULES = {
-    "tuner/driver/hosts/ray/ray_start.py",
-    "tuner/driver/hosts/ray/tokens.py",
+    "tuner/hosts/ray/ray_start.py",
+    "tuner/hosts/ray/tokens.py",
     "tuner/trials/compat/datasets.py",
     "tuner/trials/compat/preemption.py",
     "tuner/trials/compat/ray_compat.py",

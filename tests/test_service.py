@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.services import DEADLINE_S, NO_MILESTONES, SLOW, SPEC, Service, until
-from tuner.driver.hosts.ray import head
+from tuner.hosts.ray import head
 from tuner.service.serve import AFTERWARDS
 from tuner.service_url import service_url
 from tuner.store import Store, shown_url
@@ -137,7 +137,7 @@ def test_what_a_script_left_behind_is_offered_and_goes_on_when_a_user_resumes_it
         left = store.experiments.create(spec, source="python", now=time.time() - 3600).public_id
     assert service.ended(posted["id"])["state"] == "completed"
     until("the offer", lambda: f"`tuner resume {left}`" in service.output)
-    assert f"{posted['id']} (slow) is driven here: the experiment was created over the API" in service.output
+    assert f"{posted['id']} (slow) is driven here: the experiment was created through the API" in service.output
     shown = service.get(f"/experiments/{left}")
     assert (shown["state"], shown["abandoned"]) == ("pending", True)
     service.client.post(f"/api/v1/experiments/{left}/resume")

@@ -23,7 +23,7 @@ import pytest
 
 from tests import invariants
 from tests.services import SLOW, Service, host_of, kill_postgres, until
-from tuner.driver.hosts.ray.head import find_head
+from tuner.hosts.ray.head import find_head
 from tuner.store import ExperimentRecord, Store
 from tuner.store.service.access import Role
 

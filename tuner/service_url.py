@@ -15,12 +15,12 @@ NAME = "service_url"
 """The name of the file in the home."""
 
 EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
-"""The hosts that stand for all addresses of a machine, and therefore are no addresses for a browser."""
+"""The hosts that mean all addresses of a machine, so that a browser cannot open them."""
 
 
 @contextlib.contextmanager
 def announced(home: Path, host: str, port: int, database: str) -> Iterator[None]:
-    """Keep the URL of this process's service in its home for a `with` block, unless another service is named there.
+    """Store the URL of this process's service in its home during a `with` block, unless another service's URL is there.
 
     database: the URL of the service's database, without its password.
     """

@@ -3,12 +3,12 @@
     python web/build.py              build the bundle into tuner/_web, if it is not up to date
     python web/build.py test         run the unit tests of the pages
     python web/build.py lint         ESLint and Prettier
-    python web/build.py format       let them mend what they can
-    python web/build.py types        write src/api/schema.ts, limits.ts and verbs.ts anew from the service
+    python web/build.py format       let them fix what they can
+    python web/build.py types        write src/api/schema.ts, limits.ts and verbs.ts again from the service
     python web/build.py npm ARGS     npm, with that Node, in this folder
 
-Quick when nothing has changed: packages are installed when package-lock.json differs from what was installed, the bundle is
-built when any source differs from what it was built from.
+All commands are quick if nothing has changed: packages are installed again only if package-lock.json has changed, and the
+bundle is built again only if one of its sources has.
 """
 
 from __future__ import annotations
@@ -144,8 +144,12 @@ def types(into: Path = WEB / "src" / "api") -> None:
 
 
 def limits(properties: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the module with the limits for the form in which an experiment is changed, where null is an empty field."""
-    rows = [[name, one["title"], one["description"].replace("null:", "empty:")] for name, one in properties.items()]
+    """Return the module with the limits for the form in which an experiment is changed, where null is an empty field.
+
+    The fields of the form are numbers, so limits that may also be a word are left out.
+    """
+    numbers = {name: one for name, one in properties.items() if not any("const" in kind for kind in one.get("anyOf", ()))}
+    rows = [[name, one["title"], one["description"].replace("null:", "empty:")] for name, one in numbers.items()]
     lines = "".join(f"  {json.dumps(row, ensure_ascii=False)},\n" for row in rows)
     return (
         "/** Name, label and meaning of each limit. `python web/build.py types` writes this file; do not edit it. */\n"

@@ -18,9 +18,9 @@ import pytest
 from tests import invariants
 from tuner.api import create_app
 from tuner.api.server import Server
-from tuner.driver.hosts.host import Host
-from tuner.driver.hosts.local_executor import beside
 from tuner.errors import DriverSilent
+from tuner.hosts.host import Host
+from tuner.hosts.local_executor import beside
 from tuner.settings import Settings
 from tuner.store import Store
 

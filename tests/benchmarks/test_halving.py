@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from benchmarks import halving
-from benchmarks.contenders import Setting, play, played
+from benchmarks.contenders import Setting, played
 from benchmarks.halving import Dehb, HyperTune, Known, Pasha, Promotion, Stopping
 from benchmarks.learning_curves import Problem
+from benchmarks.methods import play
 from tests.benchmarks.test_quality import SETTING, problem
 from tests.schedulers.driving import Feed, setting
 from tuner.schedulers.asha import ASHAScheduler

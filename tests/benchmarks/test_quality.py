@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks import quality
-from benchmarks.contenders import METHODS, Optuna, Random, Setting, changed, play, played
-from benchmarks.learning_curves import Problem
+from benchmarks.contenders import Optuna, Random, Setting, changed, played
+from benchmarks.learning_curves import Problem, seed_of
+from benchmarks.methods import METHODS, play
 from tuner.schedulers.freeze_thaw import scheduler
 from tuner.schedulers.freeze_thaw.decisions import novelty
 from tuner.space import Space, choice, randint, uniform
@@ -32,7 +33,7 @@ def problem(mode: str = "min") -> Problem:
 
 
 def test_each_run_of_each_problem_has_a_seed_of_its_own() -> None:
-    seeds = {quality.seed_of(name, run) for name in ("lcbench/1", "lcbench/2", "mlp/digits") for run in range(10)}
+    seeds = {seed_of(name, run) for name in ("lcbench/1", "lcbench/2", "mlp/digits") for run in range(10)}
     assert len(seeds) == 30
 
 

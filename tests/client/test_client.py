@@ -462,7 +462,7 @@ def test_an_address_without_a_service() -> None:
 
 def test_something_else_at_the_address_is_said(server: str) -> None:
     other = httpx.MockTransport(lambda _: httpx.Response(404, text="<html>nginx</html>"))
-    with Client(server, transport=other) as client, pytest.raises(NotFound, match="may be no tuner service"):
+    with Client(server, transport=other) as client, pytest.raises(NotFound, match="may not be a tuner service"):
         client.session()
 
 

@@ -437,6 +437,6 @@ def test_a_function_with_other_arguments_is_refused_before_any_trial() -> None:
         yield Step({"loss": config["lr"]})
 
     with pytest.raises(
-        SpecError, match=r"expected a function evaluate\(config, checkpoint\), but .*train cannot be called so"
+        SpecError, match=r"expected a function evaluate\(config, checkpoint\), but .*train cannot be called like this"
     ):
         simulate(train, {"lr": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=2)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 import tuner
-from tuner.driver.hosts.ray.cluster import connect
+from tuner.hosts.ray.cluster import connect
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

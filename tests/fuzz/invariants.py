@@ -49,7 +49,7 @@ def counts(core: Core) -> tuple[int, int]:
     """Return how many segments are open, and how many trials were started that users did not ask for."""
     experiment = core.experiment
     opened = sum(trial.holds_resources for trial in core.trials)
-    return opened, len(core.trials) - (experiment.asked - len(experiment.queue))
+    return opened, len(core.trials.searched) - (experiment.asked - len(experiment.queue))
 
 
 def of_state(
@@ -116,7 +116,7 @@ def _of_scheduler(core: Core, scored: Mapping[int, Set[float]], meddled: Collect
     if core.searcher.metric_constraints():
         return  # `Trial.values` leaves out reports beyond the constraints, which count for the scheduler
     if isinstance(scheduler, SuccessiveHalving):
-        for trial in core.trials:
+        for trial in core.trials.searched:
             if trial.state.ended or not trial.values or trial.diverged:
                 continue
             passed = scheduler._levels[scheduler.bracket(trial.number)].passed(max(scored.get(trial.number, (0.0,))))
@@ -126,7 +126,7 @@ def _of_scheduler(core: Core, scored: Mapping[int, Set[float]], meddled: Collect
         for number in scheduler.state.running:
             if core.trials[number].state not in (TrialState.RUNNING, TrialState.PENDING):
                 yield f"freeze-thaw takes trial {number} for running, it is {core.trials[number].state}"
-        reports = sum(trial.reports for trial in core.trials)
+        reports = sum(trial.reports for trial in core.trials.searched)
         if by_iteration and scheduler.state.spent > reports:
             yield f"freeze-thaw counts {scheduler.state.spent} iterations, {reports} were reported"
     elif isinstance(scheduler, HyperBandScheduler):
@@ -219,11 +219,29 @@ def of_end(world: World) -> Iterator[str]:
         if left := superfluous(ready, world.policy, core.spec.objective, wanted):
             yield f"trial {trial.number} has ended with {[k.info.id for k in left]}, which the policy does not keep"
     yield from _of_best(core, world.log)
+    yield from _of_repeats(core)
     best = core.best_trial()
     if best is not None and world.policy.keep_best and not world.policy_lost:
         values = [v for v in best.values.values() if math.isfinite(v)]
         if values and best.best_value is None:
             yield "the best trial has no best value"
+
+
+def _of_repeats(core: Core) -> Iterator[str]:
+    """Yield what is wrong with the repeats of a search that has ended."""
+    most = core.spec.limits.repeats
+    repeats = [trial for trial in core.trials if trial.repeat_of is not None]
+    if most != "auto" and len(repeats) > most:
+        yield f"{len(repeats)} repeats were started, and {most} are allowed"
+    for trial in repeats:
+        first = core.trials[trial.repeat_of or 0]
+        if first.repeat_of is not None or not trial.params.items() >= first.params.items():
+            yield f"trial {trial.number} has not the configuration of trial {first.number}, which it repeats"
+        if trial.state is TrialState.COMPLETED and core.spec.time_attr == "training_iteration" and trial.t > first.t:
+            yield f"trial {trial.number} was trained to {trial.t}, and trial {first.number} to {first.t}"
+    best = core.best_trial()
+    if best is not None and best.repeat_of is not None:
+        yield f"the best trial, {best.number}, is a repeat"
 
 
 def _of_best(core: Core, log: list[Any]) -> Iterator[str]:
@@ -233,7 +251,7 @@ def _of_best(core: Core, log: list[Any]) -> Iterator[str]:
     newest: dict[int, float] = {}  # trial -> its newest finite objective
     scores: list[tuple[float, int]] = []
     for _, entry in log:
-        if not isinstance(entry, e.Reported):
+        if not isinstance(entry, e.Reported) or core.trials[entry.trial].repeat_of is not None:
             continue
         metrics = last.setdefault(entry.trial, {})
         metrics.update(entry.metrics)

@@ -44,8 +44,9 @@ def test_every_kind_of_trouble_really_comes() -> None:
         "SlotsChanged(",
         "uploading=(CheckpointInfo(",
         "UploadFailed(",
-        "is lost: the driver ended before its upload",
+        "is lost: the driver ended before its upload was complete",
         "WorkersChanged(",
+        "repeat_of=1",
     ):
         assert trouble in trace, trouble
     for cause in ("Retry(", "Resume(", "Exploit(", "Pause(", "Stop(", "Complete(", "grows at", "gives way at"):

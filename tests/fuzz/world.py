@@ -23,6 +23,7 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
+from tuner.schedulers import class_of
 from tuner.space import Space
 
 SCHEDULERS: dict[str, list[dict[str, Any]]] = {
@@ -184,6 +185,12 @@ class World:
         if self.users is not None:
             limits = replace(self.spec.limits, max_failures=self.users.choice([100, 100, 0, 1]))
             self.spec = replace(self.spec, limits=limits, scaling=Scaling(resources_per_worker={"CPU": 1, "GPU": 1}))
+        self.repeating = random.Random(f"{seed} {scheduler} repeats")
+        kind = class_of(options)
+        assert kind is not None
+        if not kind.SAVES_AT_MILESTONES and self.repeating.random() < 0.4:
+            limits = replace(self.spec.limits, repeats=self.repeating.choice(["auto", "auto", 1, 3]))
+            self.spec = replace(self.spec, limits=limits)
         self.elastic = random.Random(f"{seed} {scheduler} elastic")
         self.ranks: int | None = None  # how many the cluster holds, if trials are elastic
         if self.elastic.random() < 0.4:
@@ -371,7 +378,8 @@ class World:
         """Check that what is proposed lies in the space of that moment, and what users asked for in its own."""
         params, revisions = start.params or {}, self.core.experiment.revisions
         space = revisions.spaces[revisions.newest if start.space_revision is None else start.space_revision]
-        if isinstance(start, d.Start) and not start.asked and start.space_revision not in (None, revisions.newest):
+        searched = isinstance(start, d.Start) and not start.asked and start.repeat_of is None
+        if searched and start.space_revision not in (None, revisions.newest):
             self.found(
                 f"trial {start.number} is proposed in space {start.space_revision}, {revisions.newest} is the present one"
             )

@@ -69,7 +69,7 @@ class Cluster:
         self._start(number, f"--address={self.address}", f"--num-cpus={cpus:g}", environment=environment)
 
     def _start(self, number: int, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "tuner.driver.hosts.ray.ray_start", "start", *arguments]
+        command = [sys.executable, "-m", "tuner.hosts.ray.ray_start", "start", *arguments]
         own = [f"--node-ip-address={self.network.addresses[number]}", "--disable-usage-stats"]
         done = subprocess.run(
             ["ip", "netns", "exec", self.network.space(number), *command, *own, f"--temp-dir={self.folder}/{number}"],

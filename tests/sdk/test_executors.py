@@ -53,13 +53,13 @@ def test_a_function_that_needs_only_cpus_runs_in_processes_of_this_machine() -> 
         ),
         ({"runtime_env": {"pip": ["x"]}}, "there is a runtime_env, which needs Ray"),
         ({"entrypoint": "module:train", "code": None}, "given by name, so it is not known whether it uses Ray"),
-        ({"executor": "ray"}, "executor is 'ray'"),
+        ({"executor": "ray"}, "because executor is 'ray'"),
     ],
 )
 def test_what_asks_for_more_runs_on_ray(changes: dict[str, Any], why: str) -> None:
     found = choose(spec(**changes), CODE, None)
     assert not found.local
-    assert found.why.startswith("trials run on Ray: ")
+    assert found.why.startswith("trials run on Ray")
     assert why in found.why
 
 

@@ -18,10 +18,10 @@ import pytest
 import ray
 
 from tests.store.examples import a_spec
-from tuner.driver.hosts.ray import link, shared
-from tuner.driver.hosts.ray import start as driver_host
-from tuner.driver.hosts.scripts import kept
 from tuner.errors import ClusterUnreachable, DriverSilent
+from tuner.hosts.ray import link, shared
+from tuner.hosts.ray import start as driver_host
+from tuner.hosts.scripts import kept
 from tuner.sdk import driving
 from tuner.sdk import run as runner
 from tuner.sdk.live.progress import Progress
@@ -32,7 +32,7 @@ from tuner.service.supervisor import Supervisor
 from tuner.settings import Settings
 from tuner.store import Store
 
-NEWS: Any = ["exp_1 (digits) is driven here: the experiment was created over the API"]
+NEWS: Any = ["exp_1 (digits) is driven here: the experiment was created through the API"]
 DEATHS = [
     ray.exceptions.ActorDiedError(),
     ray.exceptions.OutOfMemoryError("2 worker(s) were killed due to the node running low on memory."),
@@ -334,7 +334,7 @@ def test_a_link_runs_the_commands_of_ray(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_command_of_ray_in_a_fork_gives_its_code_and_its_output() -> None:
-    code = "import json, sys; from tuner.driver.hosts.ray.link import run_ray; print(json.dumps(run_ray(sys.argv[1:], {})))"
+    code = "import json, sys; from tuner.hosts.ray.link import run_ray; print(json.dumps(run_ray(sys.argv[1:], {})))"
     for arguments, expected, said in ((["--version"], 0, "ray, version"), (["start", "--nonsense"], 2, "--nonsense")):
         done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
         found = json.loads(done.stdout)

@@ -148,7 +148,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, _by_value: Any) -> Any:
         monkeypatch.setattr(ray_serve, "_serve", lambda: serve)
         monkeypatch.setattr(ray_serve, "_serve_runs", lambda: runs_at is not None)
         monkeypatch.setattr(ray_serve, "_this_node", dict)
-        monkeypatch.setattr("tuner.driver.hosts.ray.cluster.connect", lambda address: False)
+        monkeypatch.setattr("tuner.hosts.ray.cluster.connect", lambda address: False)
         return serve
 
     return install

@@ -20,10 +20,10 @@ from tuner.api import create_app
 from tuner.domain.events import SegmentStarted
 from tuner.domain.segments import Outcome, Report, SegmentRef
 from tuner.domain.states import ExperimentState
-from tuner.driver.hosts.driven import HostGroups, Running
-from tuner.driver.hosts.host import Host
-from tuner.driver.hosts.ray_executor import RayExecutor
 from tuner.errors import SpecError
+from tuner.hosts.driven import HostGroups, Running
+from tuner.hosts.host import Host
+from tuner.hosts.ray_executor import RayExecutor
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.telemetry import log_format, tracing

@@ -15,6 +15,7 @@ from tuner.trials.groups.pools.local_pool import LocalPool
 from tuner.trials.groups.pools.local_ranks import RankServer
 from tuner.trials.groups.pools.pool import Pool
 from tuner.trials.groups.segments.manager import GroupManager
+from tuner.trials.messages.call_lines import CallLines
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.report_socket import Address, ReportServer
 
@@ -132,6 +133,24 @@ class AnyHost:
 class Host(AnyHost):
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         super().__init__(GroupManager(Pool(ray.get_runtime_context().current_actor, **(options or {}))))
+        self.lines = CallLines()
+
+    async def listen(self) -> None:
+        """Listen for reports and for the lines of ranks, as the driver host does. Call this before the first segment."""
+        server = ReportServer(self.report, lines=self.lines)
+        address = await server.open("127.0.0.1")
+        pool = Pool(ray.get_runtime_context().current_actor, report_address=address, lines=self.lines)
+        self.manager = GroupManager(pool)
+
+    async def break_lines(self, segment_id: str) -> int:
+        """Break the lines to a segment's ranks. Return how many calls wait for an answer over them."""
+        group = self.manager._running[segment_id].group
+        assert group is not None
+        waiting = 0
+        for handle in group.actors:
+            waiting += len(handle._unanswered)
+            handle._line.cut()
+        return waiting
 
 
 class LocalHost(AnyHost):

@@ -402,7 +402,7 @@ def test_a_failed_trial_says_where_and_why(visit: Open, finished: Search, tmp_pa
 def test_an_open_trial_leaves_the_buttons_above_in_reach(visit: Open, running: Search) -> None:
     page = visit(f"/experiments/{running.public_id}?trial=1")
     expect(page.get_by_role("dialog")).to_contain_text("Trial 1")
-    page.get_by_role("button", name="Switch to dark colours").click()
+    page.get_by_role("button", name="Switch to dark colors").click()
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("dialog", name="Pause this experiment?")).to_be_visible()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.driver.hosts.test_overview import cluster_of
+from tests.hosts.test_overview import cluster_of
 from tests.web.conftest import ROOT, Open, Service
 from tests.web.searches import Search, bred, digits, two_objectives
 from tests.web.test_page import INK, expect, wait_until
@@ -545,7 +545,7 @@ def test_the_cluster_page_shows_who_holds_what_and_why_others_wait_as_it_changes
     nodes = page.get_by_role("region", name="Nodes").get_by_role("row")
     expect(nodes.nth(1)).to_contain_text("older trial 0, rank 0 (GPU 0)")
     waiting = page.get_by_role("region", name="Waiting").get_by_role("row")
-    expect(waiting.nth(1)).to_contain_text("needs 2 free GPUs, and there is noneroom is kept for it")
+    expect(waiting.nth(1)).to_contain_text("needs 2 free GPUs, and there is noneroom is reserved for it")
     expect(waiting.nth(2)).to_contain_text("trial 2")
     expect(waiting.nth(2)).to_contain_text("2 × 1 GPU, 1 CPU")
     said.append(cluster_of(ended.public_id, running=[first, second], waiting=[third]))
@@ -604,7 +604,7 @@ def test_axe_finds_nothing_serious_on_any_page_and_all_text_can_be_read(
         ("new", "/new", "Preview"),
         ("settings", "/settings", "New token"),
         ("neighbours", f"/trials/{trials[4].public_id}?view=neighbours", "nearest neighbours reached"),
-        ("cluster", "/cluster", "room is kept for it"),
+        ("cluster", "/cluster", "room is reserved for it"),
         ("nowhere", "/nowhere", "There is no such page"),
         ("no trial", "/trials/trl_nothing", "There is no such trial"),
     ]

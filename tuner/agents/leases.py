@@ -94,7 +94,7 @@ class Leases:
     async def heartbeat(self, lease: Assignment) -> str:
         """Renew the lease of a trial, and return the action that the service wants.
 
-        The action is "continue", or the one of the verdict that the trial will get at its next report.
+        The action is "continue", or the verdict that the trial will get at its next report.
         """
         found = await self._post(f"/{lease['lease']}/heartbeat", None, patience_s=0.0)
         return str(found["wanted"])

@@ -75,8 +75,8 @@ def _operation_id(route: APIRoute) -> str:
 def _routes() -> APIRouter:
     """Return a router with the routes of every app.
 
-    FastAPI analyses the parameters of an included route at its first request, which takes some 200 ms for all routes. Every
-    app of this process takes the routes from this router, so they are analysed only once.
+    FastAPI analyzes the parameters of an included route at its first request, which takes some 200 ms for all routes. Every
+    app of this process takes the routes from this router, so they are analyzed only once.
     """
     found = APIRouter(generate_unique_id_function=_operation_id)
     found.include_router(health.router)

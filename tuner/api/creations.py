@@ -1,7 +1,7 @@
 """Create experiments for many requests at once.
 
-One thread checks the specs of the requests that wait, and writes their experiments in one transaction. It takes half of the CPU
-that a thread for each request takes: with many threads, most of the time goes into passing Python's lock around.
+One thread checks the specs of the requests that wait, and writes their experiments in one transaction. A thread for
+each request would take twice as much CPU time, and spend most of it on passing Python's global lock around.
 
 A request waits for those before it, so this thread must not do anything slow. Requests that may import code, read logs or copy
 files are handled by `Context.off_the_pool` instead.
@@ -31,7 +31,7 @@ QUICK_BYTES = 16 * 1024
 """The largest body that is handled here. It takes some milliseconds to check a spec of this size."""
 
 SLOW_FIELDS = ("warm_start", "runtime_env", "bundle", "command", "function")
-"""The fields of a spec for which logs are read, or files are read, copied or hashed."""
+"""The fields of a spec that make its check slow, because it reads logs, or reads, copies or hashes files."""
 
 Check = Callable[[], Creation | ExperimentRecord]
 """Returns the work that writes the experiment, or an experiment that an earlier request with the same key has created."""
@@ -125,7 +125,7 @@ class Creations:
         while batch := self._next():
             try:
                 self._create(batch)
-            except BaseException as error:  # otherwise these requests, and all later ones, would wait for ever
+            except BaseException as error:  # otherwise these requests, and all later ones, would wait forever
                 for one in batch:
                     one.error = one.error or error
             for loop in {one.loop for one in batch}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MOST_HEAD = 64 * 1024
-"""The most bytes that the head of a request may have, or its trailers. httptools itself has no limit."""
+"""The largest size of a request's head, and of its trailers, in bytes. httptools itself has no limit."""
 
 
 class Http(HttpToolsProtocol):
@@ -34,7 +34,7 @@ class Http(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing():
             return
-        if self._head is not None and not self._begins:  # what came before the head in its first chunk does not count
+        if self._head is not None and not self._begins:  # bytes before the head in its first chunk do not count
             self._head += len(data)
-            if self._head > MOST_HEAD:  # one field has no end
+            if self._head > MOST_HEAD:  # a single field is too long
                 self.send_400_response("The head of the request is too large.")

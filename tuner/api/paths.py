@@ -21,7 +21,7 @@ def path_of(scope: Scope) -> str:
 def meant_path(path: str, templates: Iterable[str]) -> str | None:
     """Return the path that was most likely meant, or None if no route has a similar path.
 
-    A path is recognised if one of its segments is misspelt, or if the prefix of the API is missing.
+    A path is recognized if one of its segments is misspelled, or if the prefix of the API is missing.
     """
     known = [template.split("/") for template in templates]
     for candidate in (path, f"{PREFIX}{path}"):

@@ -1,7 +1,7 @@
 """Run the app in uvicorn.
 
 Before uvicorn shuts down, end event streams and imports, because it would wait for them. Close connections that send no complete
-head of a request, because uvicorn would keep them for ever.
+head of a request, because uvicorn would keep them forever.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ HEAD_S = 30.0
 """The longest time that a client may take to send the head of a request, in seconds."""
 
 UNSENT_BYTES = 128 * 1024
-"""The number of bytes that the kernel accepts for a connection before it has sent them.
+"""The most unsent bytes that the kernel buffers for a connection.
 
-Without this limit, it accepts megabytes from the service for each client that does not read its event stream.
+Without this limit, it buffers megabytes for each client that does not read its event stream.
 """
 
 TICKS = 10
@@ -55,14 +55,14 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(None if sockets is None else [_as_tcp(listening) for listening in sockets])
-        gc.freeze()  # or each full collection would hold up all requests for 0.1 s, to look through the loaded modules
+        gc.freeze()  # otherwise each full collection would walk all loaded modules, and delay requests by 0.1 s
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._context.end)
         await super().shutdown(sockets)
         if self.force_exit:
-            # After a second Ctrl-C, uvicorn waits for no connection, but does not end the app either, whose cancelled task
-            # would then be logged as an error.
+            # After a second Ctrl-C, uvicorn waits for no connection, but it does not end the app. The app's task would
+            # be cancelled, and that would be logged as an error.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.lifespan.shutdown(), LAST_S)
 

@@ -47,7 +47,7 @@ COMMENT_S = 15.0
 BATCH = 200  # log entries that are sent at once to a client that lags far behind
 SENT_BYTES = 16 * 1024  # of kept messages are sent at once to a client that lags behind
 CATCHING_UP = (
-    2  # reads of what clients have missed that run at once; more would hold up the clients that have missed nothing
+    2  # the most clients that catch up at the same time; more would delay the clients that have missed nothing
 )
 KEPT = 2000  # messages about this many of the newest log entries are kept in memory
 
@@ -361,7 +361,7 @@ class Tail:
         return min(POLL_S + POLL_CLIENT_S * sum(channel.clients for channel in channels), POLL_QUIET_S)
 
     def _read(self, channels: list[Channel]) -> _Poll:
-        """Read the news of these channels. If a channel cannot be read, go on with the other channels."""
+        """Read the news of these channels. If a channel cannot be read, continue with the other channels."""
         found = self._store.experiments.progress_of([channel.form.record.id for channel in channels])
         tells: list[Callable[[], None]] = []
         failed = False

@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 INTERRUPTED = 130
-"""The exit status after Ctrl-C, as of a shell."""
+"""The exit status after Ctrl-C, as shells report it."""
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ METRIC = "accuracy"
 
 def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 16, port: int | None = None) -> Result:
     """Run the example search, print its outcome, and return its result. With `serve_after`, serve the web UI until Ctrl-C."""
-    from tuner.driver.hosts.scripts.kept import shutdown
+    from tuner.hosts.scripts.kept import shutdown
 
     try:
         from tuner.examples import digits

@@ -352,7 +352,7 @@ def check_ddp() -> Iterator[Finding]:
 
 _RAY = """
 import sys
-from tuner.driver.hosts.ray.cluster import connect
+from tuner.hosts.ray.cluster import connect
 connect(sys.argv[1] or None)
 import ray
 total = ray.cluster_resources()

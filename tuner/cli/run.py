@@ -126,7 +126,7 @@ def parameter(text: str) -> tuple[str, Any]:
 
 
 def _constant(tree: ast.expr, text: str) -> Any:
-    """Return the value of a literal. If it is none, return the text, so that ``choice(adam, sgd)`` needs no quotes."""
+    """Return the value of a literal. Return any other text unchanged, so that ``choice(adam, sgd)`` needs no quotes."""
     try:
         return ast.literal_eval(tree)
     except ValueError:

@@ -154,7 +154,8 @@ class AsyncClient:
         """Upload Python code, unless the service already has it, and return the SHA-256 for the field ``bundle`` of a spec.
 
         Args:
-            code: a folder with modules that the ranks shall be able to import, or a mapping from paths in such a folder to files.
+            code: a folder with modules that the ranks should be able to import, or a mapping from paths in such a folder to
+                files.
 
         Raises:
             SpecError: there is no such folder, or the code is too large.
@@ -236,7 +237,7 @@ class AsyncClient:
         return read(schemas.Project, await self.request("GET", f"/projects/{quote(name, safe='')}"))
 
     async def change_project(self, name: str, *, warm_start: Literal["auto"] | None) -> schemas.Project:
-        """Change the settings of a project, and return the changed project. Experiments that exist keep what they have.
+        """Change the settings of a project, and return the changed project. Existing experiments do not change.
 
         Args:
             name: the name of the project. It need not have any experiments yet.
@@ -461,8 +462,8 @@ class AsyncExperimentHandle:
         """Start more trials. If the experiment has ended, it runs again.
 
         Args:
-            num_samples: the number of trials to add; for a grid, how many more times to run it. None: add no trials, because
-                limits that were raised already allow more training.
+            num_samples: the number of trials to add; for a grid, how many more times to run it. None: add no trials; use this
+                after you have raised a limit.
         """
         return read(schemas.Experiment, await self.act("continue", {"num_samples": num_samples}))
 

@@ -31,7 +31,7 @@ PAGE = 1000
 CREATE_S = 300.0
 """Seconds to wait for the answer to a request with a spec, since the service first imports the training function."""
 FIRST_CONTACT_S = 2.0
-"""Seconds for which to try again to connect to a service that has never answered, since its address is probably wrong."""
+"""Seconds of attempts to connect to a service that has never answered. They are few, since the address is probably wrong."""
 
 
 def address_of(address: str | None) -> str:
@@ -137,7 +137,10 @@ def unreachable(address: str, error: httpx.TransportError) -> ServiceUnreachable
 
 
 def check(answer: httpx.Response) -> None:
-    """Raise the exception for the status of an answer, with the text of its problem document. Do nothing if it is no error."""
+    """Raise the exception for the status of an answer, with the text of its problem document.
+
+    Do nothing if it is not an error.
+    """
     if answer.status_code < 400:
         return
     detail, errors = _problem(answer)
@@ -161,7 +164,7 @@ def _problem(answer: httpx.Response) -> tuple[str, list[tuple[str, str]]]:
         errors = [(str(one["pointer"]), str(one["message"])) for one in found.get("errors", ())]
         return str(found["detail"]), errors
     except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{answer.status_code} {answer.reason_phrase} from {answer.url}, which may be no tuner service", []
+        return f"{answer.status_code} {answer.reason_phrase} from {answer.url}, which may not be a tuner service", []
 
 
 def read(model: type[M], data: Any) -> M:

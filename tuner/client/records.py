@@ -165,7 +165,7 @@ def segment_record(shown: Any) -> SegmentRecord:
 
 
 def _record(kind: type[_Record], shown: Any, **own: Any) -> _Record:
-    """Return a record with `own` values, and with what the API shows under the names of the other columns."""
+    """Return a record with the values in `own`. The other columns get what the API shows under their names."""
     names = [column.name for column in fields(kind) if column.name not in own and hasattr(shown, column.name)]
     return kind(**own, **{name: _value(name, getattr(shown, name)) for name in names})
 

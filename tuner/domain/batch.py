@@ -26,15 +26,12 @@ class Batch:
     log: Sequence[Entry]
     trials: Sequence[Trial] = ()  # trials that the log changes; their rows, segments and checkpoints are updated
     state: ExperimentState | None = None  # None: unchanged
-    summary: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # {"best": {...} | None, "counts": {...}, "reason": str, "error": str}
+    # {"best": {...} | None, "counts": {...}, "reason": str, "error": str}
+    summary: Mapping[str, Any] = field(default_factory=dict)
     carried_out: Sequence[int] = ()  # event_seq of the decisions that have taken effect
-    superseded: Mapping[int, int] = field(
-        default_factory=dict
-    )  # trial -> event_seq of the decision that replaces the trial's earlier decisions that were not carried out
-    best: Mapping[int, Mapping[str, float]] | None = (
-        None  # the best values so far, by event_seq and objective; None: they follow from the reports alone
-    )
+    # trial -> event_seq of the decision that replaces the trial's earlier decisions that were not carried out
+    superseded: Mapping[int, int] = field(default_factory=dict)
+    # the best values so far, by event_seq and objective; None: they follow from the reports alone
+    best: Mapping[int, Mapping[str, float]] | None = None
     commands: Sequence[int] = ()  # ids of the command rows that this batch carries out
     deletes: Sequence[str] = ()  # ids of the checkpoints whose files are deleted next, unless a user has pinned them

@@ -39,6 +39,7 @@ class Start(_Decision):
     parent: int | None = None  # the number of the trial that saved `checkpoint`
     space_revision: int | None = None  # the revision of the space of `params`; None: the present revision
     workers: int | None = None  # of an elastic trial: the ranks of its first segment; None: scaling.num_workers
+    repeat_of: int | None = None  # the number of the trial whose configuration is evaluated again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ class DriverStarted(_Event):
     slots: int | None = None  # how many trials the cluster can run at once; used if the spec sets no limit
     executor: str = ""  # where trials run and why, in words; may be empty
     workers: int | None = None  # how many ranks the cluster holds, for elastic trials; None: unknown
-    uploaded: tuple[CheckpointInfo, ...] = ()  # checkpoints whose upload was complete although nobody had said so
+    uploaded: tuple[CheckpointInfo, ...] = ()  # checkpoints whose upload was complete, although no event had said so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,8 +31,8 @@ class Objective:
 def option(default: Any, about: str, **bounds: Any) -> Any:
     """Declare an option of a section of the spec.
 
-    This declaration is the only one of the option. The check of a spec, the OpenAPI document and docs/api_reference.md are
-    made from it, and so are the signature of `tuner.run`, the options of the command `tuner run`, and the page's form.
+    The option is declared nowhere else. The check of a spec, the OpenAPI document and docs/api_reference.md are made
+    from it, and so are the signature of `tuner.run`, the options of the command `tuner run`, and the page's form.
 
     Args:
         default: the value of the option if the spec does not set it; `dict` for an empty mapping.
@@ -152,6 +152,12 @@ class Limits:
         "failed trials after which the search ends as failed; `continue` counts anew; null: no limit",
         title="Failed trials that end the search",
         **_COUNT,
+    )
+    repeats: int | Literal["auto"] = option(
+        0,
+        "how many times leading configurations may be evaluated again once the search has used its trials or its budget, if "
+        "results differ from run to run. Each repeat is a trial of its own. The best configuration is then the one with the best "
+        "expected value over its runs. auto: as many as are worth it, with at most a fifth of the training before them",
     )
     max_failures: int = option(
         0, "retries of a trial after errors in the training code", ge=0, title="Retries of a trial"

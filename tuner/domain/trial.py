@@ -117,9 +117,8 @@ class Trial:
     inherited: CheckpointInfo | None = None  # the checkpoint of another trial from which the latest exploit continued
     # Ordinal of the segment of the latest exploit: checkpoints of earlier segments are older than the exploit.
     line_begins: int = 1
-    goes_back: bool = (
-        False  # True if checkpoints from before the latest exploit are usable once all newer ones are lost
-    )
+    # True if checkpoints from before the latest exploit are usable once all newer ones are lost
+    goes_back: bool = False
     next: Segment | None = None  # the planned segment: it opens when a slot is free and the current segment has ended
     created_at: float = 0.0
     started_at: float | None = None
@@ -130,6 +129,7 @@ class Trial:
     space_revision: int = 0  # which search space `params` are from: 0 is the first one
     values: dict[int, float] = field(default_factory=dict)  # iteration -> objective; the newest segment wins
     times: dict[int, float] = field(default_factory=dict)  # iteration -> time_attr, if that is a metric
+    repeat_of: int | None = None  # the number of the trial whose configuration it evaluates again
 
     @property
     def segment(self) -> Segment | None:
@@ -184,6 +184,12 @@ class Population:
     def __init__(self) -> None:
         self._trials: dict[int, Trial] = {}
         self._by_state: dict[TrialState, dict[int, None]] = {state: {} for state in TrialState}
+        self._searched: Population | None = None  # the trials without repeats, once there is a repeat
+
+    @property
+    def searched(self) -> Population:
+        """Return the trials of the search, without repeats. Schedulers see only these."""
+        return self if self._searched is None else self._searched
 
     def __getitem__(self, number: int) -> Trial:
         return self._trials[number]
@@ -200,6 +206,9 @@ class Population:
     def __iter__(self) -> Iterator[Trial]:
         return iter(self._trials.values())
 
+    def __reversed__(self) -> Iterator[Trial]:
+        return reversed(self._trials.values())
+
     def in_state(self, state: TrialState) -> list[int]:
         """Return the numbers of the trials in this state, in the order in which they entered it."""
         return list(self._by_state[state])
@@ -208,18 +217,31 @@ class Population:
         return len(self._by_state[state])
 
     def add(self, trial: Trial) -> None:
+        if trial.repeat_of is not None and self._searched is None:
+            self._searched = Population()
+            for other in self:
+                self._searched.add(other)
+        elif trial.repeat_of is None and self._searched is not None:
+            self._searched.add(trial)
         self._trials[trial.number] = trial
         self._by_state[trial.state][trial.number] = None
 
     def put(self, trial: Trial) -> None:
         """Add a trial to a copy of a population, or replace the trial with the same number."""
         if (before := self._trials.get(trial.number)) is not None:
-            del self._by_state[before.state][trial.number]
+            self._forget(before.number, before.state)
         self.add(trial)
 
     def move(self, number: int, state: TrialState) -> None:
         trial = self._trials[number]
         new = change_trial(trial.state, state)
-        del self._by_state[trial.state][number]
+        self._forget(number, trial.state)
         trial.state = new
         self._by_state[new][number] = None
+        if self._searched is not None and trial.repeat_of is None:
+            self._searched._by_state[new][number] = None
+
+    def _forget(self, number: int, state: TrialState) -> None:
+        del self._by_state[state][number]
+        if self._searched is not None:
+            self._searched._by_state[state].pop(number, None)

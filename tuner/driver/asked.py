@@ -73,7 +73,7 @@ class AskedGroups(CallsHere):
             self.end(segment, Outcome(kind="left"))
 
     async def upload_end(self, segment: SegmentRef, info: CheckpointInfo) -> CheckpointInfo | str:
-        """Return that there is no such upload: the caller reports a checkpoint once it is saved."""
+        """Return an error, because no upload exists: the caller reports a checkpoint only once it is saved."""
         return "its upload is not known"
 
     def end(self, segment: SegmentRef, outcome: Outcome) -> None:

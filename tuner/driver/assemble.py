@@ -89,6 +89,8 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
             "time_budget_s, or use the freeze_thaw scheduler"
         )
         mistakes.found.append(("/limits/budget", message))
+    if spec.limits.repeats != 0 and (never := why_no_repeats(spec, space, type(scheduler))) is not None:
+        mistakes.found.append(("/limits/repeats", never))
     if stopper is not None:
         with mistakes:
             stopper.setup(setting)
@@ -96,6 +98,19 @@ def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_chec
     if (words := scheduler.budget_words()) is not None:
         notes.append(f"budget: {words}")
     return Core(spec, scheduler, searcher, stopper, notes)
+
+
+def why_no_repeats(spec: Spec, space: Space, scheduler: type[Scheduler]) -> str | None:
+    """Return why the configurations of this experiment cannot be evaluated again; None if they can."""
+    if len(spec.objectives) > 1:
+        return "leading configurations are repeated only in experiments with one objective: leave repeats out"
+    if scheduler.SAVES_AT_MILESTONES or scheduler.ONE_TRIAL:
+        return (
+            f"{scheduler.TYPE} changes configurations during training, so a trial cannot be repeated: leave repeats out"
+        )
+    if space.has_functions:
+        return "functions of sample_from draw other values for each trial, so a trial cannot be repeated: leave repeats out"
+    return None
 
 
 def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> SchedulerContext:

@@ -1,7 +1,7 @@
-"""Decide how long reports that nobody waits for may wait for others, so that all of them share one commit.
+"""Decide how long a report that nobody waits for may wait for others, so that all of them share one commit.
 
-A commit costs the driver half a millisecond of CPU, however little it writes. If few reports arrive, each is committed at once,
-and costs nobody anything. If many arrive, thousands of small commits would take most of a core.
+A commit costs the driver half a millisecond of CPU, however little it writes. If few reports arrive, each is committed
+at once, which delays nobody. If many arrive, thousands of small commits would take most of a core.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ GATHER_S = 0.01
 """The shortest time from one commit to the next, if nobody waits for the next one and many events arrive, in seconds."""
 
 MANY = 500
-"""Events a second from which on they are gathered."""
+"""Events are gathered if this many or more come in a second."""
 
 FEW = 3
 """The smallest number of events that must come during a pause.
@@ -45,5 +45,5 @@ class Gathering:
             self._many = False
 
     def pause_s(self, now: float) -> float:
-        """Return how many seconds events that nobody waits for should wait for others now; 0 to commit them at once."""
+        """Return how many seconds an event that nobody waits for should now wait for others; 0 to commit it at once."""
         return max(0.0, self._committed_at + GATHER_S - now) if self._many else 0.0

@@ -1,9 +1,9 @@
 """The three ports of a shell: inbound (events), journal (commits) and groups (where segments run).
 
 A shell owns a core. It passes each event to the core, lets the journal commit the outcome, and then carries out the core's
-actions with the groups. Ranks get no answer and no action is carried out before the commit. `tuner.driver.loop` is the shell
-of real time, with the groups and the journal of `tuner.driver.hosts.driven`; `tuner.driver.virtual_loop` is the shell of
-virtual time. `tests/driver/test_contract.py` tests both.
+actions with the groups. Ranks get no answer and no action is carried out before the commit. `tuner.driver.loop` is the
+real-time shell, with the groups and the journal of `tuner.hosts.driven`; `tuner.driver.virtual_loop` is the
+virtual-time shell. `tests/driver/test_contract.py` tests both.
 """
 
 from __future__ import annotations

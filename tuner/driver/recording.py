@@ -94,7 +94,7 @@ def within(recorded: Recording, revisions: Revisions) -> tuple[Recording, int]:
 
 
 def recording(log: Iterable[Entry]) -> Recording:
-    """Return the recording of an experiment's trials, made from its log.
+    """Return the recording of an experiment's trials, made from its log. Repeats are left out: the search did not use them.
 
     Raises:
         SpecError: the log cannot be replayed, because reports are missing or a trial continued from another trial's
@@ -115,6 +115,7 @@ class _Trial:
     end: End = "cut"
     error: str = ""
     space_revision: int = 0
+    is_repeat: bool = False
 
 
 class _Reader:
@@ -136,8 +137,8 @@ class _Reader:
         match entry:
             case e.Amended(changes=changes) if "former_spaces" in changes:
                 self._space_revision = len(changes["former_spaces"])
-            case d.Start(number=number, params=params, space_revision=revision):
-                trial = _Trial(dict(params or {}))
+            case d.Start(number=number, params=params, space_revision=revision, repeat_of=repeat_of):
+                trial = _Trial(dict(params or {}), is_repeat=repeat_of is not None)
                 trial.space_revision = self._space_revision if revision is None else revision
                 self._trials[number] = trial
             case d.Exploit(trial=number):
@@ -193,6 +194,8 @@ class _Reader:
     def done(self) -> Recording:
         found = {}
         for number, trial in self._trials.items():
+            if trial.is_repeat:
+                continue
             if sorted(trial.reports) != list(range(1, len(trial.reports) + 1)):
                 raise SpecError(f"reports of trial {number} are missing in the log, so it cannot be replayed")
             reports = tuple(trial.reports[i] for i in range(1, len(trial.reports) + 1))

@@ -180,6 +180,7 @@ def _as_replayed(spec: Spec, scheduler: Scheduler | None, record: Recording, slo
         spec.limits,
         max_concurrent_trials=slots or record.slots,
         max_failures=0,
+        repeats=0,
         budget=spec.limits.budget if counts else None,
     )
     return replace(

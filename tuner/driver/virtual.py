@@ -40,8 +40,9 @@ class Simulation:
     """The outcome of a simulated search.
 
     history: (virtual seconds, trial number, training_iteration, metrics) for each report, in the order of the reports.
-    best_value: the best value of the objective within the constraints.
-    best_config: the configuration that reached `best_value`.
+    best_trial: the trial with the best value. After repeats, the first run of the configuration with the best expected value.
+    best_value: the best value of the objective within the constraints. After repeats, the mean over the runs of `best_trial`.
+    best_config: the configuration of `best_trial`.
     best_finished: the completed trial with the best last value.
     error: why the search failed, or why there is no best trial.
     log: every event and decision, in the form that a driver commits.
@@ -90,6 +91,7 @@ def simulate(
     time_attr: str = "training_iteration",
     max_failed_trials: int | None = None,
     max_failures: int = 0,
+    repeats: int | Literal["auto"] = 0,
     warm_start: Sequence[EarlierExperiment] = (),
     num_workers: int | Mapping[str, int] = 1,
     resources_allocation: Literal["even", "top"] = "even",
@@ -104,13 +106,15 @@ def simulate(
     time_budget_s: virtual seconds from the start of the first trial until all trials are stopped.
     budget: the limit on the training of all trials together, in full trainings; only for the default search.
     max_failed_trials: failed trials after which the search ends as failed.
+    repeats: how many times leading configurations may be evaluated again; see `tuner.run`. For this, `evaluate` must give
+        other results when it is called again with the same configuration.
     warm_start: the experiments to learn from.
     num_workers: ``{"min": 1, "max": 8}`` makes trials elastic. The seconds of a `Step` are those with the smallest number of
         ranks.
     resources_allocation: which elastic trials get free workers; see `tuner.run`.
     cluster_workers: how many ranks the cluster holds. None: `max_concurrent_trials` times the smallest number of ranks.
-    speedup: called with the number of ranks of a trial, returns how many times as fast it is as with the smallest number.
-        None: twice as many ranks are twice as fast.
+    speedup: called with a trial's number of ranks; returns its speed as a multiple of the speed with the smallest
+        number. None: the speed is proportional to the number of ranks.
 
     An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises
     SpecError. Warnings that `tuner.run` would print are issued as UserWarning and are in the result's `warnings`.
@@ -149,6 +153,7 @@ def simulate(
             budget=budget,
             max_failed_trials=max_failed_trials,
             max_failures=max_failures,
+            repeats=repeats,
         ),
         earlier=learn(built, warm_start) if warm_start else {},
     )
@@ -168,7 +173,7 @@ def _check_evaluate(evaluate: Evaluate) -> None:
         inspect.signature(evaluate).bind({}, None)
     except TypeError as error:
         name = getattr(evaluate, "__qualname__", repr(evaluate))
-        message = f"expected a function evaluate(config, checkpoint), but {name} cannot be called so: {error}"
+        message = f"expected a function evaluate(config, checkpoint), but {name} cannot be called like this: {error}"
         raise SpecError(message, "/evaluate") from error
     except ValueError:  # a builtin without a readable signature
         return
@@ -250,12 +255,13 @@ def _simulation(loop: VirtualLoop) -> Simulation:
     core, config = loop.core, loop.groups.config
     best = core.best_trial()
     mark = core.experiment.standing.of(best) if best else None
+    runs = core.experiment.repeats.summary()
     return Simulation(
         history=loop.groups.history,
         trials=list(core.trials),
         configs=[config(trial) for trial in core.trials],
         best_trial=best,
-        best_value=mark.value if mark else None,
+        best_value=runs["mean"] if runs else mark.value if mark else None,
         best_config=config(best, best.params_at(mark)) if best and mark else None,
         best_finished=core.experiment.standing.best_finished(core.trials),
         state=core.state,

@@ -93,10 +93,16 @@ def _class_of(module: str, name: str) -> type[Scheduler]:
     return found
 
 
+def class_of(data: Mapping[str, Any]) -> type[Scheduler] | None:
+    """Return the class of the scheduler that `from_json` would return; None if there is no scheduler of this type."""
+    place = REGISTRY.get(data.get("type", ""))
+    return None if place is None else _class_of(*place)
+
+
 def has_one_trial(data: Mapping[str, Any]) -> bool:
     """Return `Scheduler.ONE_TRIAL` of the scheduler that `from_json` would return; False if it would raise."""
-    place = REGISTRY.get(data.get("type", ""))
-    return place is not None and _class_of(*place).ONE_TRIAL
+    kind = class_of(data)
+    return kind is not None and kind.ONE_TRIAL
 
 
 def from_argument(argument: Any, pointer: str = "/scheduler") -> Scheduler:

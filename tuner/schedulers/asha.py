@@ -20,7 +20,7 @@ from tuner.schedulers.shared.wording import at, below_the_cut, rank_of
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 VIOLATING = -1e300
-"""A number below all scores, from which the entries of trials that violate the constraints are computed."""
+"""A number below all scores. The entries of trials that violate the constraints are computed from it."""
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ kept apart, a search survives the death of its driver.
   back through `record`, as a `Fitted` fact.
 
 A live core calls ``record(fact)``, then ``decisions = decide(fact)``, then ``enacted(d)`` for each d that took effect.
-After a restart the core calls only ``record(fact)`` and ``enacted(recorded decision)``. Both end in the same state, bit
-for bit. Returning no decision means that the trial continues. A decision about a *running* trial is possible only at a
-report of that trial at one of its milestones; decisions about paused trials are possible at any time.
+After a restart the core calls only ``record(fact)`` and ``enacted(recorded decision)``. Both ways end in the same
+state, bit for bit. Returning no decision means that the trial continues. A decision about a *running* trial is possible
+only at a report of that trial at one of its milestones; decisions about paused trials are possible at any time.
 
 Configuration (the constructor's arguments) and state (one dataclass) are kept apart.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tuner.space.revisions import Revisions
 
 ALLOWED = "the limit on concurrent trials allows one more"
-"""The reason for a new trial that no other reason explains. Whether there are resources for it is known only later."""
+"""The reason for a new trial if there is no more specific one. Whether there are resources for it is known only later."""
 
 
 class MetricConstraint(Protocol):
@@ -200,7 +200,7 @@ class Scheduler(ABC):
         self.context = context
 
     def default_space(self) -> Mapping[str, Any]:
-        """Return the space of an experiment in Python that has none. Most schedulers know of no space."""
+        """Return the search space to use if a Python call passes none. Most schedulers do not provide one."""
         return {}
 
     def inherited_max_t(self, max_t: float | None, time_attr: str | None) -> float | None:

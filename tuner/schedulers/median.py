@@ -44,9 +44,8 @@ class TrialMeans:
 class MedianState:
     courses: dict[int, TrialMeans] = field(default_factory=dict)
     levels: list[int] = field(default_factory=list)  # whole values of time_attr at which a trial was judged, ascending
-    means: dict[int, SortedList[float]] = field(
-        default_factory=dict
-    )  # level -> running means of the trials that reached it
+    # level -> running means of the trials that reached it
+    means: dict[int, SortedList[float]] = field(default_factory=dict)
     set_aside: dict[int, None] = field(default_factory=dict)  # trials that the rule has paused, which run at the end
     newest: tuple[int, int] | None = None  # the trial of the latest fact, and the level at which it is judged
 

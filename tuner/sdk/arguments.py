@@ -75,7 +75,10 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _absolute(storage: Any) -> Any:
-    """Return the storage as an absolute path or URI, and any other value unchanged, which the check of the spec refuses."""
+    """Return the storage as an absolute path or URI.
+
+    Leave other values as they are; the check of the spec refuses them.
+    """
     return absolute(storage) if storage and isinstance(storage, str | os.PathLike) else storage
 
 
@@ -252,7 +255,7 @@ def _unwrapped(trainable: Any, arguments: Mapping[str, Any]) -> tuple[Any, dict[
 
 
 def _constants(space: Any) -> dict[str, Any]:
-    """Return what all configurations of a space have in common. The check of the spec names the mistakes of a space."""
+    """Return the constants of a space, or {} if the space is wrong: the check of the spec will name its mistakes."""
     try:
         return Space.from_python(space or {}).constants()
     except SpecError:

@@ -1,4 +1,4 @@
-"""Warn of arguments of `tuner.run` that are allowed and most likely mistakes: large data, and values that look like domains."""
+"""Warn of arguments of `tuner.run` that are probably mistakes: large data, and values that look like domains."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def warn_of_size(function: Any, code: CodeRecord) -> None:
 
 
 LARGE_SPACE_BYTES = 1_000_000
-"""The size in bytes above which a pickled search space gets a warning. A list of so many bytes costs seconds."""
+"""The size in bytes above which a pickled search space gets a warning. A list of this size delays a search by seconds."""
 
 
 def warn_of_large_space(space: Any) -> None:
@@ -60,7 +60,7 @@ def warn_of_large_space(space: Any) -> None:
 
 
 def _pickled_bytes(value: Any) -> int:
-    """Return the size of a value when pickled; 0 if it cannot be pickled, which another check says."""
+    """Return the size of a value when pickled, or 0 if it cannot be pickled. Another check reports that."""
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
     try:

@@ -25,7 +25,7 @@ POLL_S = 0.25
 
 def drive_here(store: Store, settings: Settings, experiment_id: str, progress: Progress, why: str, keep: bool) -> None:
     """Let a thread of this process drive the experiment, and processes of this machine run its trials."""
-    from tuner.driver.hosts.scripts import local_host
+    from tuner.hosts.scripts import local_host
 
     with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
         try:
@@ -68,8 +68,8 @@ def drive_on_ray(
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray instance on this machine")
     # These imports load Ray, which takes a second or two. The line above tells the user.
-    from tuner.driver.hosts.ray.cluster import DEAD
-    from tuner.driver.hosts.scripts import kept
+    from tuner.hosts.ray.cluster import DEAD
+    from tuner.hosts.scripts import kept
 
     with progress, Interrupts(functools.partial(_pause, store, experiment_id)) as interrupts:
         for attempt in range(3):
@@ -106,7 +106,7 @@ def check_executor(spec: Spec, code: CodeRecord, ray_address: str | None, settin
 
 
 def _check_size(spec: Spec) -> None:
-    from tuner.driver.hosts.ray.cluster import too_large  # loads Ray
+    from tuner.hosts.ray.cluster import too_large  # loads Ray
 
     if (reason := too_large(spec.scaling)) is not None:
         raise SpecError(reason, "/scaling")
@@ -130,7 +130,7 @@ def connected() -> bool:
 
 def on_own_ray() -> bool:
     """Return True if this process is connected to a Ray instance that an earlier search started."""
-    kept = sys.modules.get("tuner.driver.hosts.scripts.kept")
+    kept = sys.modules.get("tuner.hosts.scripts.kept")
     return kept is not None and kept.on_own_ray()
 
 
@@ -138,7 +138,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
     """Wait until the host has started. Raise ClusterUnreachable if it cannot start."""
     import ray
 
-    from tuner.driver.hosts.ray.cluster import DEAD, nearly_full
+    from tuner.hosts.ray.cluster import DEAD, nearly_full
 
     started = host.start.remote()
     try:
@@ -153,7 +153,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
 
 
 def _got(answer: Any) -> Any:
-    """Return the answer of a driver host on Ray. Raise the error that the host raised, as it would come from a thread."""
+    """Return the answer of a driver host on Ray. Raise the host's own error instead of Ray's wrapper."""
     import ray
 
     try:
@@ -162,7 +162,7 @@ def _got(answer: Any) -> Any:
         if isinstance(error.cause, TunerError):
             raise error.cause from None
         if isinstance(error.cause, Exception):
-            raise error.cause from error  # whose text has the traceback of the host
+            raise error.cause from error  # the wrapper's text has the host's traceback
         raise
 
 

@@ -39,12 +39,12 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
             "agents ask a service for trials: create the experiment on a service (`tuner docs agents`)", "/executor"
         )
     if spec.executor == "ray":
-        return Choice(False, "trials run on Ray: executor is 'ray'")
+        return Choice(False, "trials run on Ray, because executor is 'ray'")
     reason = unfit(spec)
     if spec.executor == "local":
         if reason is not None:
             raise SpecError(f"the local executor cannot run this: {reason}", "/executor")
-        return Choice(True, "trials run in processes of this machine, without Ray: executor is 'local'")
+        return Choice(True, "trials run in processes of this machine, without Ray, because executor is 'local'")
     reason = reason or _uses_ray(ray_address) or _may_use_ray(spec, code)
     if reason is not None:
         return Choice(False, f"trials run on Ray: {reason}")
@@ -54,7 +54,7 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
 
 def unfit(spec: Spec) -> str | None:
     """Return why the local executor cannot run these trials; None if it can."""
-    from tuner.driver.hosts.scripts.ahead import cpus_here
+    from tuner.hosts.scripts.ahead import cpus_here
     from tuner.trials.groups.pools import local_pool
 
     return local_pool.unfit(spec, cpus_here())
@@ -84,7 +84,7 @@ _imported_by_tuner = False  # True once a check of tuner has imported Ray, and n
 
 @contextlib.contextmanager
 def noting_imports() -> Iterator[None]:
-    """Note, at the end of a `with` block, if tuner has imported Ray in it. A script that uses Ray has imported it before."""
+    """Record whether tuner, and not the script, was the first to import Ray: whether the `with` block imported it."""
     global _imported_by_tuner
     before = "ray" in sys.modules
     try:
@@ -104,10 +104,10 @@ def may_be_local(given: Mapping[str, Any]) -> bool:
 
 def start_ahead(given: Mapping[str, Any]) -> None:
     """Start processes for the first trials, unless some are kept from an earlier call."""
-    from tuner.driver.hosts.scripts import ahead
-    from tuner.driver.hosts.scripts.needs import of_workers
+    from tuner.hosts.scripts import ahead
+    from tuner.hosts.scripts.needs import of_workers
 
-    local_host = sys.modules.get("tuner.driver.hosts.scripts.local_host")
+    local_host = sys.modules.get("tuner.hosts.scripts.local_host")
     if local_host is None or not local_host.has(of_workers()):
         most = [given[name] for name in ("num_samples", "max_concurrent_trials") if isinstance(given[name], int)]
         ahead.start(max(1, min(most, default=ahead.cpus_here())))
@@ -121,7 +121,7 @@ def starts_ray(given: Mapping[str, Any]) -> bool:
 
 def start_forks(given: Mapping[str, Any]) -> None:
     """Start the server that forks Ray's workers, so that it imports what they need while Ray is being started."""
-    from tuner.driver.hosts.scripts import ahead
+    from tuner.hosts.scripts import ahead
 
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
@@ -130,14 +130,14 @@ def start_forks(given: Mapping[str, Any]) -> None:
 
 
 def drop_ahead(local: bool) -> None:
-    """End what `start_ahead` or `start_forks` started, if the trials run elsewhere after all. local: without Ray."""
-    if (ahead := sys.modules.get("tuner.driver.hosts.scripts.ahead")) is not None:
+    """End what `start_ahead` or `start_forks` started, if the trials run elsewhere after all. local: they run without Ray."""
+    if (ahead := sys.modules.get("tuner.hosts.scripts.ahead")) is not None:
         (ahead.drop_forks if local else ahead.drop)()
 
 
 def shutdown() -> None:
-    """End what is kept for later calls: the driver host, idle workers, and the Ray instance that was started for them."""
-    for name in ("tuner.driver.hosts.scripts.local_host", "tuner.driver.hosts.scripts.kept"):
+    """Shut down what is kept for later calls: the driver host, idle workers, and the Ray instance that was started for them."""
+    for name in ("tuner.hosts.scripts.local_host", "tuner.hosts.scripts.kept"):
         if (module := sys.modules.get(name)) is not None:
             module.shutdown()
     drop_ahead(local=True)

@@ -21,7 +21,7 @@ TARGET = Path(__file__).with_name("run.py")
 BEFORE, AFTER = "search_alg", "seed"
 """The parameters of `tuner.run` that stand before and after the generated ones."""
 WIDER = {"num_workers": "int | Mapping[str, int]"}
-"""Parameters that take more in Python than in JSON."""
+"""Parameters that accept more types in Python than in JSON."""
 
 
 def generated() -> str:

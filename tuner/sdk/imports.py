@@ -222,9 +222,9 @@ def import_ray(
 
 
 def _ray_params(space: Space, nested: Mapping[str, Any], flat: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the flat params of a trial, including values that are not in the space.
+    """Return the flat params of a trial, including those that the space does not have.
 
-    Raise SpecError if a parameter of the space has no value or one outside its domain.
+    Raise SpecError if a parameter of the space has no value, or a value outside its domain.
     """
     found = {path: value for path, value in flat.items() if path in space}
     if any(

@@ -175,7 +175,7 @@ def importance(search: Search) -> Figure:
 
 
 def parallel(search: Search, metric: str | None = None) -> Figure:
-    """Draw every trial as a line through its parameters and its value. The best ones are dark, as among the curves."""
+    """Draw every trial as a line through its parameters and its value. The best ones are dark, as in the chart of the curves."""
     from plotly import graph_objects as go
 
     metric = search.check(metric)
@@ -264,7 +264,7 @@ def lineage(search: Search, param: str | None = None) -> Figure:
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed", tickformat="d")
     return _laid_out(
-        figure, f"lineage of the trials, coloured by {param or search.metric}", "training_iteration", "trial"
+        figure, f"lineage of the trials, colored by {param or search.metric}", "training_iteration", "trial"
     )
 
 
@@ -412,14 +412,14 @@ def _hover(trial: TrialResult) -> str:
 
 
 def _shades(count: int) -> list[str]:
-    """Return `count` colours, for trials ordered from best to worst."""
+    """Return `count` colors, for trials ordered from best to worst."""
     from plotly.colors import sample_colorscale
 
     return [str(colour) for colour in sample_colorscale(SCALE, [0.9 * at / max(1, count - 1) for at in range(count)])]
 
 
 def _colours(values: Sequence[Any]) -> tuple[list[str], list[float] | None]:
-    """Return a colour for each value. If the values are numbers, also return the range of a colour bar."""
+    """Return a color for each value. If the values are numbers, also return the range of a color bar."""
     from plotly.colors import qualitative, sample_colorscale
 
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]

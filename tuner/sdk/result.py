@@ -81,8 +81,11 @@ class Result:
     Attributes:
         trials: all trials, by number.
         best_trial: the trial with the best report within the constraints or, with scope="last", with the best last report. None
-            if there is none; `error` says why.
-        best_value: the value of the objective in that report.
+            if there is none; `error` says why. After repeats, this is the first run of the configuration with the best
+            expected value over its runs.
+        best_value: the value of the objective in that report. After repeats, the mean over `best_runs`.
+        best_runs: the trials that ran the best configuration: the best trial, and its repeats.
+        noise: after repeats, the estimated standard deviation of the results of a configuration from run to run; else None.
         best_config: the configuration that led to `best_value`.
         best_checkpoint: the checkpoint that belongs to that report.
         best_finished: the trial that was trained to its end (to max_t, or until its function returned) that has the
@@ -110,6 +113,10 @@ class Result:
         self.best_config: dict[str, Any] | None = (
             config_of(space, spec.seed, best["params"], best["trial_number"]) if best else None
         )
+        runs = best.get("runs") if best else None
+        alone = [self.best_trial] if self.best_trial is not None else []
+        self.best_runs: list[TrialResult] = [self.trials[number] for number in runs["trials"]] if runs else alone
+        self.noise: float | None = runs["noise"] if runs else None
         finished = best.get("finished") if best else None
         self.best_finished: TrialResult | None = self.trials[finished["trial_number"]] if finished else None
         self.best_finished_value: float | None = finished["value"] if finished else None
@@ -191,11 +198,11 @@ class Result:
         return self._more(num_samples, verbose)
 
     def pareto_front(self) -> list[TrialResult]:
-        """Return the trials of the Pareto front, by number. No other trial is as good in all objectives and better in one.
+        """Return the trials on the Pareto front, by number.
 
-        A trial is compared by its newest value of each objective, as in the searchers. Trials that lack a value or
-        violate the constraints are left out. With one objective, the front is the best trial, or several that are
-        equally good.
+        A trial is on the front if no other one is at least as good in all objectives and better in one. A trial is compared by
+        its newest value of each objective, as in the searchers. Trials that lack a value or violate the constraints are left
+        out. With one objective, the front is the best trial, or several that are equally good.
         """
         known = [(trial, self._scores(trial.metrics)) for trial in self.trials if self._keeps(trial.metrics)]
         complete = [(trial, scores) for trial, scores in known if scores is not None]
@@ -301,6 +308,8 @@ class Result:
                 more = {"iterations": trial.iterations, "best_value": trial.best_value, "reason": trial.reason}
                 if self._constraints:
                     more["feasible"] = trial.feasible
+                if any(other.repeat_of is not None for other in self.trials):
+                    more["repeat_of"] = trial.repeat_of
                 rows.append({**fixed, **more, **trial.metrics, **config})
         return pd.DataFrame(rows)
 
@@ -338,7 +347,8 @@ class Result:
         best = finished = ""
         if self.best_trial is not None and self.best_config is not None:
             config = notebook.short(dict(flat(self.best_config)))
-            best = f"{self.best_value:.6g} by trial {self.best_trial.number}: {config}"
+            runs = f" (the mean of {len(self.best_runs)} runs)" if len(self.best_runs) > 1 else ""
+            best = f"{self.best_value:.6g} by trial {self.best_trial.number}{runs}: {config}"
         if self.best_finished is not None:
             finished = f"{self.best_finished_value:.6g} by trial {self.best_finished.number}"
         return notebook.box(
@@ -377,7 +387,7 @@ class Result:
                 who copied whom in population based training; "pareto": two objectives, with the front.
             options: ``metric`` for curves, history, parallel and slices, the name of a reported metric, by default the
                 objective; ``most`` for curves, the number of trials that are drawn, the best ones first; ``param`` for
-                lineage, the parameter that gives the colours.
+                lineage, the parameter that gives the colors.
 
         Raises:
             SpecError: there is no such kind, option, metric or parameter, or nothing to draw.

@@ -67,6 +67,7 @@ def run(
     budget: float | None = None,
     gpu_hours: float | None = None,
     max_failed_trials: int | None = None,
+    repeats: int | Literal["auto"] = 0,
     max_failures: int = 0,
     max_system_failures: int = 10,
     placement_timeout_s: float = 600.0,
@@ -142,6 +143,10 @@ def run(
         gpu_hours: GPU hours that all trials together may use. Once they are used up, the trials end at their next
             report, or after `stop_grace_s`. A GPU counts for as long as a rank holds it.
         max_failed_trials: failed trials after which the search ends as failed; `continue` counts anew; None: no limit.
+        repeats: how many times leading configurations may be evaluated again once the search has used its trials or its
+            budget, if results differ from run to run. Each repeat is a trial of its own. The best configuration is then
+            the one with the best expected value over its runs. auto: as many as are worth it, with at most a fifth of
+            the training before them.
         max_failures: retries of a trial after errors in the training code.
         max_system_failures: retries of a trial after lost nodes and preemptions.
         placement_timeout_s: seconds to wait for resources once it is the trial's turn; a longer wait is a system

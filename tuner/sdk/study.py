@@ -51,6 +51,7 @@ def create_study(
     budget: float | None = None,
     max_failed_trials: int | None = None,
     max_failures: int = 0,
+    repeats: int | Literal["auto"] = 0,
     seed: int = 0,
     time_attr: str = "training_iteration",
     scope: Literal["all", "last"] = "all",
@@ -88,6 +89,8 @@ def create_study(
         budget: training that all trials together may spend, as a number of full trainings.
         max_failed_trials: failed trials after which the study ends as failed, counted from its start or the last `continue`.
         max_failures: how many times a trial that failed is handed out again.
+        repeats: how many times leading configurations may be handed out again at the end, as for `tuner.run`. Train these with
+            other random numbers, for example with a seed made from `trial.number`.
         seed: studies with the same seed draw the same configurations.
         time_attr: what `max_t` counts.
         scope: which value of a trial counts: "all", its best report, or "last", its last one.
@@ -289,7 +292,7 @@ class StudyTrial:
             step: your own step count, if it differs from the number of reports.
 
         Raises:
-            SpecError: the objective is missing and probably misspelt, or this is the last report and no report had it.
+            SpecError: the objective is missing and probably misspelled, or this is the last report and no report had it.
                 Nothing was reported, and the trial can continue.
         """
         return self._report(metrics, None if checkpoint is None else str(checkpoint), step, last=False)

@@ -32,7 +32,7 @@ class TrialResult:
     config: Mapping[str, Any]  # the current configuration
     iterations: int
     metrics: Mapping[str, float]  # the newest value of each metric
-    # These are of the best report that satisfies the constraints; if no report does, of the best report.
+    # The next fields describe the best report that satisfies the constraints or, if none does, the best report.
     best_value: float | None
     best_iteration: int | None  # training_iteration of that report
     best_config: Mapping[str, Any]  # the configuration at that report; under PBT, `config` may be a later one
@@ -46,6 +46,7 @@ class TrialResult:
     checkpoint: Checkpoint | None = field(
         repr=False
     )  # the trial's newest checkpoint; result.best_checkpoint belongs to the best value
+    repeat_of: int | None = None  # the number of the trial whose configuration it evaluates again
     history: list[dict[str, float]] = field(repr=False)
     """One dict for each report: its metrics, training_iteration, segment, time, and the `step` that was passed, if any."""
     COLUMNS: ClassVar[notebook.Columns] = (
@@ -114,6 +115,7 @@ def trial_of(row: TrialRecord, space: Revisions, seed: int, history: list[dict[s
         error=row.reason if row.state is TrialState.FAILED else None,
         traceback=(row.failure or {}).get("traceback") or "",
         log_tail=(row.failure or {}).get("log_tail") or "",
+        repeat_of=row.repeat_of,
         history=history,
     )
 

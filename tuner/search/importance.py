@@ -19,7 +19,7 @@ MIN_RECORDS = 10
 """The minimum number of results. With fewer results, the shares would be noise."""
 
 TOP_SHARE, TOP_RECORDS = 0.1, 5
-"""The best results that are compared with all: this share of them, but at least this number, as Optuna's documentation says."""
+"""The best results that are compared with all results: this share of all, but at least this number, as Optuna documents it."""
 
 
 def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, Any], float]]) -> dict[str, float]:

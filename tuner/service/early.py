@@ -1,8 +1,8 @@
 """Answer health checks while the service loads its modules, which takes a second or two.
 
 The port is open from the start. `/healthz` answers that the process is alive; all other paths answer that it is not ready yet.
-This module is loaded before the command line and the settings are, since these take longer to load than to answer. So it imports
-little, and neither asyncio nor json.
+This module is loaded before the command line and the settings, which take much longer to load. So it imports little, and neither
+asyncio nor json.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from tuner.telemetry import log_format, tracing
 SLOW_MODULES = ("tuner.search.optuna_samplers.study",)
 """Modules that requests may need and that take seconds to load, because they import Optuna."""
 
-AFTERWARDS = "Ray and running searches go on: `tuner serve` shows them again, `tuner serve --stop` ends them."
+AFTERWARDS = "Ray and running searches continue: `tuner serve` shows them again, `tuner serve --stop` ends them."
 
 LOAD_AFTER_S = 10.0
-"""Timeout in seconds of the wait for the driver before `SLOW_MODULES` are loaded. The driver needs the CPU for its start."""
+"""The longest time in seconds to wait for the driver before `SLOW_MODULES` are loaded. The driver needs the CPU for its start."""
 
 
 def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
@@ -31,7 +31,7 @@ def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
     Args:
         settings: the settings of this installation.
         early: answers requests on the socket until the service is loaded.
-        adopt: continue not only experiments that were created over the API, but also those whose script has ended.
+        adopt: continue not only experiments that were created through the API, but also those whose script has ended.
     """
     # uvicorn handles both signals while it serves, and raises them again after it has shut down
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -88,4 +88,4 @@ def _load_ahead(supervisor: Supervisor) -> None:
         time.sleep(0.1)
     for name in SLOW_MODULES:
         importlib.import_module(name)
-    gc.freeze()  # as `Server` does after the start, for what was loaded since
+    gc.freeze()  # `Server` did this after its start; now also for the modules that were loaded here

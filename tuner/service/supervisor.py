@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from tuner.driver.hosts.ray.head import Head, exits, start_head, stop_head, was_stopped
 from tuner.errors import ClusterUnreachable, DriverSilent
+from tuner.hosts.ray.head import Head, exits, start_head, stop_head, was_stopped
 from tuner.service.child import Child
 from tuner.settings import Settings
 

@@ -1,4 +1,4 @@
-"""Say whether a service needs tokens, and refuse to serve without them where it does."""
+"""Decide whether a service needs tokens, and refuse to serve without them if it does."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ from fastapi import FastAPI
 
 from tuner.api.access.auth import is_here
 from tuner.client.synchronous import connect as connect_to_service
-from tuner.driver.hosts.ray import cluster
 from tuner.errors import Conflict, MissingPackage, NotFound, SpecError, TunerError
 from tuner.experiment.operations.usecases import id_of
+from tuner.hosts.ray import cluster
 from tuner.names import with_extra
 from tuner.sdk.result import Result
 from tuner.serving.ingress import application

@@ -16,7 +16,7 @@ from tuner.space.values import is_number, is_scalar, plain_value
 from tuner.space.words import escape, join, show
 
 MAX_DEPTH = 40
-_MAX_EXACT = 2**53  # above this limit, neighbouring integers can become equal when they are converted to float
+_MAX_EXACT = 2**53  # above this limit, neighboring integers can become equal when they are converted to float
 
 
 class Builder:

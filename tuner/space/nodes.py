@@ -64,6 +64,21 @@ def has_leaf(node: Node) -> bool:
             return False
 
 
+def has_function(node: Node) -> bool:
+    """Return whether a tree contains a function of `sample_from`."""
+    match node:
+        case Function():
+            return True
+        case Dict(items):
+            return any(map(has_function, items.values()))
+        case List(items):
+            return any(map(has_function, items))
+        case Leaf(_, branches):
+            return any(map(has_function, branches))
+        case Const():
+            return False
+
+
 def constants(node: Node) -> Any:
     """Return the part of a tree that is the same in all configurations. A list that varies is left out as a whole."""
     match node:

@@ -51,7 +51,7 @@ class Parameter:
         mean: the mean of a normal distribution.
         sd: the standard deviation of a normal distribution.
         categories: the categories of a choice; a category with parameters of its own is a `Branch`.
-        ordered: True if neighbouring categories are similar.
+        ordered: True if neighboring categories are similar.
         plain: True if the value of a choice is the category itself, a JSON scalar. Otherwise it is the category's
             index.
         grid: True for `grid_search`.

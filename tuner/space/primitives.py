@@ -78,7 +78,7 @@ def choice(categories: Sequence[Any], *, ordered: bool | None = None) -> Domain:
 
     Args:
         categories: the categories, at least one.
-        ordered: True if neighbouring categories are similar; PBT and models make use of this. None: True if all categories
+        ordered: True if neighboring categories are similar; PBT and models make use of this. None: True if all categories
             are numbers in ascending order.
     """
     return Domain("choice", {"categories": listed(categories)} | ({} if ordered is None else {"ordered": ordered}))

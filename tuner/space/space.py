@@ -12,7 +12,7 @@ from tuner.errors import SpecError
 from tuner.names import did_you_mean
 from tuner.space.build import Builder
 from tuner.space.json_form import Reader, Writer, dump, load
-from tuner.space.nodes import Dict, Opaque, constants, count
+from tuner.space.nodes import Dict, Opaque, constants, count, has_function
 from tuner.space.parameter import Parameter
 from tuner.space.points import Checker
 from tuner.space.resolve import Unresolved, call, pending_functions, put, resolve, thaw
@@ -213,6 +213,11 @@ class Space:
     def has_grid(self) -> bool:
         """Return True if a parameter is a `grid_search`."""
         return any(p.grid for p in self.parameters)
+
+    @property
+    def has_functions(self) -> bool:
+        """Return True if the space has a function of `sample_from`, which may draw another value for each trial."""
+        return has_function(self._root)
 
     def grid(self, choices: bool = False, limit: int | None = None) -> list[dict[str, Any]]:
         """Return all combinations of the values of the grids, as flat params without other parameters.

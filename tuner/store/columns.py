@@ -35,7 +35,7 @@ _SORTED = [c.name for c in trial.c if not isinstance(c.type, JsonText | Boolean)
 NAMES = (*(name for name in _SORTED if name not in _LONG), *_LONG)
 """The columns by which trials can be sorted and filtered, besides parameters and metrics."""
 
-_OBJECTS = ("params", "last")  # columns with JSON objects, of which a name such as params.lr means one value
+_OBJECTS = ("params", "last")  # columns with JSON objects; a name such as params.lr selects one of their values
 _CHANGED = """
 SELECT trial_number, kind FROM event WHERE experiment_id = ? AND event_seq > ? AND event_seq <= ?
 UNION SELECT trial_number, 'decision' FROM decision WHERE experiment_id = ? AND event_seq > ? AND event_seq <= ?"""
@@ -236,8 +236,8 @@ class Columns:
     def order(self, sort: str) -> NDArray[np.intp]:
         """Return the positions of the trials, ordered by the column `sort`. A minus before its name means descending order.
 
-        Trials with equal values are ordered by number. Trials without a value come last, and before them those that are
-        `outside`.
+        Trials with equal values are ordered by number. At the end come the trials that are `outside`, and then those without a
+        value.
         """
         found = self._orders.get(sort)
         if found is None:
@@ -315,7 +315,7 @@ class Sorter:
         return sorted(found.tolist())
 
     def sample(self, cursor: Cursor, experiment: int, sort: str, size: int) -> tuple[dict[int, int], int]:
-        """Return the places in the order, by trial number, of at most `size` trials, and the total number of trials.
+        """Return a dict from number to place in the order, for at most `size` trials; and the total number of trials.
 
         Half of these trials are the first in the order. The other half is spread evenly over the remaining places.
         """
@@ -352,7 +352,7 @@ def _place(column: Column, numbers: NDArray[np.int64], outside: NDArray[np.bool_
 
 
 def _whole(column: Column, numbers: NDArray[np.int64], place: Place) -> Place:
-    """Return the place with its whole text, if `_place` may have cut it and the trial still has a text that begins like this."""
+    """Return the place with its whole text, if `_place` may have cut it and the trial's text still begins with it."""
     if isinstance(place.value, str) and len(place.value) == MAX_TEXT_IN_TOKEN:
         for at in np.flatnonzero(numbers == place.number).tolist():
             value = column.value(at)

@@ -66,7 +66,7 @@ _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
 
 SORTED_BY = ("name", "state", "trials", "best", "method", "started", "duration")
-"""A list of experiments can be sorted by these.
+"""The columns by which a list of experiments can be sorted.
 
 name: SQLite ignores the case of ASCII letters only, PostgreSQL that of all letters. trials: the number of trials that have ended.
 best: the best value of the first objective, as a number whatever its mode. method: the types of the searcher and the scheduler.
@@ -89,7 +89,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class ProjectTotals:
-    """The experiments of a project, and what they have used together."""
+    """The totals of a project: the numbers of its experiments, and the resources that they have used."""
 
     project: str
     experiments: int
@@ -122,7 +122,7 @@ class Experiments:
         """Return the work that inserts a pending experiment, for `create_all`.
 
         If `incomplete` is given, insert an experiment that has already failed, with this text as its reason, so that no driver
-        claims it. Its creator then writes the log under epoch 0, and last of all the true final state. If the creator is killed
+        claims it. Its creator then writes the log under epoch 0, and finally the true final state. If the creator is killed
         before that, the experiment stays failed for this reason.
 
         If the `idempotency_key` was used before in this project, return the experiment that was created with it. Raise Conflict
@@ -179,7 +179,7 @@ class Experiments:
         self._database.write_all(creations)
 
     def created(self, creation: Creation) -> ExperimentRecord:
-        """Return the record of an experiment that was created, or raise the error for which it was not."""
+        """Return the record of a created experiment, or raise the error that prevented its creation."""
         if creation.error is not None:
             raise creation.error
         found = creation.result

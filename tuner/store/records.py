@@ -150,8 +150,8 @@ class ExperimentRecord:
     @property
     def incomplete(self) -> bool:
         """True if the experiment is being imported from another tool, or its import was interrupted."""
-        # In the first versions, an import wrote under epoch 1, as the owner "import". The driver of a complete import has
-        # another owner.
+        # In early versions, an import wrote under epoch 1 as the owner "import". Any other owner is a driver, so the import was
+        # complete.
         writing = self.driver_epoch == 0 or self.driver_owner == IMPORTED
         return self.source == IMPORTED and self.ended_at is None and writing
 
@@ -262,9 +262,7 @@ class TrialRecord:
     last_value: Annotated[float | None, About("the newest finite value of the first objective")]
     best_value: Annotated[
         float | None,
-        About(
-            'the value that counts of the first objective: the best feasible one or, with scope "last", the last one'
-        ),
+        About("the trial's value of the first objective: the best feasible one or, with scope 'last', the last one"),
     ]
     best_iteration: Annotated[int | None, About("training_iteration of the report that had best_value")]
     space_revision: Annotated[
@@ -292,6 +290,10 @@ class TrialRecord:
     created_at: Annotated[float, About("when it was created")]
     started_at: Annotated[float | None, About("when the trial's first segment started")]
     ended_at: Annotated[float | None, About("when the trial reached its final state")]
+    repeat_of: Annotated[
+        int | None,
+        About("the number of the trial whose configuration this trial evaluates again; null if it is not a repeat"),
+    ] = None
     segments: tuple[SegmentRecord, ...] = ()
 
 
@@ -490,7 +492,7 @@ class UsageSample:
     rss_bytes: int
     gpu_bytes: int | None = None  # GPU memory that is allocated; this and the next two are None if no GPU is in use
     gpu_reserved_bytes: int | None = None
-    gpu_percent: float | None = None  # the share of the time that its GPUs were busy, in per cent
+    gpu_percent: float | None = None  # the share of the time that its GPUs were busy, in percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -502,14 +504,14 @@ class UsageSeries:
     x: Annotated[Sequence[float], About("seconds for which the experiment had run")]
     cpu_percent: Annotated[
         Sequence[float | None],
-        About("CPU usage since the previous sample or the segment's start, in per cent of one core"),
+        About("CPU usage since the previous sample or the segment's start, in percent of one core"),
     ]
     rss_bytes: Annotated[Sequence[int], About("resident memory of the process")]
     gpu_bytes: Annotated[Sequence[int | None], About("GPU memory that torch has allocated; null if no GPU is in use")]
     gpu_reserved_bytes: Annotated[
         Sequence[int | None], About("GPU memory that torch has reserved; null if no GPU is in use")
     ]
-    gpu_percent: Annotated[Sequence[float | None], About("how much of the time the rank's GPUs were busy, in per cent")]
+    gpu_percent: Annotated[Sequence[float | None], About("how much of the time the rank's GPUs were busy, in percent")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Store:
     code: training functions that are pickled by value.
     bundles: when code bundles were last used, by SHA-256.
     packages: when packages of local directories were last used, by URI.
-    commands: what users have asked drivers to do.
+    commands: the requests of users to drivers.
     drivers: leases, and the log as a driver reads and writes it.
     access: tokens and the audit trail.
     projects: the settings of projects.

@@ -154,7 +154,7 @@ class Trials:
             return [(float(start), None if end is None else float(end)) for start, end in rows]
 
     def training(self, experiment_id: int) -> tuple[int, float]:
-        """Return the iterations and the seconds for which the trials have trained, in total."""
+        """Return the total iterations and the total seconds that the trials have trained."""
         query = select(func.sum(trial.c.iteration), func.sum(trial.c.running_s))
         with self._database.read() as connection:
             iterations, seconds = connection.execute(query.where(trial.c.experiment_id == experiment_id)).one()
@@ -174,7 +174,7 @@ class Trials:
             return sorted(connection.execute(query).scalars())
 
     def results(self, experiment_id: int, trials: Sequence[int]) -> list[tuple[Mapping[str, Any], int | None, float]]:
-        """Return (flat params, revision of the params' search space, the value that counts) of each trial that has one.
+        """Return (flat params, revision of the params' search space, best value) of each trial that has a best value.
 
         The revision is known only for a trial's current params. It is None if the value was reached with earlier params.
         """
@@ -247,7 +247,7 @@ class Trials:
     def saves(
         self, experiment_id: int, numbers: Sequence[int], most: int
     ) -> tuple[list[tuple[int, int, float, float]], float]:
-        """Return the times for which these trials' training waited for checkpoints to be saved, and their total in seconds.
+        """Return the waits of these trials' training for checkpoints to be saved, and the total of all waits in seconds.
 
         Each wait is (trial, ordinal of its segment, start, end). The waits are ordered by start. If there are more than
         `most`, only the longest waits are returned, but the total counts all of them.

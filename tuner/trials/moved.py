@@ -76,7 +76,7 @@ MOVED = {name: _current(name) for name in _STEPS}
 class _Finder:
     """Imports the current module when an old name is imported. `sys.modules` then has the module under both names.
 
-    It lacks the base classes of `importlib.abc`, a module that takes half the time of `import tuner`.
+    It has no base class from `importlib.abc`, because importing that module would take half the time of `import tuner`.
     """
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:

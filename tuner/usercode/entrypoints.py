@@ -99,7 +99,8 @@ class EntrypointChecker:
 
     timeout_s: the longest time that an import may take, in seconds.
     helpers: the largest number of imports that run at once.
-    waiting: the largest number of callers that wait besides those whose imports run. Further callers get CheckerBusy.
+    waiting: the largest number of waiting callers, in addition to those whose imports are running. Further callers get
+        CheckerBusy.
     """
 
     def __init__(self, timeout_s: float = TIMEOUT_S, helpers: int = HELPERS, waiting: int = WAITING) -> None:
@@ -144,9 +145,9 @@ class EntrypointChecker:
         return self._check(name, sys_path, environ, pointer, trainable=False)
 
     def remembered(self) -> Checker:
-        """Return a checker that gives the answers of earlier checks that still hold, and imports nothing.
+        """Return a checker that only repeats the answers of earlier checks that still hold.
 
-        If there is none, it raises TakesLong.
+        It raises TakesLong instead of importing anything.
         """
         return _Remembered(self)
 
@@ -239,7 +240,7 @@ class EntrypointChecker:
         begun = time.monotonic()
         seen = _module_files(question.module, question.sys_path)  # before the import, to notice edits during it
         files_ahead = [file[0] for file in seen if not isinstance(file, str)]
-        for ahead in (files_ahead, []):  # if the helper has died, perhaps of a library, try once more with another one
+        for ahead in (files_ahead, []):  # if a library has crashed the helper, try once more without it
             helper = self._take()
             begun = time.monotonic()
             answer = helper.ask(json.dumps({**json.loads(question.text), "ahead": ahead}))

@@ -1,8 +1,8 @@
 """The helper process of `tuner.usercode.entrypoints`, which imports an entrypoint in a forked child and reports errors.
 
 Each child imports the module afresh, so it sees edited files. The helper itself loads the large libraries, so that a child is
-quick. For example, torch takes seconds to load. It loads those that the module's file names before it forks the child, so that
-they are loaded once and not twice, and others that the child needed afterwards.
+quick. For example, torch takes seconds to load. Before it forks the child, it loads the libraries that the module's file names.
+It loads others after a child has needed them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 from tuner.names import did_you_mean
 
 HEAVY = ("numpy", "torch", "pytorch_lightning", "lightning", "sklearn", "pandas", "torchvision", "transformers", "ray")
-"""Large libraries, which the helper itself loads after an entrypoint has needed them."""
+"""Large libraries. Once an entrypoint has imported one of them, the helper keeps it loaded for later entrypoints."""
 
 MAX_FILES = 2_000
 
@@ -140,7 +140,7 @@ def _read(pipe: int, timeout_s: float) -> tuple[str, bool]:
 def examine(
     entrypoint: str, sys_path: Sequence[str], environ: Mapping[str, str], trainable: bool = True
 ) -> dict[str, Any]:
-    """Import an entrypoint in this process and check that it is callable; if `trainable`, with a configuration.
+    """Import an entrypoint in this process, and check that it is callable. If `trainable`, it must take a configuration.
 
     Return {"hash", "files", "heavy"}, or {"error", "files", "heavy"} if the check fails. "files" are the user's files that
     were loaded, "hash" is their hash, and "heavy" are the large libraries that were loaded.

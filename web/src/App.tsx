@@ -18,7 +18,8 @@ import { Unbroken } from "./pages/NotFoundPage";
 import { SignedIn, SignOut } from "./parts/common/SignIn";
 
 export function App() {
-  // Trials, comparisons and new experiments belong to the experiments, though their addresses do not say so.
+  // The pages of trials, comparisons and new experiments belong to the link "Experiments", though their URLs do not
+  // begin with it.
   const within = /^\/($|(trials|compare|new)\b)/.test(useLocation().pathname);
   return (
     <>
@@ -55,7 +56,7 @@ export function App() {
   );
 }
 
-/** Show who is signed in. Show nothing if the service does not ask for a token. */
+/** Show who is signed in. Show nothing if the service requires no token. */
 function SessionButton() {
   const { data } = useQuery({ queryKey: ["session"], queryFn: ({ signal }) => api.session(signal), staleTime: 60_000 });
   return data?.required && data.name ? <SignOut name={data.name} /> : null;
@@ -88,7 +89,7 @@ function SchemeButton() {
         variant="subtle"
         color="gray"
         onClick={() => setColorScheme(next)}
-        aria-label={`Switch to ${next} colours`}
+        aria-label={`Switch to ${next} colors`}
       >
         <svg width="16" height="16" viewBox="0 0 16 16" aria-hidden>
           <circle cx="8" cy="8" r="6.2" fill="none" stroke="currentColor" strokeWidth="1.4" />
@@ -101,7 +102,7 @@ function SchemeButton() {
 
 const RETRY_MS = 3000;
 
-/** Shown while the service does not answer; asks again by itself, and at once on demand. */
+/** The notice shown while the service does not answer. It retries by itself, and at once on demand. */
 function DownBanner() {
   const client = useQueryClient();
   const cache = client.getQueryCache();

@@ -17,7 +17,7 @@ const client = new QueryClient({
   defaultOptions: {
     queries: {
       staleTime: 2000,
-      // A wrong request stays wrong; a service that is down is asked again, ever more slowly.
+      // A wrong request is not repeated. A service that is down is asked again, with growing pauses.
       retry: (count, error) => error instanceof ApiError && error.unreachable && count < 2,
       networkMode: "always",
       refetchOnWindowFocus: false,

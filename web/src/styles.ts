@@ -1,4 +1,7 @@
-/** Mantine's styles of the components that are used, in Mantine's order; all of them together would weigh three times as much. */
+/**
+ * Mantine's styles of the components that are used, in Mantine's order. All of Mantine's styles would be three times as
+ * large.
+ */
 
 import "@mantine/core/styles/baseline.css";
 import "@mantine/core/styles/global.css";

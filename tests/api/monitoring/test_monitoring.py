@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.store.examples import T0, a_spec, begin
 from tuner.api import create_app
 from tuner.domain.batch import Batch
-from tuner.driver.hosts.measures.figures import Figures
+from tuner.hosts.measures.figures import Figures
 from tuner.settings import Settings
 from tuner.store import Store, StoreUnavailable
 from tuner.store.service.access import Role

@@ -5,10 +5,10 @@ from __future__ import annotations
 import httpx
 from fastapi import FastAPI
 
-from tests.driver.hosts.test_overview import cluster_of
+from tests.hosts.test_overview import cluster_of
 from tests.store.examples import begin
 from tuner.domain.keys import trial_id
-from tuner.driver.hosts.overview import overview
+from tuner.hosts.overview import overview
 from tuner.store import Store
 
 

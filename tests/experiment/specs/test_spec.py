@@ -184,6 +184,7 @@ def test_unknown_fields_of_sections() -> None:
         ({"points_to_evaluate": {}}, "/points_to_evaluate", "expected a list, got {}"),
         ({"limits": {"time_budget_s": 0}}, "/limits/time_budget_s", "expected a number above 0, got 0"),
         ({"limits": {"time_budget_s": float("inf")}}, "/limits/time_budget_s", "expected a number, got Infinity"),
+        ({"limits": {"repeats": -1}}, "/limits/repeats", 'expected a number of repeats, 0 or more, or "auto", got -1'),
         ({"scaling": {"use_gpu": "yes"}}, "/scaling/use_gpu", 'expected true or false, got "yes"'),
         ({"scope": "best"}, "/scope", "expected 'all' or 'last', got \"best\""),
         ({"scaling": {"resources_per_worker": {"CPU": -1}}}, "/scaling/resources_per_worker/CPU", "expected at least 0, got -1"),

@@ -169,7 +169,7 @@ def test_the_end_says_the_best_ever_and_the_best_that_was_trained_to_its_end(sql
 def test_the_end_warns_where_no_trial_was_trained_to_its_end(sqlite_store: Store) -> None:
     text = last_words(sqlite_store, ended())
     assert "best loss 0.25" in text
-    assert "warning: no trial was trained to its end, so the best value may not last" in text
+    assert "warning: no trial was trained to its end, so the best value may not hold" in text
 
 
 def test_the_end_says_how_many_trials_were_not_started(sqlite_store: Store) -> None:

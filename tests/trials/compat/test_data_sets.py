@@ -13,7 +13,7 @@ import pytest
 
 import tuner
 from tuner.api import schemas
-from tuner.driver.hosts.scripts import kept
+from tuner.hosts.scripts import kept
 from tuner.trials.compat import datasets
 from tuner.trials.training import session
 

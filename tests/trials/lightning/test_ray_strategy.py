@@ -352,7 +352,7 @@ def test_callbacks_that_heard_of_an_error_on_the_ranks_do_not_hear_of_it_again(
 
     ranks = Ranks()
     monkeypatch.setattr("tuner.trials.lightning.workers.borrow", lambda *args, **options: ("key", ranks))
-    monkeypatch.setattr("tuner.driver.hosts.ray.cluster.connect", lambda address: False)
+    monkeypatch.setattr("tuner.hosts.ray.cluster.connect", lambda address: False)
     saves = pl.callbacks.OnExceptionCheckpoint(tmp_path)
     Net, _ = define(FLAVOURS[0])
     made = trainer(FLAVOURS[0], tmp_path, callbacks=[saves], max_epochs=1, enable_checkpointing=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import fields, replace
 from typing import Any
@@ -16,6 +16,8 @@ from tuner.domain.events import CheckpointInfo
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import Report, Verdict
 from tuner.errors import DriverSilent
+from tuner.trials.messages import report_socket
+from tuner.trials.messages.channel import Link
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.report_socket import Address, LogClient, ReportClient, ReportServer
 
@@ -38,6 +40,11 @@ class Driver:
 
     def run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not true():
+                await asyncio.sleep(0.005)
 
     async def take(self, segment_id: str, reports: list[Report]) -> Verdict | None:
         if segment_id in self.held:
@@ -237,3 +244,14 @@ def test_without_a_connection_logs_go_by_calls(driver: Driver) -> None:
     logs.send("seg", CHUNKS)
     logs.send("seg", CHUNKS)
     assert driver.logs == {"line": [], "call": [("seg", CHUNKS)] * 2}
+
+
+def test_a_batch_is_taken_although_its_connection_breaks_meanwhile(driver: Driver) -> None:
+    came = driver.hold("slow")
+    with socket.create_connection((driver.address.host, driver.address.port)) as connection:
+        connection.sendall(driver.address.token + b"R")
+        Link(connection).send(("slow", [report_socket._parts(a_report(1))]))
+        came.result(20)
+    driver.run(driver.until(lambda: not driver.exchange._connections))
+    driver.release("slow")
+    driver.run(driver.until(lambda: any(name == "slow" for name, _ in driver.by_line)))

@@ -7,10 +7,11 @@ import sys
 
 import pytest
 import torch
+from torch.distributed import distributed_c10d
 
 from tuner.errors import TunerError
 from tuner.trials.messages.protocol import RankAssignment
-from tuner.trials.runtime import rendezvous
+from tuner.trials.runtime import gloo_devices, rendezvous
 
 
 def test_a_gpu_that_torch_does_not_find_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,3 +90,44 @@ os._exit(0)
 def test_the_next_trial_does_not_wait_for_the_destructor_of_a_group_to_which_a_model_refers() -> None:
     done = subprocess.run([sys.executable, "-c", OF_A_CYCLE], capture_output=True, text=True, timeout=120)
     assert done.stdout == "freed by tuner-free-groups\n", done.stderr
+
+
+OF_SHARED_DEVICES = """
+import os
+import psutil
+from torch import distributed
+from tuner.trials.messages.protocol import RankAssignment
+from tuner.trials.runtime import rendezvous
+
+alone = RankAssignment(
+    rank=0, world_size=1, local_rank=0, local_world_size=1, node_rank=0, nodes=1, gpus=(), devices=(),
+    channel_address=None, token=b"", backend="gloo",
+)
+
+def devices():
+    return len([one for one in psutil.Process().net_connections() if one.status == "LISTEN"]) - 1  # but that of the store
+
+kept, counts = [], []
+for segment, interface in ("first", ""), ("second", ""), ("third", "lo"), ("fourth", "lo"):
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    rendezvous.join(alone, segment, None, None)
+    kept.append(distributed.group.WORLD)
+    distributed.barrier()
+    counts.append(devices())
+    rendezvous.leave()
+print(counts, len({id(group) for group in kept}), flush=True)
+os._exit(0)
+"""
+
+
+def test_groups_share_the_devices_of_the_first_until_another_interface_is_wanted() -> None:
+    done = subprocess.run([sys.executable, "-c", OF_SHARED_DEVICES], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[1, 1, 2, 2] 4\n", done.stderr
+
+
+def test_a_torch_with_other_private_names_makes_groups_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gloo_devices, "_kept", None)
+    real = distributed_c10d.ProcessGroupGloo
+    gloo_devices.keep_devices(object())  # it has no `_get_backend`
+    with gloo_devices.shared_devices():
+        assert distributed_c10d.ProcessGroupGloo is real

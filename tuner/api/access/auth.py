@@ -102,7 +102,7 @@ def _is_loopback(address: str) -> bool:
 
 
 class Credential(NamedTuple):
-    """The token or the secret of the session with which a request names its sender."""
+    """The token, or the secret of a session, that a request carries."""
 
     secret: str
     is_session: bool = False
@@ -178,7 +178,7 @@ class Authenticator:
     def _note_use(self, found: TokenRecord) -> None:
         """Store in the background that this token is used now.
 
-        The request that uses the token neither waits for this write nor fails if it fails.
+        The request that uses the token does not wait for this write, and succeeds even if the write fails.
         """
         if found.used_at is not None and time.time() - found.used_at < USED_EVERY_S:
             return
@@ -194,8 +194,8 @@ class Authenticator:
     async def note(self, record: AuditRecord) -> None:
         """Write an entry into the audit trail. If the database does not answer, write it to the log instead.
 
-        Entries that are noted while others are being written are written together. If such a write fails in another way,
-        raise its error for each of its entries.
+        Entries that arrive during a write are written together in the next one. If a write fails for another reason,
+        each of its entries raises the error.
         """
         written = asyncio.get_running_loop().create_future()
         self._unwritten.append((record, written))
@@ -204,7 +204,7 @@ class Authenticator:
         await written
 
     async def _write_notes(self) -> None:
-        """Write all entries that wait, and answer each request that waits for one, also if a write fails."""
+        """Write all waiting entries, and answer each request that waits for one, even if a write fails."""
         notes: list[tuple[AuditRecord, asyncio.Future[None]]] = []
         try:
             while self._unwritten:
@@ -229,7 +229,7 @@ class Authenticator:
                     else:
                         written.set_exception(failure)
         finally:
-            # Requests still wait only if this task was cancelled.
+            # If requests still wait here, this task was cancelled.
             for _, written in (*notes, *self._unwritten):
                 written.cancel()
             self._unwritten = []
@@ -257,7 +257,7 @@ class Authenticator:
         self._failures.pop(address, None)
 
     def tried(self, address: str) -> None:
-        """Count an attempt to sign in from this address as failed. `succeeded` takes that back."""
+        """Count an attempt to sign in from this address as failed. `succeeded` undoes that."""
         self._failures.setdefault(address, deque(maxlen=TRIES)).append(time.monotonic())
         while len(self._failures) > 10_000:
             self._failures.pop(next(iter(self._failures)))

@@ -30,7 +30,7 @@ from tuner.usercode import archives
 
 MAX_BODY = 16 * 1024 * 1024
 BODY_S, BYTES_PER_S = 60.0, 4096
-"""A body may take this many seconds, and one more second for each time that this many bytes have arrived.
+"""Seconds that any body may take, and the number of bytes that earn one more second.
 
 So a client that sends a byte now and then cannot keep a connection open for long.
 """
@@ -67,7 +67,8 @@ class Guard:
         self._allowed = functools.lru_cache(maxsize=256)(
             self._is_allowed
         )  # nearly all requests have the same Host header
-        # Any host is allowed then, because a website that resolves to this service has neither token nor cookie.
+        # With tokens, any host is allowed, because a website that resolves to this service has neither token nor
+        # cookie.
         self._any_host = settings.auth == "on"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -89,7 +89,7 @@ class Provider:
         self._keys: tuple[float, KeySet] | None = None
 
     async def begin(self, redirect_uri: str, path: str) -> tuple[str, Pending]:
-        """Return the provider's URL to which to redirect the browser, and the data that the browser has to keep meanwhile."""
+        """Return the URL of the provider to redirect the browser to, and the data that the browser has to keep meanwhile."""
         metadata = await self._known()
         pending = Pending(
             state=secrets.token_urlsafe(32),

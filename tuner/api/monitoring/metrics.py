@@ -1,7 +1,7 @@
 """The metrics that `GET /metrics` returns in Prometheus's format.
 
 They have three sources: this process (requests), the database (experiments and trials by state), and the driver host
-(`tuner.driver.hosts.measures.figures`), which is another process. Requests are counted when they are answered; the numbers of the
+(`tuner.hosts.measures.figures`), which is another process. Requests are counted when they are answered; the numbers of the
 database and of the driver host are read at each scrape.
 """
 
@@ -19,8 +19,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from tuner import __version__
-from tuner.driver.hosts.measures.figures import BOUNDS
 from tuner.errors import StoreError
+from tuner.hosts.measures.figures import BOUNDS
 from tuner.store import Store
 
 COUNTED_S = 5.0

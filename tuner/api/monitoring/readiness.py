@@ -18,7 +18,7 @@ AGAIN_S = 1.0
 
 
 class Readiness:
-    """Checks whether the service is ready, and queries the database in a separate thread for this.
+    """Checks whether the service is ready. It queries the database in a separate thread.
 
     Callers share a query that is still running, so that a slow database gets only one query at a time.
     """

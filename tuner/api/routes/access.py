@@ -34,7 +34,7 @@ FORBIDDEN: dict[int | str, dict[str, Any]] = {
 
 
 class Session(Model):
-    """Information on the caller: their name, their role, and whether the service requires a token of them."""
+    """Information on the caller: their name, their role, and whether they need a token."""
 
     required: Annotated[bool, Field(description="true if the service requires a token")]
     name: Annotated[

@@ -1,7 +1,7 @@
 """/experiments/.../assignments: lend trials to agents, which are programs on other machines.
 
 This is for experiments with the executor "agents". The routes find the experiment in the database, and pass the request on to
-the driver host, which lends the trials (`tuner.driver.hosts.agents`).
+the driver host, which lends the trials (`tuner.hosts.agents`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, checked, json_body, optional_json_body, plain_text
 from tuner.api.context import Context, Here
 from tuner.api.schemas import Model, Problem
-from tuner.driver.hosts.refusals import raised
 from tuner.errors import Conflict, Gone, NotFound, SpecError
 from tuner.experiment.operations.usecases import id_of
+from tuner.hosts.refusals import raised
 from tuner.store import ExperimentRecord, Store
 
 router = APIRouter(tags=["agents"])
@@ -72,7 +72,7 @@ async def ask(here: Here, request: Request, experiment: ExperimentName, data: Op
     summary="Report the metrics of the trial, and get the verdict.",
 )
 async def report(here: Here, experiment: ExperimentName, lease: Lease, data: RequiredBody) -> Response:
-    """Commit a report, and return its verdict. If the agent repeats a report, return the verdict of the first time."""
+    """Commit a report, and return its verdict. If the agent repeats a report, return the same verdict again."""
     given = checked(schemas.AgentReport, data).model_dump()
     earlier = [{**one, "waits": False} for one in given.pop("earlier")]
     found = await _about(here, "report", experiment, lease, {"reports": [*earlier, given]})

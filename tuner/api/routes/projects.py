@@ -59,7 +59,7 @@ def get_project(here: Here, project: ProjectName) -> Response:
     summary="Change the settings of a project, which need not have experiments yet; for editors.",
 )
 def change_project(here: Here, project: ProjectName, data: Annotated[object, Depends(json_body)]) -> Response:
-    """Change what experiments get that are created from now on. Experiments that exist keep what they have."""
+    """Change the defaults of experiments that are created from now on. Existing experiments do not change."""
     name = plain_text(project)
     if not re.fullmatch(PROJECT, name):
         raise NotFound(f"no project can have the name {name!r}: use up to 100 letters, digits, '.', '_' and '-'")
@@ -71,7 +71,7 @@ def change_project(here: Here, project: ProjectName, data: Annotated[object, Dep
 
 
 def _projects(here: Context) -> Mapping[str, schemas.Project]:
-    """Return project -> what the API shows of it, for each project that the caller may see."""
+    """Return a dict from name to `Project`, for each project that the caller may see."""
     quotas = here.settings.quotas
     totals = {found.project: found for found in here.store.experiments.projects()}
     settings = here.store.projects.all()
@@ -89,6 +89,6 @@ def _unused(name: str) -> ProjectTotals:
 
 
 def _quota_of(project: str, quotas: tuple[Quota, ...]) -> dict[str, float]:
-    """Return resource -> amount. A project without a quota of its own has that of the project "*"."""
+    """Return a project's quotas as resource -> amount. A project without quotas of its own has those of the project "*"."""
     own = {quota.resource: quota.amount for quota in quotas if quota.project == project}
     return own or {quota.resource: quota.amount for quota in quotas if quota.project == "*"}

@@ -29,11 +29,11 @@ from tuner.api.answers import (
     shown_trial,
 )
 from tuner.api.context import Context, Here
-from tuner.driver.hosts.refusals import raised
 from tuner.errors import Conflict, DriverSilent
 from tuner.experiment.analysis.neighbours import neighbours as nearest
 from tuner.experiment.logs import LogReader, trial_logs
 from tuner.experiment.operations import trials, usecases
+from tuner.hosts.refusals import raised
 from tuner.store import LogQuery, SegmentRecord, TrialRecord
 
 router = APIRouter(tags=["trials"])
@@ -261,7 +261,7 @@ PROFILE_ANSWER_S = 45.0
 
 
 def _running(record: TrialRecord) -> SegmentRecord:
-    """Return the segment that runs. Raise Conflict if there is none."""
+    """Return the trial's running segment. Raise Conflict if there is none."""
     running = [part for part in record.segments if part.started_at is not None and part.ended_at is None]
     if not running:
         raise Conflict(f"{record.public_id} is {record.state}, so it has no running ranks")

@@ -53,8 +53,28 @@ class BestOf(Model):
     trial_number: int
 
 
+class Runs(Model):
+    """The runs of the best configuration, after repeats (`limits.repeats`)."""
+
+    trials: Annotated[list[int], Field(description="the numbers of the trials, the first run first")]
+    values: Annotated[list[Number], Field(description="the value of each of these trials")]
+    mean: Annotated[Number, Field(description="the mean of the values")]
+    error: Annotated[
+        Number, Field(description="the standard deviation of the configuration's expected value, given its runs")
+    ]
+    noise: Annotated[
+        Number, Field(description="the standard deviation of the results of a configuration from run to run")
+    ]
+    pairs: Annotated[
+        int, Field(description="the number of runs from which the noise was estimated, without first runs")
+    ]
+
+
 class Best(Model):
-    """The best report that satisfies the constraints. With scope "last", only the last report of each trial is considered."""
+    """The best report that satisfies the constraints. With scope "last", only the last report of each trial is considered.
+
+    After repeats, this is the first run of the configuration with the best expected value, and `value` is the mean over its runs.
+    """
 
     trial_id: str
     trial_number: int
@@ -72,6 +92,9 @@ class Best(Model):
             description="the best value of each objective, if there are several; different trials may have reported them"
         ),
     ] = []  # noqa: RUF012 - pydantic copies it
+    runs: Annotated[
+        Runs | None, Field(description="the runs of the best configuration; null if no configuration was repeated")
+    ] = None
 
 
 class Objective(Model):
@@ -295,8 +318,8 @@ class Continuation(Body):
             ge=1,
             le=1_000_000,
             description=(
-                "the number of trials to add; for a grid, how many more times to run it; null: add no trials, because limits "
-                "that were raised already allow more training"
+                "the number of trials to add; for a grid, how many more times to run it; null: add no trials; use this "
+                "after you have raised a limit"
             ),
             examples=[20],
         ),
@@ -378,9 +401,10 @@ class DryRun(Model):
         list[Reached] | None,
         Field(
             description=(
-                "how many trials will probably be trained how far: all of them to max_t, or what the scheduler does in virtual "
-                "time with trials in random order; null if it depends on the reported values, or there are too many trials. "
-                "Limits on the time and the GPU hours do not count, and of stop only training_iteration does"
+                "how far the trials will probably be trained: all to max_t, or as far as the scheduler would train trials in "
+                "random order. Limits on time and GPU hours are ignored, and so are all "
+                "conditions of `stop` except training_iteration. null: this depends on the reported values, or there "
+                "are too many trials"
             )
         ),
     ]
@@ -476,6 +500,7 @@ def _best(record: ExperimentRecord) -> Best | None:
             BestOf(**one, trial_id=trial_id(record.public_id, one["trial_number"]))
             for one in best.get("objectives") or ()
         ],
+        runs=None if best.get("runs") is None else Runs(**best["runs"]),
     )
 
 

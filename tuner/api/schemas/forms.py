@@ -42,7 +42,7 @@ Timestamp = Annotated[str, BeforeValidator(_as_text), Field(json_schema_extra={"
 
 WORDS = {
     "action": "a verb",
-    "best_value": 'the value that counts of the first objective: the best feasible one or, with scope "last", the last one',
+    "best_value": "the trial's value of the first objective: the best feasible one or, with scope 'last', the last one",
     "cause": "the cause for which the segment was started",
     "checkpoint_id": "the checkpoint that belongs to this result; null if there is none",
     "created_at": "the time of creation",
@@ -115,7 +115,7 @@ def shown(record: type, leave_out: Container[str] = ()) -> type[Model]:
 
 
 def values(record: Any) -> dict[str, Any]:
-    """Return the values of those of a record's fields that the API shows, as arguments for a model from `shown`."""
+    """Return the values of the fields of a record that the API shows, as arguments for a model from `shown`."""
     return {name: getattr(record, name) for name, _, _ in _shown_fields(record.__class__)}
 
 
@@ -135,7 +135,7 @@ class PageOf(Model, Generic[T]):
 class ErrorItem(Model):
     pointer: Annotated[str, Field(description="the JSON pointer to the wrong field; empty for the whole document")]
     message: Annotated[
-        str, Field(description="what is wrong and what was expected, with a suggestion for a misspelt name")
+        str, Field(description="what is wrong and what was expected, with a suggestion for a misspelled name")
     ]
 
 

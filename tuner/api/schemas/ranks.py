@@ -23,7 +23,7 @@ class LogItem(Model):
         str, Field(description="always 'output': stdout and stderr, in the order in which they were written")
     ]
     text: Annotated[
-        str, Field(description="what the rank has printed; a line of its own marks a place where bytes are missing")
+        str, Field(description="what the rank has printed; a separate line marks each place where bytes are missing")
     ]
     start: Annotated[int, Field(description="the byte offset in the rank's log at which the text begins")]
     end: Annotated[
@@ -101,7 +101,7 @@ class DataSet(Model):
     blocks_per_s: Annotated[float | None, Field(description="the mean throughput of the newest execution, in blocks")]
     rows_per_s: Annotated[float | None, Field(description="the same in rows, as Ray Data estimates them")]
     operators: Annotated[list[DataOperator], Field(description="the operators of the newest execution, in order")]
-    stats: Annotated[str | None, Field(description="what `stats()` of rank 0's part returns")]
+    stats: Annotated[str | None, Field(description="the text that `stats()` returns for rank 0's part of the data set")]
 
 
 class Live(Model):

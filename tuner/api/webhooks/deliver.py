@@ -46,7 +46,7 @@ ATTEMPTS = 20
 """The number of failed attempts, over about eleven hours, after which a delivery is given up."""
 
 CLAIM_S = 60.0
-"""Seconds for which no other service sends a delivery that a service has claimed. An attempt takes less time than this."""
+"""Seconds for which a delivery belongs to the service that has claimed it. An attempt takes less time than this."""
 
 AT_ONCE, AT_ONCE_EACH = 16, 4
 """The number of deliveries that may be sent at the same time: to all webhooks together, and to each webhook."""

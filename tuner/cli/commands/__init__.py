@@ -69,7 +69,7 @@ def main(early: Any = None) -> None:
 def _program() -> str | None:
     """Return the name for which completion is set up, or None if no completion is asked for.
 
-    Shells complete the arguments of commands, and `python -m tuner` is not one, so it sets up the completion of `tuner`.
+    Shells complete the arguments of commands on the PATH only. So `python -m tuner` sets up the completion of `tuner`.
 
     Raises:
         TunerError: the PATH has no command `tuner`.

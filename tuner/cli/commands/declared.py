@@ -17,9 +17,9 @@ from tuner.domain.experiment import SECTIONS
 
 
 def with_options(*sections: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let the ``**options`` of a command be the options of these sections of a spec that its own signature does not name.
+    """Decorate a command whose ``**options`` are the options of these sections of a spec, except those in its own signature.
 
-    The command gets those that the user has given. An option whose value is a mapping is left out.
+    The command gets the options that the user has given. An option whose value is a mapping is left out.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -47,6 +47,7 @@ def _parameters(section: str) -> Iterator[inspect.Parameter]:
         kind: Any = next(one for one in _alternatives(hints[option.name]) if one is not type(None))
         if typing.get_origin(kind) not in (None, typing.Literal):  # a mapping
             continue
+        words = _words_beside_a_number(hints[option.name])
         names = [f"--{option.name.replace('_', '-')}"] if kind is bool and not option.default else []
         most = option.metadata.get("le")
         default = typer.Option(
@@ -55,6 +56,8 @@ def _parameters(section: str) -> Iterator[inspect.Parameter]:
             help=_help(option),
             min=option.metadata.get("ge"),
             max=most if most is not None and most < 2**31 - 1 else None,
+            parser=_number_or(words) if words else None,
+            metavar="|".join(["INTEGER", *words]) if words else None,
             rich_help_panel=f"Options of {section}",
         )
         yield inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind | None)
@@ -64,8 +67,25 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
+def _words_beside_a_number(hint: Any) -> list[str]:
+    """Return the words that an integer option takes, too, such as "auto"."""
+    kinds = _alternatives(hint)
+    literals = [kind for kind in kinds if typing.get_origin(kind) is typing.Literal] if int in kinds else []
+    return [str(word) for kind in literals for word in typing.get_args(kind)]
+
+
+def _number_or(words: list[str]) -> Callable[[str], int | str]:
+    def number_or_word(text: str) -> int | str:
+        try:
+            return text if text in words else int(text)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is neither an integer nor {' or '.join(words)}") from None
+
+    return number_or_word
+
+
 def _help(option: dataclasses.Field[Any]) -> str:
-    """Return the description of an option for a command, in which only leaving out the option stands for null."""
+    """Return the description of an option for a command, where a user says null by leaving the option out."""
     about = str(option.metadata["description"])
     if option.default is None:
         return about.replace("null:", "default:")

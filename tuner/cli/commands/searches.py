@@ -134,7 +134,7 @@ def continue_(
     experiment: ExperimentName,
     num_samples: Annotated[
         int | None,
-        typer.Option(min=1, help="number of trials to add; default: none, since limits that were raised allow more"),
+        typer.Option(min=1, help="number of trials to add; default: none, for use after you have raised a limit"),
     ] = None,
 ) -> None:
     """Run an ended experiment again, if its limits allow more trials, and wait until it has ended.

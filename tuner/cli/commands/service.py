@@ -35,14 +35,14 @@ def serve(
 ) -> None:
     """Run the service: REST API, web UI and driver.
 
-    The service runs experiments that are created over the API. It also shows experiments of scripts. If their script has
+    The service runs experiments that are created through the API. It also shows experiments of scripts. If their script has
     ended, the service continues them on request.
     """
     settings = chosen_settings(
         host=host, port=port, database_url=database_url, ray_address=ray_address, auth="on" if auth else None
     )
     if stop:
-        from tuner.driver.hosts.ray.head import stop_head
+        from tuner.hosts.ray.head import stop_head
 
         print("stopped" if stop_head(settings.home) else "there was nothing to stop")
         return

@@ -251,7 +251,7 @@ def connected(settings: Settings, address: str) -> Iterator[Client]:
 def ask(settings: Settings, verb: Command, name: str, number: int | None = None) -> str:
     """Send a verb such as "pause" to the experiment or trial with this id or name. Return a line for the terminal.
 
-    A retry in an experiment of this home that has ended is also carried out, and waited for.
+    A retry in an ended experiment of this home is also run here, and the call waits for its end.
 
     number: the number of a trial, if the verb is for a trial of the experiment `name`.
     """
@@ -259,7 +259,7 @@ def ask(settings: Settings, verb: Command, name: str, number: int | None = None)
     if of_trial and number is None and not name.startswith("trl_"):
         raise SpecError(f"{name} is an experiment: also give the number of one of its trials")
     if verb == "pause" and (how := abandoned(settings, name)) is not None:
-        raise Conflict(f"nothing runs that could be paused: {how}")
+        raise Conflict(f"nothing is running that could be paused: {how}")
     if settings.address is not None:
         with connected(settings, settings.address) as client:
             found = client.experiment(name)

@@ -78,9 +78,10 @@ class Core:
     def best_trial(self) -> Trial | None:
         """Return the trial with the best report, or, if the spec's scope is "last", the one with the best last report.
 
-        Return None if no report has a finite objective and satisfies the constraints.
+        After repeats, return the first run of the configuration with the best expected value. Return None if no report has
+        a finite objective and satisfies the constraints.
         """
-        return self.experiment.standing.best_trial(self.trials)
+        return self.experiment.repeats.best or self.experiment.standing.best_trial(self.trials)
 
     def fold(self, seq: int, entry: Event | Decision) -> None:
         """Apply a committed log entry to the state. Make no decisions and produce no actions."""

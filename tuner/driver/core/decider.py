@@ -22,6 +22,7 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Segment, Trial
 from tuner.driver.core.actions import Ask, Fit, Question
 from tuner.driver.core.milestones import next_milestone, save_is_due
+from tuner.driver.core.rules import repeats
 from tuner.driver.core.rules.commands import after_command, after_takeover, stop_all
 from tuner.driver.core.rules.ends import after_end
 from tuner.driver.core.rules.reports import after_report, missed_metrics
@@ -68,24 +69,24 @@ class Decider:
 
     @property
     def may_start(self) -> bool:
-        """Return whether another new trial may be started, apart from those that users have enqueued."""
+        """Return whether the searcher may start one more trial. Trials that users have enqueued do not count."""
         experiment = self.experiment
         if experiment.finishing is not None or experiment.exhausted or self._exhausted:
             return False
         total = experiment.spec.num_samples if self.scheduler.PROPOSES else self.searcher.total()
-        return total is None or len(self.trials) + len(experiment.queue) < total + experiment.asked
+        return total is None or len(self.trials.searched) + len(experiment.queue) < total + experiment.asked
 
     @property
     def _next_suggestion(self) -> int:
-        """Return the number of the searcher's next suggestion, which does not count trials that users enqueued."""
-        return len(self.trials) - (self.experiment.asked - len(self.experiment.queue))
+        """Return the number of the searcher's next suggestion, which counts neither trials that users enqueued nor repeats."""
+        return len(self.trials.searched) - (self.experiment.asked - len(self.experiment.queue))
 
     # -- after an event --------------------------------------------------------------------------------------------------
 
     def after_event(self, event: Event, missed: Sequence[str] = ()) -> Iterable[Decision]:
         """Return the decisions that the core itself makes about an event, without the scheduler.
 
-        missed: for the first report that lacks metrics that `stop` uses, the names of those metrics.
+        missed: the metrics that `stop` uses and that this event was the first to lack.
         """
         match event:
             case e.Reported():
@@ -97,7 +98,7 @@ class Decider:
                 notes = [d.Note(reason=event.executor)] if event.executor else []
                 notes += [d.Note(reason=note) for note in self.notes] if self.experiment.seq == 1 else []
                 for number, _, info in self.experiment.lost_uploads:
-                    notes.append(self._lost(number, info, "the driver ended before its upload"))
+                    notes.append(self._lost(number, info, "the driver ended before its upload was complete"))
                 return [*notes, *after_takeover(self.experiment)]
             case e.Commanded():
                 if event.command == "continue":
@@ -177,7 +178,7 @@ class Decider:
         if not self._concerns_scheduler(fact):
             return ()
         try:
-            decisions = tuple(self.scheduler.decide(fact, self.trials))
+            decisions = tuple(self.scheduler.decide(fact, self.trials.searched))
         except Exception as error:
             return self._give_up(error)
         return filter(self._still_applies, decisions) if decisions else ()
@@ -199,8 +200,8 @@ class Decider:
     def _still_applies(self, decision: Decision) -> bool:
         """Return whether a decision of the scheduler can still be applied.
 
-        It cannot if its trial has ended or its segment is already being ended, if a trial to resume is not paused or is
-        held, or if the donor of an exploit will have no checkpoint.
+        It cannot if its trial has ended or its segment is already being ended. A resume also needs a paused trial that
+        is not held, and an exploit a donor that has or will have a checkpoint.
         """
         if isinstance(decision, d.Start | d.Finish | d.Note):
             return True
@@ -242,6 +243,9 @@ class Decider:
             yield from self._ask_stopper(self.stopper)
         if self.experiment.finishing is None and self.experiment.state is _X.RUNNING:
             yield from self._check_limits()
+            yield from self._keep_time_for_repeats()
+            for trial in repeats.needless(self.experiment):
+                yield d.Stop(trial=trial.number, reason="stopped: results do not differ from run to run")
         if self.experiment.finishing is not None or self._has_free_slot():
             yield from self._use_slots()
         if self.experiment.spec.scaling.elastic and isinstance(event, e.Reported) and event.waits:
@@ -252,7 +256,7 @@ class Decider:
             yield fit
 
     def _went_back(self, number: int) -> d.Note:
-        """Warn that a trial continues from its own checkpoint from before an exploit."""
+        """Warn that an exploit was undone, so that the trial continues from its own older checkpoint."""
         step = self.trials[number].segments[-1].start_iteration
         why = (
             f"trial {number} continues from its own checkpoint of iteration {step}, with the configuration that it had then, "
@@ -263,8 +267,9 @@ class Decider:
     def _end_waiting(self) -> Iterable[Decision]:
         """Start each exploit whose donor now has a usable checkpoint. Resume each trial whose donor will not deliver one.
 
-        A checkpoint may be ready before its report makes it usable. A donor that has no checkpoint and does not run will not
-        deliver one: such a donor may itself be paused until the other trials reach the end of an interval.
+        A checkpoint may be ready before its report makes it usable. A donor that has no checkpoint and does not run
+        will not deliver one. No trial may wait for it, because it may itself be paused until the other trials reach the
+        end of an interval.
         """
         why = "trial {} has no checkpoint that this trial could continue from, and is saving none"
         found: list[Decision] = []
@@ -286,9 +291,9 @@ class Decider:
     def _obey(self, trial: Trial) -> Iterator[Decision]:
         """Pause the trial if a user has requested it or another experiment needs room, unless the report ended the trial.
 
-        The ranks must be waiting, because reports after the decision to pause would be checked neither by the scheduler
-        nor against max_t. A trial that makes room for another experiment is resumed at once, but its next segment waits
-        until it is this experiment's turn again.
+        The trial is paused only while its ranks wait. Otherwise the scheduler would not decide about later reports, and
+        max_t would not apply to them. A trial that makes room for another experiment is resumed at once, but its next
+        segment waits until it is this experiment's turn again.
         """
         segment = trial.segments[-1]
         if not segment.open or segment.leaving:
@@ -311,7 +316,7 @@ class Decider:
 
     def _ask_stopper(self, stopper: Stopper) -> Iterator[Decision]:
         """End the whole search if a `stop` criterion for the search is met."""
-        if why := stopper.finished(self.trials):
+        if why := stopper.finished(self.trials.searched):
             yield from stop_all(self.experiment, why)
             yield d.Finish(reason=why)
 
@@ -325,6 +330,15 @@ class Decider:
             yield from stop_all(self.experiment, finish.reason)
             yield finish
 
+    def _keep_time_for_repeats(self) -> Iterator[Decision]:
+        """Stop the trials that run while only the part of the time budget is left that is kept for repeats."""
+        if not repeats.time_is_for_repeats(self.experiment):
+            return
+        why = "the rest of the time budget is kept for repeats of the leading configurations"
+        for trial in self.trials.searched:
+            if trial.state in (_S.RUNNING, _S.PENDING):
+                yield d.Stop(trial=trial.number, reason=why)
+
     def _use_slots(self) -> Iterator[Decision | Question]:
         """Fill free slots with enqueued trials and the scheduler's choices. End the search when nothing is left to do."""
         experiment = self.experiment
@@ -334,12 +348,20 @@ class Decider:
             if experiment.queue:
                 yield from self._start_wanted(experiment.queue[0])
                 continue
-            if (done := self.scheduler.finished(self.trials, self.may_start)) is not None:
-                if self.experiment.segments.open or not self.experiment.checkpoints.late:
-                    yield from self._finish(done)
-                return  # until the last uploads have ended, users may still add trials
+            if repeats.time_is_for_repeats(experiment):
+                more = yield from self._repeat_or_finish("the part of the time budget that is not for repeats is spent")
+            elif (done := self.scheduler.finished(self.trials.searched, self.may_start)) is not None:
+                if not self.experiment.segments.open and self.experiment.checkpoints.late:
+                    return  # until the last uploads have ended, users may still add trials
+                more = yield from self._repeat_or_finish(done)
+            else:
+                more = None
+            if more is not None:
+                if more:
+                    continue
+                return
             try:
-                choice = self.scheduler.choose(self.trials, self.may_start)
+                choice = self.scheduler.choose(self.trials.searched, self.may_start)
             except Exception as error:
                 yield from self._give_up(error)
                 return
@@ -354,10 +376,33 @@ class Decider:
                 choice = None
             if choice is None or not can_resume(self.trials[choice.trial]):
                 if self._nothing_is_left():
-                    count = len(self.trials)
-                    yield from self._finish(f"{'all' if count > 1 else 'the'} {counted(count, 'trial')} ended")
+                    count = len(self.trials.searched)
+                    why = f"{'all' if count > 1 else 'the'} {counted(count, 'trial')} ended"
+                    if (yield from self._repeat_or_finish(why)):
+                        continue
                 return
             yield from self._go_on(choice)
+
+    def _repeat_or_finish(self, reason: str) -> Generator[Decision, None, bool]:
+        """Evaluate a leading configuration again, or end the search. Return whether a trial was started.
+
+        Repeats begin once no other trial runs. `reason` says why the search ends.
+        """
+        experiment = self.experiment
+        if not repeats.wanted(experiment):
+            yield from self._finish(reason)
+            return False
+        if experiment.segments.open > len(experiment.repeats.running):
+            return False
+        match repeats.next_repeat(experiment):
+            case d.Start() as start:
+                yield start
+                return True
+            case repeats.Over(why, note):
+                if note is not None:
+                    yield note
+                yield from self._finish(f"{reason}; {why}" if why else reason)
+        return False
 
     def _has_free_slot(self) -> bool:
         experiment, segments = self.experiment, self.experiment.segments
@@ -372,7 +417,8 @@ class Decider:
         fitting = self._fitting and bool(self.trials.count(_S.PAUSED))
         uploads = self.experiment.checkpoints.late or self.experiment.segments.awaiting
         waits = fitting or self.experiment.exploits or uploads or self._asked is not None
-        return not self.experiment.segments.open and not waits
+        running = self.experiment.segments.open - len(self.experiment.repeats.running)
+        return running <= 0 and not waits
 
     def _start_wanted(self, wish: Wish) -> Iterator[Decision]:
         """Start a trial that a user has enqueued. Parameters that the user left out are drawn at random.
@@ -469,7 +515,7 @@ class Decider:
         experiment = self.experiment
         if experiment.state is not _X.RUNNING or experiment.finishing is not None or experiment.now < self._fit_again:
             return None
-        payload = self.scheduler.fit_request(self.trials)
+        payload = self.scheduler.fit_request(self.trials.searched)
         if payload is None:
             return None
         self._fitting = True
@@ -515,11 +561,15 @@ class Decider:
         """Return the report_no at which the ranks wait next, and the lowest time_attr value at which the scheduler decides."""
         spec, decide_at = self.experiment.spec, segment.decide_at
         undecided = not segment.scored and decide_at is not None and trial.t >= decide_at
-        if not undecided:  # else the scheduler is asked at the next report that has the objective
-            decide_at = self.scheduler.milestone(trial, self.trials)
-        stop_at = self.stopper.milestone(trial) if self.stopper is not None else None
+        repeated = trial.repeat_of is not None
+        if repeated:
+            decide_at = None
+        elif not undecided:  # else the scheduler is asked at the next report that has the objective
+            decide_at = self.scheduler.milestone(trial, self.trials.searched)
+        stop_at = self.stopper.milestone(trial) if self.stopper is not None and not repeated else None
         end = None if spec.max_t is None else float(spec.max_t)
-        wanted, now = (decide_at, stop_at, end), self.experiment.now
+        again = repeats.end_of(self.experiment, trial)
+        wanted, now = (decide_at, stop_at, end, again), self.experiment.now
         return next_milestone(spec, trial, segment, wanted, self._save_after(segment), now), decide_at
 
     def _save_after(self, segment: Segment) -> float | None:

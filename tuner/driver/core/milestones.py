@@ -1,7 +1,7 @@
 """Compute the next report at which the ranks of a segment wait.
 
-They wait where the scheduler, a stopper or max_t may end the segment, and where a checkpoint may be due, because of the time
-since the last one or because of a new best value.
+They wait if the scheduler, a stopper or max_t may end the segment there. They also wait if a checkpoint may be due:
+because the last one is old, or because the report may have a new best value.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _next_save(trial: Trial, segment: Segment, interval_s: float | None, now: fl
 def _next_best(spec: Spec, segment: Segment) -> int | None:
     """Return the next report at which the training code can save a checkpoint (`segment.offer`).
 
-    It may be the best yet, and an elastic trial may be resized there. While that report is not known, the ranks wait at
-    intervals that double.
+    The checkpoint may be the best yet, and an elastic trial may be resized at this report. While that report is not
+    known, the ranks wait at intervals that double.
     """
     if (spec.checkpoint.keep_best == 0 or len(spec.objectives) > 1) and not spec.scaling.elastic:
         return None

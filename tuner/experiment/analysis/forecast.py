@@ -233,7 +233,7 @@ def _by_units(store: Store, record: ExperimentRecord, whole: float, pace: _Pace)
         case "time_total_s":
             units = seconds
         case _:
-            return None  # the database does not sum up a time_attr that is a metric
+            return None  # the database keeps no totals for a time_attr that is a metric
     return max(pace.total * (whole / units - 1), 0.0) if units > 0 else None
 
 
@@ -267,7 +267,7 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
 class _Found:
     """The improvements of the best value so far: for each, the training done until then, and the score (higher is better).
 
-    With scope "last", the best value may become worse. What was lost again does not count as an improvement.
+    With scope "last", the best value may become worse. An improvement that was lost again does not count.
     """
 
     spec: Spec

@@ -32,7 +32,7 @@ class Preview:
     gpu_hours_at_most: the GPU hours if every trial trains to max_t, or the GPU hours that the limits allow, whichever is less;
         None if unknown.
     reached: (iteration, number of trials that will probably be trained to at least this iteration); None if unknown.
-    expected_gpu_hours: the GPU hours if so many trials are trained so far, or `gpu_hours_at_most` if that is less; None if
+    expected_gpu_hours: the GPU hours of the trainings in `reached`, or `gpu_hours_at_most` if that is less; None if
         unknown.
     configurations: (flat params, nested config) of the trials that start before any result is known.
     """

@@ -1,4 +1,4 @@
-"""Say before an experiment starts how many trials its scheduler will probably train how far."""
+"""Predict how far a scheduler will train the trials of an experiment that has not started."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def reached(spec: Spec, scheduler: Mapping[str, Any], trials: int | None) -> Seq
         trials: the number of trials that the experiment starts; None: unknown.
 
     Returns:
-        The pairs; None if the decisions depend on the values that will be reported, or the experiment is too large. Limits on the
-        time and the GPU hours are not taken into account, and of `stop` only the one on training_iteration.
+        The pairs; None if the decisions depend on the values that will be reported, or the experiment is too large. Limits on
+        time and GPU hours are ignored, and so are all conditions of `stop` except training_iteration.
     """
     kind = scheduler["type"]
     if trials is None or spec.max_t is None or spec.time_attr != "training_iteration":
@@ -80,6 +80,6 @@ def reached(spec: Spec, scheduler: Mapping[str, Any], trials: int | None) -> Seq
 
 
 def _cut(pairs: Sequence[tuple[int, int]], most: int) -> Sequence[tuple[int, int]]:
-    """Return the pairs of trials none of which is trained beyond the iteration `most`."""
+    """Return the pairs as they are if every trial ends at the iteration `most` at the latest."""
     beyond = [trials for iteration, trials in pairs if iteration >= most]
     return [(iteration, trials) for iteration, trials in pairs if iteration < most] + [(most, n) for n in beyond[:1]]

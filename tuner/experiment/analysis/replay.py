@@ -66,7 +66,7 @@ def replay(
         and isinstance(max_t := own.get("max_t"), int)
         and getattr(parts["scheduler"], "max_t", None) is None
     ):
-        spec = replace(spec, max_t=max_t)  # the trials had this length, though only as an option of their scheduler
+        spec = replace(spec, max_t=max_t)  # this length of the trials was given as an option of their scheduler only
     if spec.stop and (names_code(spec.stop) or spec.stop.get("type") == "python"):
         spec = replace(spec, stop={})
         notes.append("the experiment's own stop functions are not called in a replay")

@@ -168,10 +168,10 @@ def _spans(number: int, segment: SegmentRecord, now: float, saves: Saves) -> lis
 
 
 def _start_of(segment: SegmentRecord) -> Phase:
-    """Return what the time between a segment's resources and its training is called."""
+    """Return the phase of a segment from the time it gets its resources until it trains."""
     phase = _AFTER.get(segment.cause, "starting")
     if phase == "exploiting" and segment.warm is False:
-        return "restarting"  # of a start of processes, taking over the weights is a small part
+        return "restarting"  # starting the processes takes far longer than taking over the weights
     return phase
 
 

@@ -21,7 +21,7 @@ MAX_BYTES = 10 << 20
 """The largest size of a pickled function, in bytes. In base64, such a function and its spec fit into a request of 16 MiB."""
 
 ELSEWHERE = ("conda", "container", "image_uri", "py_executable", "uv")
-"""The options of a runtime_env with which the ranks can have a different version of Python from the service."""
+"""The options of a runtime_env that may give the ranks another version of Python than the service has."""
 
 
 class Function(BaseModel):

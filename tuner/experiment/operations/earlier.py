@@ -25,7 +25,7 @@ LOOKED_AT = 200
 """The number of newest experiments that "auto" looks at."""
 
 HINTED_AT = 20
-"""The number of newest experiments that the hint looks at. It is small, because every new experiment waits for the hint."""
+"""The number of newest experiments that are searched for the hint about "auto". Every new experiment waits for the hint."""
 
 MOST_REPORTS = 500_000
 """The largest total number of reports to read. All of them are kept in memory."""
@@ -36,7 +36,7 @@ Found = list[tuple[ExperimentRecord, Space]]
 def with_earlier(
     store: Store, spec: Spec, inherited: Collection[str] = (), default: Literal["auto"] | None = None
 ) -> Spec:
-    """Add the lessons from its `warm_start` to the spec; without one, add a note if "auto" would find experiments.
+    """Add to the spec what can be learned from its `warm_start`. Without one, add a note if "auto" would find experiments.
 
     inherited: names in `warm_start` that a fork has from its original. If nothing can be learned from one of them any more, for
         instance because it was deleted, a note says so.

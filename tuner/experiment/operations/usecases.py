@@ -259,7 +259,10 @@ def entrypoint_code(spec: Spec, checker: Checker) -> CodeRecord:
 
 @functools.cache
 def _packages() -> Mapping[str, str]:
-    """Return the versions of packages that training code depends on. They are kept, because reading them takes a millisecond."""
+    """Return the versions of packages that training code depends on.
+
+    They are cached, because reading them takes a millisecond.
+    """
     found = {}
     for name in ("torch", "ray"):
         with contextlib.suppress(metadata.PackageNotFoundError):  # torch is an extra
@@ -398,7 +401,7 @@ def _amendment(spec: Spec, changes: Mapping[str, Any]) -> list[tuple[str, str, M
 
 
 def archive_experiment(store: Store, experiment: str, archived: bool) -> ExperimentRecord:
-    """Hide an experiment that has ended from lists, or show it in lists again. No data are deleted."""
+    """Hide an ended experiment from lists, or show it in lists again. No data are deleted."""
     record = store.experiments.get(experiment)
     if archived and not record.state.ended:
         raise Conflict(f"{experiment} is {record.state} and cannot be archived before it has ended")

@@ -29,7 +29,7 @@ class Button:
     effect: what the verb does to the experiment or the trial, in one or two sentences that call it "it".
     keep: the label of the button that sends nothing.
     final: True if the effect cannot be undone.
-    in_menu: True if the button stands in a menu; only for experiments.
+    in_menu: True if the button is in a menu; only for experiments.
     """
 
     effect: str

@@ -9,11 +9,14 @@ from typing import Any, cast
 from pydantic import BaseModel, Field, ValidationError
 
 from tuner.domain.experiment import Spec
+from tuner.driver.assemble import why_no_repeats
 from tuner.errors import SpecError
-from tuner.experiment.specs.checks import check_strings, plain_json
+from tuner.experiment.specs.checks import check_repeats, check_strings, plain_json
 from tuner.experiment.specs.messages import Errors, in_words, pointer_to
 from tuner.experiment.specs.model import MOST_TAGS, SECTION, STRICT, Name, TagKey, TagValue
 from tuner.experiment.specs.respace import respaced
+from tuner.schedulers import FIFOScheduler, class_of
+from tuner.space import Space
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -141,6 +144,11 @@ def _changed_limits(spec: Spec, given: Mapping[str, Any], errors: Errors) -> dic
     if given.get("budget") is not None and not counted:
         errors.append(("/limits/budget", "only the freeze_thaw scheduler counts full trainings"))
     made = dataclasses.asdict(cast("Any", checked).only)
+    if made["repeats"] not in (0, present["repeats"]):
+        check_repeats(made["repeats"], errors)
+        scheduler = class_of(spec.resolved.get("scheduler", spec.scheduler)) or FIFOScheduler
+        if (why := why_no_repeats(spec, Space.from_json(spec.space, opaque=True), scheduler)) is not None:
+            errors.append(("/limits/repeats", why))
     return {name: made[name] for name in given if made[name] != present[name]}
 
 

@@ -28,6 +28,8 @@ def check_sections(plain: Mapping[str, Any], model: Written | None, errors: Erro
     """
     if (scaling := _section(plain, model, "scaling")) is not None:
         _check_resources(scaling, errors)
+    if (limits := _section(plain, model, "limits")) is not None:
+        check_repeats(limits.repeats, errors)
     if (checkpoint := _section(plain, model, "checkpoint")) is not None:
         _check_storage(checkpoint.storage, errors)
         _check_interval(checkpoint.interval_s, errors)
@@ -147,6 +149,11 @@ def _check_storage(storage: str | None, errors: Errors) -> None:
         errors.append(("/checkpoint/storage", f"expected a directory for files, got {shown(storage)} of the kernel"))
     elif storage is not None and (file := file_in_the_way(storage)) is not None:
         errors.append(("/checkpoint/storage", f"expected a directory, but {file} is a file"))
+
+
+def check_repeats(repeats: int | Literal["auto"], errors: Errors) -> None:
+    if repeats != "auto" and repeats < 0:
+        errors.append(("/limits/repeats", f'expected a number of repeats, 0 or more, or "auto", got {repeats}'))
 
 
 def _check_interval(interval_s: float | Literal["auto"] | None, errors: Errors) -> None:

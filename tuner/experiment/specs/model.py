@@ -89,7 +89,7 @@ class Written(BaseModel):
     )
     metric: Name | list[Name] = Field(description="the objective, or a list of objectives")
     mode: Mode | list[Mode] = Field(
-        description="whether to minimise or maximise the metric; one for all metrics, or a list with one for each"
+        description="whether to minimize or maximize the metric; one for all metrics, or a list with one for each"
     )
     search: dict[str, Any] = Field(
         default_factory=lambda: {"type": "auto"}, description="the searcher, which chooses the configurations to try"

@@ -150,6 +150,6 @@ def _why_not(searcher: Searcher) -> str:
         case "define_by_run":
             return "with define_by_run, the training code asks for parameters that the space does not list"
         case "ray":
-            return "a searcher of Ray Tune can use only the first space"
+            return "a searcher of Ray Tune cannot use a changed search space"
         case other:
-            return f"the searcher {other} can use only the first space"
+            return f"the searcher {other} cannot use a changed search space"

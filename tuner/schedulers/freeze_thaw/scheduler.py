@@ -73,7 +73,7 @@ class FreezeThawScheduler(Scheduler):
         random_share: the share of new trials that are chosen without the model, in case the model is wrong about the
             space.
         scout_share: the share of all training that goes to scouts: trials that are chosen without the model and not
-            paused before a fifth of max_t. Good trials that start slowly cannot be recognised early, and a model that
+            paused before a fifth of max_t. Good trials that start slowly cannot be recognized early, and a model that
             has never seen such a trial does not expect one. While scores do not improve, up to three times this share
             goes to scouts, and five times this share while early reports say little about later ones: trials change
             their order, or none has improved notably since its first report.
@@ -577,7 +577,7 @@ class FreezeThawScheduler(Scheduler):
         return scouts.are_due(self.state, self.scout_share, self._end, self._misled(trials))
 
     def _by_best(self) -> str:
-        """Say, for the end of a reason, by which of their reports trials are compared; nothing if by the newest ones."""
+        """Return the end of a reason: by which reports trials are compared; "" if by their newest ones."""
         return (
             "; each trial counts by its best report, because reports go far up and down" if self.state.swinging else ""
         )

@@ -9,31 +9,24 @@ from dataclasses import dataclass, field
 class FreezeThawState:
     """The results and other facts so far, and the last committed fit of the curve model."""
 
-    results: list[tuple[int, int, float | None]] = field(
-        default_factory=list
-    )  # trial, level index, score (None: crashed)
-    excess: dict[tuple[int, int], float] = field(
-        default_factory=dict
-    )  # (trial, level index) of results that violate the constraints -> size of the violation
-    peaks: dict[tuple[int, int], float] = field(
-        default_factory=dict
-    )  # (trial, level index) -> the trial's best score up to there, if that is better than its score at the level
-    latest: dict[int, tuple[float | None, float, float | None]] = field(
-        default_factory=dict
-    )  # trial -> its last score but one, its last score, and its best score within the constraints
+    # trial, level index, score (None: crashed)
+    results: list[tuple[int, int, float | None]] = field(default_factory=list)
+    # (trial, level index) of results that violate the constraints -> size of the violation
+    excess: dict[tuple[int, int], float] = field(default_factory=dict)
+    # (trial, level index) -> the trial's best score up to there, if that is better than its score at the level
+    peaks: dict[tuple[int, int], float] = field(default_factory=dict)
+    # trial -> its last score but one, its last score, and its best score within the constraints
+    latest: dict[int, tuple[float | None, float, float | None]] = field(default_factory=dict)
     swings: list[tuple[float, float]] = field(default_factory=list)  # of the latest reports, see `swings.swing`
     swinging: bool = False  # True while these are large, so that the model gets `peaks`
     best: float | None = None  # the best score so far, within the constraints
-    records: list[tuple[float, float]] = field(
-        default_factory=list
-    )  # (`spent` at that time, score) of each new best score
+    # the pair (`spent`, score) each time the best score improved
+    records: list[tuple[float, float]] = field(default_factory=list)
     running: dict[int, None] = field(default_factory=dict)
-    reached: dict[int, int] = field(
-        default_factory=dict
-    )  # trial -> index of the highest level at which it has a result
-    clock: dict[int, tuple[float, float | None]] = field(
-        default_factory=dict
-    )  # trial -> (t, time) of its newest report
+    # trial -> index of the highest level at which it has a result
+    reached: dict[int, int] = field(default_factory=dict)
+    # trial -> (t, time) of its newest report
+    clock: dict[int, tuple[float, float | None]] = field(default_factory=dict)
     ordinal: int = 0  # number of facts that a decision may depend on; part of the decision's random key
     # The trial that has just reported at a new level, if that report is the newest fact in `ordinal`.
     held: int | None = None

@@ -1,4 +1,4 @@
-"""Implement the bandit of PB2: maximise the upper confidence bound of a Gaussian process over time and configuration.
+"""Implement the bandit of PB2: maximize the upper confidence bound of a Gaussian process over time and configuration.
 
 The process predicts how much the score rises per unit of time in the next interval. It uses the time and the score at
 the beginning of the interval, and the configuration during the interval:
@@ -29,14 +29,14 @@ STEPS = (0.2, 0.1, 0.05, 0.02, 0.01)
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """The data of the bandit: time, score and configuration (n, 2 + p), and the standardised rises (n,)."""
+    """The data of the bandit: time, score and configuration (n, 2 + p), and the standardized rises (n,)."""
 
     x: Floats
     y: Floats
 
     @classmethod
     def of(cls, rows: Floats, rises: Floats) -> Observations:
-        """Scale the time and the score of `rows` to [0, 1], and standardise `rises`, cut off at two standard deviations."""
+        """Scale the time and the score of `rows` to [0, 1], and standardize `rises`, cut off at two standard deviations."""
         x = rows.copy()
         if len(x):
             x[:, :FIXED] = scaled(rows[:, :FIXED], rows[:, :FIXED])
@@ -77,10 +77,11 @@ def fit(x: Floats, y: Floats) -> list[float]:
 
 
 class Bandit:
-    """Predicts rises of the score, with their uncertainty, from observations and from configurations in training.
+    """Predicts by how much the score improves, with the uncertainty, from observations and from configurations in training.
 
-    Configurations in training are observations with unknown rises. They lower the bound in their neighbourhood, so that members
-    that are changed at the same time explore different configurations (Desautels, Krause and Burdick, JMLR 15, 2014).
+    A configuration in training is treated as an observation whose improvement is not known yet. It lowers the confidence bound
+    near it, so that members that are changed at the same time explore different configurations (Desautels, Krause and
+    Burdick, JMLR 15, 2014).
     """
 
     def __init__(self, theta: list[float], seen: Observations, pending: Floats) -> None:

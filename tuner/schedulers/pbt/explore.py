@@ -20,7 +20,7 @@ AT = "hyperparam_mutations"
 class Mutation:
     """The source of new values of one parameter. Exactly one field is set."""
 
-    values: Sequence[Any] | None = None  # ordered so that neighbours are similar
+    values: Sequence[Any] | None = None  # ordered so that neighbors are similar
     domain: Mapping[str, Any] | None = None  # the JSON form of a space's primitive
     function: Callable[[], Any] | None = None  # draws a value; "module:name" in JSON
 
@@ -86,7 +86,7 @@ class Explorer:
     """Changes the configuration of a donor for the trial that copies it.
 
     Each mutated parameter is drawn anew with probability `resample_probability`. Otherwise a number is multiplied by
-    one of the `perturbation_factors`, a list of values or an ordered choice moves to a neighbour, and an unordered
+    one of the `perturbation_factors`, a list of values or an ordered choice moves to a neighbor, and an unordered
     choice does not change. The result is clipped to the parameter's domain. Parameters of a newly chosen branch are
     drawn at random.
     """
@@ -128,7 +128,8 @@ class Explorer:
         if self._custom is not None:
             params = dict(self._custom(dict(params)))
             how |= {p: "custom" for p in params if p in self._space and p not in how and params[p] != donor.get(p)}
-        drawn = {path: value for path, value in params.items() if path not in self._space}  # define-by-run: copied
+        # parameters of define-by-run, which are copied
+        drawn = {path: value for path, value in params.items() if path not in self._space}
         kept = {p: _inside(self._space[p], value, donor.get(p)) for p, value in params.items() if p not in drawn}
         result = self._space.sample(rng, given={p: v for p, v in kept.items() if v is not None}) | drawn
         return result, {

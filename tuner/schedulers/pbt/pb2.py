@@ -40,9 +40,8 @@ class Begin:
 
 @dataclass(slots=True)
 class Pb2State(PbtState):
-    begins: dict[int, Begin] = field(
-        default_factory=dict
-    )  # trial -> the beginning of its present interval, if that is known
+    # trial -> the beginning of its present interval, if that is known
+    begins: dict[int, Begin] = field(default_factory=dict)
     explored: dict[int, None] = field(default_factory=dict)  # trials whose newest configuration has no result yet
     rows: list[tuple[Begin, float]] = field(default_factory=list)  # intervals, and the rise of the score per time
     count: int = 0  # the number of all intervals; `rows` contains the newest intervals
@@ -54,9 +53,9 @@ class PB2(PopulationBasedTraining):
     """Population based training that chooses numbers with a bandit instead of at random.
 
     A member of the bottom quantile takes over the checkpoint and the configuration of a member of the top quantile, as in
-    `PopulationBasedTraining`. Its numbers then get the values at which the score may rise most in the next interval. These
-    values maximise the upper confidence bound of a Gaussian process, which models how much each configuration has raised the
-    score so far. Choices stay as they are.
+    `PopulationBasedTraining`. Its numbers then get the values at which the score may rise most in the next interval.
+    These values maximize the upper confidence bound of a Gaussian process, which models how much each configuration has
+    raised the score so far. Choices stay as they are.
 
     Args:
         perturbation_interval: the training between two decisions about a member, in units of time_attr. The default is

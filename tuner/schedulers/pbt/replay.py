@@ -24,9 +24,8 @@ TRIES = 3  # pauses at one change without any checkpoint, after which a trial is
 
 @dataclass(slots=True)
 class ReplayState:
-    pauses: dict[int, list[int]] = field(
-        default_factory=dict
-    )  # trial -> [iteration of its newest pauses, their number]
+    # trial -> [iteration of its newest pauses, their number]
+    pauses: dict[int, list[int]] = field(default_factory=dict)
 
 
 class PBTReplayScheduler(Scheduler):
@@ -38,7 +37,7 @@ class PBTReplayScheduler(Scheduler):
     Args:
         schedule: the list that `result.schedule()` returns, or the `pathlib.Path` of a JSON file with this list, as
             `tuner schedule NAME` prints it. Items are ``{"iteration": ..., "params": {...}}``; other fields are ignored.
-            Text is no path, so that a spec cannot name a file of the service.
+            A string is never read as a path, so that a spec cannot name a file of the service.
     """
 
     TYPE = "pbt_replay"
@@ -171,7 +170,7 @@ def _read(given: Any) -> list[dict[str, Any]]:
             raise SpecError(f'expected {{"iteration": ..., "params": {{...}}}}, got {item!r}', f"{at}/{place}")
         iteration = item.get("iteration")
         if not isinstance(iteration, int) or isinstance(iteration, bool) or iteration < 0:
-            raise SpecError(f"expected a whole number from 0, got {iteration!r}", f"{at}/{place}/iteration")
+            raise SpecError(f"expected a whole number of at least 0, got {iteration!r}", f"{at}/{place}/iteration")
         items.append({"iteration": iteration, "params": dict(item["params"])})
     if items[0]["iteration"] != 0:
         raise SpecError(f"the first iteration must be 0, got {items[0]['iteration']}", f"{at}/0/iteration")

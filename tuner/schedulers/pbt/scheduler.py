@@ -56,11 +56,10 @@ class PbtState:
     due: dict[int, float] = field(default_factory=dict)  # trial -> value of time_attr at which its next interval ends
     moves: dict[int, list[Move]] = field(default_factory=dict)  # trial -> its configurations, oldest first
     newest: int | None = None  # the trial that reached the end of an interval at the latest fact
-    # trials whose score is that of the weights which they had before their latest exploit
+    # trials whose score is that of the weights that they had before their latest exploit
     outdated: dict[int, None] = field(default_factory=dict)
-    yielded: dict[int, None] = field(
-        default_factory=dict
-    )  # trials that gave up their worker group before they were judged
+    # trials that gave up their worker group before they were judged
+    yielded: dict[int, None] = field(default_factory=dict)
     waiting: dict[int, None] = field(default_factory=dict)  # synch: trials that have reached the end of the interval
     plan: dict[int, int | None] = field(default_factory=dict)  # synch: trial to be resumed -> its donor
 
@@ -327,8 +326,9 @@ class PopulationBasedTraining(Scheduler):
     def _donor(self, trial: int, trials: Population) -> int | None:
         """Return a random member of the top quantile that has a checkpoint, or None if there is none.
 
-        Members with a ready checkpoint are preferred to those whose checkpoint is still being saved. A member that has not
-        been ranked since it copied another one is no donor: it no longer has the weights that its score belongs to.
+        Members with a ready checkpoint are preferred to those whose checkpoint is still being saved. A member that has
+        not been ranked since it copied another one cannot be a donor: it no longer has the weights that its score
+        belongs to.
         """
         top = [trials[number] for number in self._top(without=trial) if number not in self.state.outdated]
         ready = [donor for donor in top if donor.checkpoint is not None]

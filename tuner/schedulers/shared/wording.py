@@ -26,7 +26,7 @@ def rank_of(rank: int, entries: int, survivors: int) -> str:
 
 
 def below_the_cut(objective: Objective, score: float, cut: float, rank: int, entries: int) -> str:
-    """Return the reason for stopping: ``0.71 is below the cut 0.74, rank 6 of 9``, or "above" for a metric to minimise."""
+    """Return the reason for stopping: ``0.71 is below the cut 0.74, rank 6 of 9``, or "above" for a metric to minimize."""
     side = "below" if objective.mode == "max" else "above"
     return f"{reported(objective, score)} is {side} the cut {reported(objective, cut)}, rank {rank} of {entries}"
 

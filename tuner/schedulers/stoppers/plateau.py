@@ -35,9 +35,8 @@ class TrialPlateauStopper(Stopper):
     @dataclass(slots=True)
     class State:
         seen: dict[int, int] = field(default_factory=dict)  # trial -> reports
-        last: dict[int, list[tuple[int, float]]] = field(
-            default_factory=dict
-        )  # trial -> (iteration, value), newest last
+        # trial -> (iteration, value), newest last
+        last: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ class ObservedTrial:
     config: dict[str, Any]  # as the training function gets it
     params: dict[str, Any]  # flat: "optimizer/lr" -> value
     status: str = "pending"  # "running", "paused", "completed", "stopped", "failed" or "cancelled"
-    reason: str = ""  # the reason of the last decision about it, in words
+    reason: str = ""  # the reason for the last decision about it, in words
     error: str | None = None
     last_result: dict[str, Any] = field(default_factory=dict)
     checkpoint: Mapping[str, Any] | None = None  # the newest checkpoint: "id", "uri", "step", "bytes"

@@ -235,7 +235,7 @@ class Observer:
                 "total_num_samples": experiment.spec.num_samples,
             },
         )  # fmt: skip
-        if not ready:  # the other methods could only fail, too
+        if not ready:  # the other methods would fail, too
             return
         try:
             self._follow(reader)

@@ -1,6 +1,6 @@
 """Show an area that is updated in place, and tables as HTML, in a notebook.
 
-All text is escaped, since names and messages may come from anyone. The colours suit both light and dark notebooks.
+All text is escaped, since names and messages may come from anyone. The colors suit both light and dark notebooks.
 """
 
 from __future__ import annotations

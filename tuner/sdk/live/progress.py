@@ -244,10 +244,7 @@ class Progress:
         )
         if record.best is not None:
             text.append(f"\nbest {record.spec.objective.metric} {record.best['value']:.6g}", "bold green")
-            text.append(
-                f" by trial {record.best['trial_number']} at iteration {record.best['iteration']}: "
-                f"{short(self._readable(record.best['params']))}"
-            )
+            text.append(f"{_of_whom(record.best)}: {short(self._readable(record.best['params']))}")
             text.append(_finished(record), "green")
         elif record.no_best and not record.state.ended:
             text.append(f"\nno best trial yet: {record.no_best}", "yellow")
@@ -335,6 +332,14 @@ def _left_out(record: ExperimentRecord) -> str:
     return f"; {samples - started} of {samples} trials {'was' if samples - started == 1 else 'were'} not started"
 
 
+def _of_whom(best: Mapping[str, Any]) -> str:
+    """Say which trial has the best value; after repeats, of how many runs it is the mean."""
+    number, runs = best["trial_number"], best.get("runs")
+    if not runs or len(runs["trials"]) < 2:
+        return f" by trial {number} at iteration {best['iteration']}"
+    return f" ± {runs['error']:.2g}, the mean of {len(runs['trials'])} runs of the configuration of trial {number}"
+
+
 def _finished(record: ExperimentRecord) -> str:
     """Return a line about the best trial that was trained to its end."""
     finished = (record.best or {}).get("finished")
@@ -352,6 +357,6 @@ def _nothing_finished(record: ExperimentRecord) -> str | None:
     if record.best is None or "finished" not in record.best or record.best["finished"] is not None:
         return None
     return (
-        "no trial was trained to its end, so the best value may not last: train the best configuration to the end "
+        "no trial was trained to its end, so the best value may not hold: train the best configuration to the end "
         "before you rely on it"
     )

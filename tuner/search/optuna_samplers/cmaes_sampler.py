@@ -1,4 +1,4 @@
-"""Optuna's CMA-ES, changed so that its stored state contains no uninitialised memory."""
+"""Optuna's CMA-ES, changed so that its stored state contains no uninitialized memory."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def backup(url: str, target: Path) -> int:
 def restore(url: str, source: Path, *, force: bool = False) -> None:
     """Replace the database with a backup.
 
-    Stop all services and searches first, because they hold the old state in memory and would go on using it.
+    Stop all services and searches first, because they hold the old state in memory and would keep using it.
 
     Args:
         url: The database.

@@ -214,7 +214,7 @@ def _of_trial(cursor: Cursor, trial: str, query: LogQuery, project: str | None) 
 
 
 def _recent(cursor: Cursor, experiment: int, since: float, ends: Mapping[LogKey, int]) -> list[RankLog]:
-    """Return, of each log whose segment is running or ended after `since`, the part after the end given in `ends`."""
+    """For each log whose segment is running or ended after `since`, return the part after the end given in `ends`."""
     found = []
     for key, rows in _rows(cursor, _RUNNING, [experiment, since]).items():
         known = ends.get(key, 0)

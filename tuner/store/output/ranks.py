@@ -15,7 +15,7 @@ from tuner.store.sql.database import Database
 from tuner.store.sql.tables import experiment, rank_usage, segment, trial
 from tuner.store.writing.writer import Cursor
 
-# One query for all, because the driver cannot commit meanwhile.
+# One query for all segments keeps the transaction short: the driver cannot commit until it ends.
 _SEGMENTS = """
 SELECT t.number, s.ordinal, s.id FROM segment s JOIN trial t ON t.id = s.trial_id
 WHERE t.experiment_id = ? AND t.number IN ({numbers}) AND s.ordinal IN ({ordinals})"""

@@ -14,7 +14,8 @@ from tuner.store.writing.writer import Cursor
 Begins = float | Mapping[int, float]
 """The time at which an axis is zero: one time for all segments, or a mapping from segment id to time."""
 
-# The last report of a segment that is followed by another one. Its metrics may be any of the experiment's.
+# The last column is the time of the segment's last report, or NULL for a trial's last segment. A report may have any of
+# the experiment's metrics, so the query looks at all of them.
 _SEGMENTS = """
 SELECT s.trial_id, s.id, COALESCE(s.started_at, s.created_at),
   CASE WHEN EXISTS (SELECT 1 FROM segment n WHERE n.trial_id = s.trial_id AND n.ordinal > s.ordinal) THEN

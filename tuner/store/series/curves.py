@@ -54,7 +54,8 @@ WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no = w.lo AND p.user_ste
 _VALUES = """
 SELECT p.segment_id, p.report_no, p.value FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no = w.lo AND p.value IS NOT NULL"""
-# The next queries have one row for each report that has a place on the axis, in this order of columns; `x` is the place.
+# The next queries return a row for each report that has a place on the axis. Their columns have the same order, and `x`
+# is the place.
 _STEPPED = """
 SELECT p.segment_id, p.report_no, p.step, p.time, p.value, p.kind, p.user_step AS x FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no >= w.lo AND p.report_no <= w.hi AND p.user_step IS NOT NULL"""
@@ -289,7 +290,7 @@ def _around(drawn: Drawn, low: float, high: float) -> dict[int, tuple[int, int]]
     found = {}
     for begin, end in _runs(drawn.owner):
         x, number = drawn.x[begin:end], drawn.number[begin:end]
-        # A line can be seen if the range from its one end to the other overlaps with the axis.
+        # A line is visible if the range between its two ends overlaps with the axis.
         left, right = (x[:-1], x[1:]) if len(x) > 1 else (x, x)
         seen = np.flatnonzero((np.maximum(left, right) >= low) & (np.minimum(left, right) <= high))
         if len(seen):
@@ -307,7 +308,8 @@ def _steps(owners: Sequence[Any], wanted: Mapping[int, tuple[int, int]]) -> int:
 def _resolution(steps: int, total: int, points: int, read: bool = False) -> tuple[int, int]:
     """Return (width, level of the buckets to read). The lowest and the highest of every `width` reports are drawn.
 
-    Level 0 means the points themselves. If they have been `read` already, there cannot be too many.
+    Level 0 means the points themselves. If `read` is true, the points are in memory already, so their number is not
+    limited.
     """
     width = 1 if steps <= points else -(-steps // max((points - 2) // 2, 1))
     width = max(width, -(-2 * total // MAX_POINTS) if total > MAX_POINTS else 1)
@@ -479,7 +481,7 @@ def _placed(
     total = sum(hi - lo + 1 for lo, hi in wanted.values())
     if total > MAX_ROWS or span.x == "user_step":
         [(reports, stepped, measured)] = cursor.rows(_COUNT.format(wanted=table), (*parameters, keys[0]))
-        # If the axis's metric is in as many reports as there are, it is in each report of every other metric.
+        # If all reports have a place on the axis, so do all reports of any metric.
         total, count = (reports, stepped) if span.x == "user_step" else (total, measured)
         if count == total or count > MAX_PLACED:
             return None
@@ -518,7 +520,7 @@ def _drawn_of_placed(placed: Placed, owners: Sequence[Any], span: Span, points: 
 
 
 def _looked_up(cursor: Cursor, experiment: int, key: int, drawn: Drawn, span: Span) -> Drawn:
-    """Replace `x` with the training code's step or a metric, from the reports themselves. Leave out reports without it."""
+    """Replace `x` with the step or the metric of each report, read from the reports. Leave out reports that lack it."""
     query = _USER_STEPS
     if span.x == "metric":
         found = cursor.value(_KEY, (experiment, span.x_metric))

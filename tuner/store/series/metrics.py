@@ -113,7 +113,7 @@ class Metrics:
             return clock(connection, experiment_id).seconds(times).tolist(), values
 
     def trained(self, experiment_id: int, seconds: Sequence[float], now: float) -> list[float]:
-        """Return for how many seconds all trials together had trained by each of these times.
+        """Return the seconds that all trials together had trained by each of these times.
 
         Args:
             experiment_id: the internal id.

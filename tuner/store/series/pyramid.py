@@ -1,10 +1,10 @@
 """Buckets of metric points, with which a curve can be read at the resolution of a screen without reading all its points.
 
-A bucket summarises consecutive reports of one metric in one segment by their first, last, lowest and highest point. A bucket of
-level 1 covers 8 reports, a bucket of level 2 covers 64 reports, and so on. A row of `metric_bucket` contains the 8 buckets of a
-level that make up one bucket of the next level. Each is packed as a `RECORD`. A row is written in the transaction that commits
-the last report that it covers, or when its segment ends. Until then, these reports are read as points. So a report costs a
-fraction of a row.
+A bucket summarizes consecutive reports of one metric in one segment by their first, last, lowest and highest point. A
+bucket of level 1 covers 8 reports, a bucket of level 2 covers 64 reports, and so on. A row of `metric_bucket` contains
+the 8 buckets of a level that make up one bucket of the next level. Each is packed as a `RECORD`. A row is written in
+the transaction that commits the last report that it covers, or when its segment ends. Until then, these reports are
+read as points. So a report costs a fraction of a row.
 
 Values that are not finite are counted in `gaps`. Such a value is the lowest or highest only if the bucket has no finite value.
 """

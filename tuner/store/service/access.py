@@ -27,7 +27,7 @@ from tuner.store.sql.tables import audit, session
 from tuner.store.sql.tables import token as tokens
 
 PREFIX = "tnr_"
-"""The prefix of tokens, by which scanners for leaked secrets recognise them."""
+"""The prefix of tokens, by which scanners for leaked secrets recognize them."""
 
 SESSION_PREFIX = "tns_"
 """The prefix of session secrets. A session's secret is the value of its cookie."""

@@ -23,7 +23,7 @@ ON CONFLICT (name) DO UPDATE SET warm_start = excluded.warm_start, changed_at = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectSettings:
-    """The defaults for new experiments of a project whose specs do not say otherwise."""
+    """A project's defaults for new experiments whose specs do not set these values."""
 
     warm_start: WarmStart | None = None  # None: they do not learn from earlier experiments
 
@@ -53,7 +53,7 @@ class Projects:
         return ProjectSettings(warm_start=found)
 
     def change(self, name: str, *, warm_start: WarmStart | None, now: float | None = None) -> None:
-        """Change the settings of a project. Experiments that exist keep what they have.
+        """Change the settings of a project. Existing experiments do not change.
 
         Raises:
             NotFound: this store is limited to another project.

@@ -61,7 +61,10 @@ UPDATE {table} SET deleting_since = ? WHERE {key} = ? AND (deleting_since < ? OR
         return leaving
 
     def find(self, start: str, end: str, now: float | None = None) -> str | None:
-        """Return a key with this start and this end that can be used, and record that it is used now. None: there is none."""
+        """Return a usable key with this beginning and end, and record that it is used now.
+
+        Return None if there is none.
+        """
         with self._database.write() as cursor:
             for (key,) in cursor.rows(self._startswith, (len(start), start)):
                 cursor.execute(self._touch, (at(now), key, at(now)))

@@ -45,7 +45,7 @@ EVENTS: tuple[str, ...] = get_args(EventName)
 Format = Literal["json", "slack"]
 
 SECRET_PREFIX = "whsec_"
-"""The prefix of secrets, by which scanners for leaked secrets recognise them."""
+"""The prefix of secrets, by which scanners for leaked secrets recognize them."""
 
 MAX_WEBHOOKS = 500
 """The largest number of webhooks in one database."""

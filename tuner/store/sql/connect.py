@@ -1,4 +1,4 @@
-"""Make engines with the settings that SQLite and PostgreSQL need, and recognise temporary errors."""
+"""Make engines with the settings that SQLite and PostgreSQL need, and recognize temporary errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL with *** instead of its password, and perhaps of what follows, so that it can be printed and logged."""
+    """Return the URL for messages and logs, with *** in place of its password and, if need be, of all that follows."""
     return _PARAMETER.sub(r"\1=***", _PASSWORD.sub(r"\1:***", url))
 
 

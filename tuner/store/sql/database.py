@@ -163,9 +163,9 @@ class Database:
                 self._file = self._identity()
 
     def _check_file(self) -> None:
-        """Raise StoreError if SQLite's file is another one than at the first connection.
+        """Raise StoreError if SQLite's file is not the one that was opened at the first connection.
 
-        A process can write to a file that was deleted. Nobody would notice before its end, when everything is lost.
+        A process can write to a deleted file. Nobody would notice until the process ends and all that it wrote is lost.
         """
         if self._file is None:
             return
@@ -177,8 +177,8 @@ class Database:
             return
         if found != self._file:
             raise StoreError(
-                f"the database {self.engine.url.database} was deleted or replaced while it was in use: what was in it is "
-                "lost for this process, which can store nothing more"
+                f"the database {self.engine.url.database} was deleted or replaced while it was in use: this process "
+                f"has lost all that was in it, and can store nothing more"
             )
 
     def _identity(self) -> tuple[int, int]:
@@ -244,7 +244,10 @@ class Database:
         leader.join()
 
     def _lead(self) -> None:
-        """Write the shares of all threads that wait, in one transaction. Then let the first thread that came since lead."""
+        """Write the shares of all threads that wait, in one transaction.
+
+        Then let the first thread that has arrived meanwhile lead.
+        """
         shares = self._taken()
         try:
             self._write_shares(shares)
@@ -304,7 +307,10 @@ class Database:
             self._write_singly(shares)
 
     def _write_singly(self, shares: list[Share[Any]]) -> None:
-        """Write each share in a transaction of its own. If the database is away, leave the rest with the error that they have."""
+        """Write each share in a transaction of its own.
+
+        Stop if the database is unreachable; the rest then keep the error that they have.
+        """
         for one in shares:
             try:
                 with self.write() as cursor:

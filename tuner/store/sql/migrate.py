@@ -92,7 +92,7 @@ def migrate(engine: Engine) -> None:
             ) from error
         finally:
             if lite:
-                connection.invalidate()  # so that nothing uses this connection again, whose foreign keys are off
+                connection.invalidate()  # its foreign keys are off, so nothing may use it again
 
 
 def _check_references(connection: Connection) -> None:

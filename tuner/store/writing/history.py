@@ -77,7 +77,7 @@ def newest(
         return query.order_by(table.c.event_seq.desc()).limit(limit)
 
     def of_kind(kind: str) -> Select[Any]:
-        """Return a query for events of one kind. The index by kind has all that the inner query asks for."""
+        """Return a query for events of one kind. The inner query reads only the index by kind."""
         found = of(event, event.c.event_seq).where(event.c.kind == kind)
         if kind != events.Reported.KIND:
             found = found.where(text(NO_REPORT))

@@ -34,6 +34,12 @@ UPDATE experiment SET
   reason = COALESCE(?, reason), error = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(?, error) END, state = COALESCE(?, state),
   started_at = COALESCE(started_at, ?), ended_at = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(ended_at, ?) END
 WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
+# What most batches change. An UPDATE that names the state would also write to an index, and to more pages.
+_FIGURES = """
+UPDATE experiment SET
+  last_event_seq = ?, best = COALESCE(?, best), counts = COALESCE(?, counts), gpu_hours = COALESCE(?, gpu_hours),
+  gpu_hours_saved = COALESCE(?, gpu_hours_saved), cpu_hours = COALESCE(?, cpu_hours)
+WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
 _PROGRESS = """
 UPDATE experiment SET last_event_seq = ? WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
 _ANY_SEQ = (0, 2**62)
@@ -90,7 +96,7 @@ INSERT INTO best_point (key_id, event_seq, time, value) VALUES (?, ?, ?, ?) ON C
 
 _Stage = tuple[float | None, float | None, str | None]  # (started_at, ended_at, outcome) of a segment
 _NEW: _Stage = (None, None, None)
-_ENDED: _Stage = (0.0, 0.0, "ended")  # of every segment whose row records its end: it does not change any more
+_ENDED: _Stage = (0.0, 0.0, "ended")  # of each segment whose row records its end, and so never changes again
 
 
 class Cursor:
@@ -176,6 +182,10 @@ class Writer:
         for number, ordinal, row_id, *stage in cursor.rows(segments, (experiment,)):
             self._segments[number, ordinal] = row_id
             self._shown[row_id] = (stage[0], stage[1], stage[2]) if stage[1] is None else _ENDED
+        # What this writer has written last to the experiment's row; no other writer of this epoch changes it.
+        self._outlook: tuple[Any, ...] | None = None  # its state, reason and error
+        self._shown_best: Any = None
+        self._shown_counts: Any = None
         self._pyramid = Pyramid(experiment)
         spec = json.loads(row[0][1])
         self._scope: Scope = spec.get("scope", "all")
@@ -250,33 +260,44 @@ class Writer:
             cursor.execute(_PROGRESS, (last_seq, self.experiment, self.epoch, *before))
         else:
             summary, state = batch.summary, batch.state
-            best, counts, pauses = summary.get("best"), summary.get("counts"), summary.get("pauses")
-            runs = int(state is not None and not state.ended)  # an ended experiment runs again if a user continues it
-            # Until its last commit, an import has an error. The last commit removes the error.
-            completed = state is ExperimentState.COMPLETED and summary.get("error") is None
-            cursor.execute(
-                _EXPERIMENT,
-                (
-                    last_seq,
-                    None if best is None else dumps(best),
-                    None if counts is None else dumps(counts),
-                    summary.get("gpu_hours"),
-                    summary.get("gpu_hours_saved"),
-                    summary.get("cpu_hours"),
-                    None if pauses is None else dumps(pauses),
-                    None if pauses is None else sum(end - start for start, end in pauses if end is not None),
-                    clean(summary.get("reason")),
-                    int(runs or completed),
-                    clean(summary.get("error")),
-                    None if state is None else state.value,
-                    time if state is not None and state.value == "running" else None,
-                    runs,
-                    time if state is not None and state.ended else None,
-                    self.experiment,
-                    self.epoch,
-                    *before,
-                ),
+            best, counts = summary.get("best"), summary.get("counts")
+            figures = (
+                None if best is None or best == self._shown_best else dumps(best),
+                None if counts is None or counts == self._shown_counts else dumps(counts),
+                summary.get("gpu_hours"),
+                summary.get("gpu_hours_saved"),
+                summary.get("cpu_hours"),
             )
+            outlook = state, summary.get("reason"), summary.get("error")
+            runs = state is not None and not state.ended
+            if runs and outlook == self._outlook and last_seq is not None:
+                cursor.execute(_FIGURES, (last_seq, *figures, self.experiment, self.epoch, *before))
+            else:
+                pauses = summary.get("pauses")  # they change only together with the state, or under a new driver
+                # Until its last commit, an import has an error. The last commit removes the error.
+                completed = state is ExperimentState.COMPLETED and summary.get("error") is None
+                cursor.execute(
+                    _EXPERIMENT,
+                    (
+                        last_seq,
+                        *figures,
+                        None if pauses is None else dumps(pauses),
+                        None if pauses is None else sum(end - start for start, end in pauses if end is not None),
+                        clean(summary.get("reason")),
+                        int(runs or completed),
+                        clean(summary.get("error")),
+                        None if state is None else state.value,
+                        time if state is not None and state.value == "running" else None,
+                        int(runs),  # an ended experiment runs again if a user continues it
+                        time if state is not None and state.ended else None,
+                        self.experiment,
+                        self.epoch,
+                        *before,
+                    ),
+                )
+                self._outlook = outlook
+            self._shown_best = best if best is not None else self._shown_best
+            self._shown_counts = counts if counts is not None else self._shown_counts
 
     def _write_trials(self, cursor: Cursor, trials: Sequence[Trial], time: float) -> set[int]:
         """Write trials and their segments. Return the ids of the segments that have ended in this batch."""
@@ -303,7 +324,7 @@ class Writer:
         return ended
 
     def _write_segment(self, cursor: Cursor, trial: int, number: int, segment: Segment, time: float) -> bool:
-        """Write a segment. Return True if nothing has changed because its row already recorded the end of the segment."""
+        """Write a segment. Return True if its row already recorded the end of the segment, so that nothing has changed."""
         row = self._segments.get((number, segment.ordinal))
         if row is None:
             source = segment.source.id if segment.source else None

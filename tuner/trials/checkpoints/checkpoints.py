@@ -326,7 +326,7 @@ def compare(uri: str, manifest: Manifest, folder: str) -> None:
 
 
 def _hash(file: BufferedReader) -> str:
-    """Return the hash of a file's content, with which damaged files and mixed-up files are noticed.
+    """Return the hash of a file's content, which reveals damaged and mixed-up files.
 
     The hash function is a fast one, because every save and restore waits for it. It does not protect against forgery.
     """

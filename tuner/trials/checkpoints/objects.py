@@ -28,7 +28,7 @@ class Stored:
     uri: str
 
     def get(self) -> Any:
-        """Return the object, by the function that was given to `fetch_by`, or from its file if there is none."""
+        """Return the object. The function that `fetch_by` has set gets it; without one, it is read from its file."""
         return _fetch(self) if _fetch is not None else self.load()
 
     def load(self) -> Any:

@@ -31,7 +31,8 @@ def ship(runtime_env: Mapping[str, Any], storage: str, named: Callable[[str], st
     Args:
         runtime_env: the runtime environment.
         storage: the folder or the URI below which packages are stored.
-        named: returns the URI under which a package is kept, from one whose name is the hash of the package's content.
+        named: called with the URI of a package that is named by the hash of its content; returns the URI under which to
+            keep the package.
     """
     out = dict(runtime_env)
     excludes = out.get("excludes") or ()
@@ -129,8 +130,8 @@ def _shipped(
 def _wheel_name(name: str, content_hash: str) -> str:
     """Return the name of a wheel with the hash of its content in the build tag.
 
-    pip reads the version and the platform from the name, and Ray keeps one file of a name. Otherwise, a wheel that was built
-    again without a new version would be taken for the earlier one.
+    pip reads the version and the platform from the name, and Ray keeps one file of a name. Without the hash, a wheel
+    that was built again without a new version would be taken for the earlier one.
     """
     parts = name.split("-")
     if len(parts) not in (5, 6):

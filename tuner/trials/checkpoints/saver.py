@@ -65,13 +65,13 @@ class _Job:
     locks: list[int] = field(default_factory=list)  # descriptors of its directories in the spool; see `spool`
 
     def drop(self) -> None:
-        """Delete the directories of this checkpoint that is not saved."""
+        """Delete the directories of this checkpoint, which is not saved."""
         for folder in filter(None, (self.staging, self.elsewhere)):
             shutil.rmtree(folder, ignore_errors=True)
         self.unlock()
 
     def unlock(self) -> None:
-        """Give the directories in the spool back."""
+        """Unlock the directories in the spool."""
         while self.locks:
             os.close(self.locks.pop())
 
@@ -211,7 +211,7 @@ class Saver:
             self._jobs.put(None)
             self._thread.join(patience_s)
         with self._progress:
-            self._progress.wait_for(lambda: not self._telling)  # the driver learns of a checkpoint in one way only
+            self._progress.wait_for(lambda: not self._telling)  # so that the driver is not told of a checkpoint twice
             self._left = self._finished = True
             self._progress.notify_all()
             rest = list(self._unsaved.values())
@@ -282,7 +282,7 @@ class Saver:
             shutil.rmtree(job.staging, ignore_errors=True)
 
     def _tell(self, job: _Job, info: CheckpointInfo) -> None:
-        """Tell the driver of a saved checkpoint or, if the segment has ended, keep it for the driver's question."""
+        """Tell the driver about a saved checkpoint. If the segment has ended, keep it until the driver asks for it."""
         with self._progress:
             if self._left:
                 self._outcomes[job.id] = info

@@ -1,4 +1,4 @@
-"""Directories for the content of checkpoints that are not saved yet, and what removes them after a process was killed.
+"""Directories for the content of checkpoints that are not saved yet, and their removal after a process was killed.
 
 If the storage is on a disk, its folder `.staging` has them: moving the content to its final place is then quick. Otherwise the
 *spool* in the temporary directory has them.
@@ -74,7 +74,7 @@ def sweep_spool() -> None:
 
 
 def clear(storage: str, trial_number: int, segment_id: str) -> None:
-    """Delete what a segment has left on this node of checkpoints that are not saved. Its processes must have ended."""
+    """Delete the parts of unsaved checkpoints that a segment has left on this node. Its processes must have ended."""
     sweep_spool()
     home = place(join(storage, ".staging"))
     if not home.local:
@@ -100,7 +100,7 @@ def trial_folder(trial_number: int) -> str:
 
 
 def make_locked(path: str) -> int:
-    """Make a directory that `sweep_spool` does not delete as long as the descriptor is open that is returned."""
+    """Make a directory, and return it with a descriptor. `sweep_spool` does not delete it while the descriptor is open."""
     while True:
         os.makedirs(path, exist_ok=True)
         try:

@@ -61,7 +61,8 @@ def local_path(uri: str) -> str:
 def fetch(uri: str, node: str, target: str) -> checkpoints.Manifest:
     """Copy a committed checkpoint from the disk of a node into a local directory.
 
-    If Ray does not have the node now, all nodes are asked: a machine has another node id whenever Ray starts there again.
+    If Ray does not have the node now, all nodes are asked: a machine gets a new node id whenever Ray starts there
+    again.
 
     Raises:
         CheckpointLost: no node has the checkpoint. The error names `node` if its disk is gone, with all that it had.
@@ -91,7 +92,8 @@ def bring(path: str, node: str, files: Mapping[str, tuple[int, str]], target: st
 class Deletions:
     """Deletes checkpoints from the disks of other nodes.
 
-    What is requested while a node is deleting is sent to it together, as one task: the loss of a disk deletes thousands.
+    Requests that arrive while a node is deleting are then sent to it as one task: after the loss of a disk, there are
+    thousands of them.
     """
 
     def __init__(self) -> None:

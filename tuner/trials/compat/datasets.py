@@ -137,8 +137,9 @@ class Shards:
     def look(self) -> list[dict[str, Any]]:
         """Return the state of each data set that this rank reads.
 
-        It has the state of its operators, according to Ray Data's own actor, and the statistics that `stats()` returns. Each
-        epoch is an execution of the data set. The state is that of the newest one, and Ray Data updates it every 5 s.
+        It consists of the states of the operators, according to Ray Data's own actor, and of the statistics that
+        `stats()` returns. Each epoch is an execution of the data set. The state of the newest execution is returned. Ray Data
+        updates it every 5 s.
         """
         here = session.current()
         parts = self._parts
@@ -160,7 +161,7 @@ class Shards:
 MOST_STATS = 20_000
 """The largest number of characters of Ray Data's statistics that are passed on."""
 LOOK_S = 2.0
-"""Timeout in seconds of a question to the actor in which Ray Data keeps the states of data sets."""
+"""Timeout in seconds of a request to the actor in which Ray Data keeps the states of data sets."""
 
 
 def look() -> list[dict[str, Any]]:
@@ -174,7 +175,7 @@ def _called(segment_id: str, name: str) -> str:
 
 
 def _tags(called: str) -> re.Pattern[str]:
-    """Return what the tags of the executions of a data set look like: its name, its id in Ray Data, and a number."""
+    """Return a pattern for the tags of a data set's executions: the data set's name, its id in Ray Data, and a number."""
     return re.compile(re.escape(called) + r"_[0-9A-Za-z]+_[0-9]+")
 
 

@@ -1,4 +1,4 @@
-"""Say in a rank which of its trial's nodes are about to be taken away, as `ray.train.get_preemption_info` does."""
+"""Tell a rank which of its trial's nodes are about to be taken away, as `ray.train.get_preemption_info` does."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ constructor of the callback that reports from a trainer to Ray Tune then does no
 code has imported the Ray module in question; this module does not import it.
 
 Few modules name private modules of Ray: this one, `datasets` and `preemption` beside it, `tuner.trials.groups.cluster.ray_nodes`,
-and `ray_start` and `tokens` in `tuner.driver.hosts.ray`. The private attributes of Ray's schedulers and stoppers are read only in
+and `ray_start` and `tokens` in `tuner.hosts.ray`. The private attributes of Ray's schedulers and stoppers are read only in
 `tuner.schedulers.from_ray` and `tuner.schedulers.stoppers.from_ray`. Tests list these modules, and check the names of this one
 and of `ray_start` against the installed Ray.
 """
@@ -509,7 +509,7 @@ def _in_trial(cls: Any, config: dict[str, Any], objects: Mapping[str, Any], tria
 
 
 class _TrialInfo:
-    """The object in which a `ray.tune.Trainable` looks up what it knows of its trial."""
+    """The object from which a `ray.tune.Trainable` gets the facts about its trial."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -549,7 +549,7 @@ def without_resources(trainable: Any, constants: Callable[[], Mapping[str, Any]]
     """Return (trainable, resources) for a trainable that `ray.tune.with_resources` may have changed.
 
     A class may also request resources itself. The resources are None if none are requested. constants: a function that
-    returns what all configurations have in common, on which the request of a class may depend.
+    returns the part that all configurations share. The request of a class may depend on it.
     """
     if isinstance(trainable, type):
         request = getattr(trainable, "default_resource_request", None)

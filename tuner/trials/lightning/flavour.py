@@ -105,7 +105,7 @@ class Flavoured(_Lightning):
 
     @classmethod
     def of(cls, *flavours: Flavour) -> Self:
-        """Return a new, uninitialised object of this class, with base classes of these Lightning packages."""
+        """Return a new, uninitialized object of this class, with base classes of these Lightning packages."""
         made: Self = object.__new__(_bound(cls, flavours))
         return made
 

@@ -1,6 +1,6 @@
 """Run a script's Trainer on a Ray cluster: `Trainer(strategy=RayStrategy(num_workers=8))`.
 
-When the script calls fit, validate, test or predict, this method is pickled together with the Trainer and the model. It
+When the script calls fit, validate, test or predict, that method is pickled together with the Trainer and the model. It
 then runs on a group of ranks, under Lightning's own DDP or FSDP strategy. `results` describes what is returned.
 """
 
@@ -211,7 +211,7 @@ class Launcher(Flavoured):
         return True
 
     def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
-        from tuner.driver.hosts.ray.cluster import connect
+        from tuner.hosts.ray.cluster import connect
         from tuner.trials.lightning.workers import borrow, give_back
 
         strategy = self._strategy

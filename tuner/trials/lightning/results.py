@@ -124,9 +124,8 @@ def _set_weights(module: Any, weights: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in weights.items():
         held = mine.get(name)
         if held is not None and not is_lazy(held) and not held.is_meta and _kind(held) != _kind(tensor):
-            held.data = torch.empty_like(
-                tensor
-            )  # the parameter's size has changed, or `precision` has changed its type
+            # the parameter's size has changed, or `precision` has changed its type
+            held.data = torch.empty_like(tensor)
     unmade = any(tensor.is_meta for tensor in mine.values())
     if homeless := ", ".join(module.load_state_dict(weights, strict=False, assign=unmade).unexpected_keys):
         log.warning("the model in the script does not have %s, so these weights are not returned", homeless)
@@ -200,7 +199,7 @@ def _sliceable(batch: Any) -> bool:
 
 
 def _length(batch: Any) -> int:
-    """Return the number of rows of a batch for which `_sliceable` is true."""
+    """Return the number of rows in a batch. `_sliceable` must be true for the batch."""
     if isinstance(batch, torch.Tensor):
         return len(batch)
     return _length(next(iter(batch.values() if isinstance(batch, dict) else batch)))

@@ -39,9 +39,8 @@ class GlobalState:
         torch.set_float32_matmul_precision(self.matmul_precision)
         torch.set_default_dtype(self.dtype)
         set_generators(self.generators)
-        torch.cuda.manual_seed_all(
-            torch.initial_seed()
-        )  # as torch.manual_seed does in the script; a warm worker has already drawn numbers
+        # as torch.manual_seed does in the script; a warm worker has already drawn numbers
+        torch.cuda.manual_seed_all(torch.initial_seed())
 
 
 def generators() -> tuple[Any, Any, torch.Tensor]:

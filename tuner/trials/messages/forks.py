@@ -1,4 +1,4 @@
-"""Messages to the server that forks Ray's workers, see `tuner.driver.hosts.ray.fork_server`."""
+"""Messages to the server that forks Ray's workers, see `tuner.hosts.ray.fork_server`."""
 
 from __future__ import annotations
 

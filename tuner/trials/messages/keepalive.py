@@ -1,9 +1,10 @@
 """Notice within seconds that another machine cannot be reached any more, although no process on it has ended.
 
 When a process ends, the kernel of its machine closes its connections, and the other side learns that at once. When a cable is
-cut or a machine loses its power, nothing is sent. So the kernel of this machine asks the other kernel for a sign of life. A
-kernel answers even for a process that hangs, is stopped or holds the GIL. But if such a process has so much unread data that
-its buffers are full, that looks like a cut link to a sender with a time limit. So there is none where large messages are sent.
+cut or a machine loses its power, nothing is sent. So the kernel of this machine sends keepalive probes to the other
+kernel, which answers even if the process hangs, is stopped or holds the GIL. But if the buffers of such a process are
+full of unread data, a sender with a time limit treats the link as cut. So connections for large messages have no time
+limit.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import errno
 import socket
 
 SILENT_S = 12
-"""Seconds without a sign of life after which a connection counts as cut."""
+"""Seconds without data or an answer to a probe after which a connection counts as cut."""
 ASK_S = 3
-"""Seconds between two requests for a sign of life, if nothing else is sent."""
+"""Seconds between two keepalive probes, if nothing else is sent."""
 
 _CUT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
@@ -46,6 +47,6 @@ def keep_alive(connection: socket.socket, large_messages: bool = False) -> None:
 def is_cut(error: BaseException) -> bool:
     """Return whether this error of a connection means that the other machine cannot be reached.
 
-    An end of the other process is another error: the connection was closed or reset.
+    The end of the other process leads to another error, since its kernel closes or resets the connection.
     """
     return isinstance(error, OSError) and error.errno in _CUT

@@ -1,8 +1,8 @@
 """The connection by which the driver notices that the machine of a rank cannot be reached any more.
 
 Ray notices a lost machine by missing heartbeats, after more than a minute. The kernel notices a lost connection sooner; see
-`tuner.trials.messages.keepalive`. A rank has such a connection although it has others to the driver, because those are opened
-when they are first needed, and because most ranks have nothing to send.
+`tuner.trials.messages.keepalive`. The other connections of a rank to the driver do not suffice: they are opened when
+they are first needed, and most ranks have nothing to send.
 """
 
 from __future__ import annotations

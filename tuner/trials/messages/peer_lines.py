@@ -1,9 +1,9 @@
-"""Connections between the nodes of a group, over which ranks notice a cut link between two nodes that both lack rank 0.
+"""Connections between the nodes of a group, by which ranks notice a cut link between two nodes without rank 0.
 
-Every rank has a connection to rank 0, and the first rank of each node one to the driver. A link between two other nodes can
-be cut while all of these work, and the training code would wait in a collective for long. So the first rank of each node
-connects to the first rank of each node before it, except to rank 0. The kernels ask each other for a sign of life; see
-`tuner.trials.messages.keepalive`. Nothing else is sent over these connections.
+Every rank is connected to rank 0, and the first rank of each node also to the driver. The link between two other nodes
+can be cut while all these connections work, and the training code would then wait in a collective for long. So the
+first rank of each node connects to the first rank of each node before it, except to rank 0. The kernels exchange
+keepalive probes; see `tuner.trials.messages.keepalive`. Nothing else is sent over these connections.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ In the local executor, the driver is not an actor. There, ranks send all other r
 (`SocketDriver`).
 
 A rank on another machine has one more connection, by which the driver notices that the machine cannot be reached
-(`tuner.trials.messages.lifeline`).
+(`tuner.trials.messages.lifeline`). A rank on Ray has one over which the driver calls it (`tuner.trials.messages.call_lines`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,7 @@ from typing import Any
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import Report, Verdict
 from tuner.errors import DriverSilent
+from tuner.trials.messages.call_lines import CallLine, CallLines
 from tuner.trials.messages.channel import Link, PeerLost
 from tuner.trials.messages.keepalive import SILENT_S, is_cut, keep_alive
 from tuner.trials.messages.launch import Resend
@@ -51,7 +53,7 @@ Take = Callable[[str, list[Report]], Awaitable[Answer]]
 TakeLogs = Callable[[str, Sequence[LogChunk]], Awaitable[None]]
 TakeCall = Callable[[str, Sequence[Any]], Awaitable[Any]]
 TakeCut = Callable[[bytes, str, bool], None]
-LIFELINE = b"W"
+LIFELINE, CALL_LINE = b"W", b"M"
 _REPORTS, _LOGS, _CALLS = b"R", b"L", b"C"  # the byte after the token: what the connection is for
 
 
@@ -71,6 +73,7 @@ class ReportServer:
         take_call: called with the name and the arguments of each other request; returns the answer.
         take_cut: called with the token of a rank's process, a reason in words, and True if the machine of the rank cannot
             be reached any more, or False if that rank cannot reach the machine of rank 0.
+        lines: takes the connections over which the driver calls ranks.
     """
 
     def __init__(
@@ -79,15 +82,19 @@ class ReportServer:
         take_logs: TakeLogs | None = None,
         take_call: TakeCall | None = None,
         take_cut: TakeCut | None = None,
+        lines: CallLines | None = None,
     ) -> None:
         self._take, self._take_logs, self._take_call, self._take_cut = take, take_logs, take_call, take_cut
+        self._lines = lines
         self._token = secrets.token_bytes(16)
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[Any]] = set()
+        self._connections: set[_Connection] = set()
+        self._serving: set[asyncio.Task[None]] = set()  # a report is taken even if its connection has broken meanwhile
 
     async def open(self, ip: str) -> Address:
         """Listen on a free port of this IP address. Return the address to which ranks connect."""
-        self._server = await asyncio.start_server(self._serve, ip, 0)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), ip, 0)
         host, port = self._server.sockets[0].getsockname()[:2]
         return Address(host, port, self._token)
 
@@ -95,52 +102,15 @@ class ReportServer:
         """Stop listening, and close all connections. A rank that gets no answer sends its batch of reports again."""
         if self._server is not None:
             self._server.close()
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        for connection in list(self._connections):
+            connection.close()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        try:
-            greeting = await asyncio.wait_for(reader.readexactly(len(self._token) + 1), _GREETING_S)
-            if not hmac.compare_digest(greeting[:-1], self._token):
-                return
-            if greeting.endswith(LIFELINE):
-                await self._hear(reader, writer)
-                return
-            while True:
-                (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
-                segment_id, packed = pickle.loads(await reader.readexactly(size))
-                if greeting.endswith(_CALLS):
-                    body = await self._called(segment_id, packed)
-                    writer.write(_HEADER.pack(len(body)) + body)
-                    continue
-                if greeting.endswith(_LOGS):
-                    answer: Any = await self._store(segment_id, [LogChunk(*parts) for parts in packed])
-                else:
-                    answer = await self._answer(segment_id, [_report(*parts) for parts in packed])
-                body = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
-                writer.write(_HEADER.pack(len(body)) + body)
-        except (asyncio.IncompleteReadError, asyncio.CancelledError, TimeoutError, OSError):
-            pass  # the rank is gone, or the server is closing
-        finally:
-            self._connections.discard(task)
-            writer.close()
-
-    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Wait until a rank's lifeline ends. Report that it was cut, or what the rank says about another rank."""
-        keep_alive(writer.get_extra_info("socket"))
-        rank = await reader.readexactly(len(self._token))
-        tell = self._take_cut or (lambda rank, why, silent: None)
-        try:
-            while True:
-                (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
-                tell(rank, str(pickle.loads(await reader.readexactly(size))), False)
-        except OSError as error:
-            if is_cut(error):
-                tell(rank, f"its node has not answered for {SILENT_S} s", True)
+    def _greeted(self, greeting: bytes) -> bool:
+        """Return whether a connection has begun with the secret of this server."""
+        return hmac.compare_digest(greeting, self._token)
 
     async def _answer(self, segment_id: str, reports: list[Report]) -> tuple[bool, tuple[Any, ...] | int | None]:
         """Return (True, the parts of the answer to a batch of reports), or (False, None) after an error.
@@ -179,6 +149,121 @@ class ReportServer:
         except Exception:
             return False
         return True
+
+
+class _Connection(asyncio.Protocol):
+    """The server's end of one connection.
+
+    It parses messages as they arrive. With asyncio's streams, the loop would turn twice more for each message.
+    """
+
+    def __init__(self, server: ReportServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._purpose = b""  # of the connection, once it is known
+        self._rank = b""  # the token of the rank's process, if the connection belongs to one
+        self._line: CallLine | None = None
+        self._waiting: deque[bytes] = deque()
+        self._serving: asyncio.Task[None] | None = None
+        self._late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._server._connections.add(self)
+        self._late = asyncio.get_running_loop().call_later(_GREETING_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        if self._late is not None and not self._is_greeted():
+            return
+        while len(received) >= _HEADER.size:
+            end = _HEADER.size + _HEADER.unpack_from(received)[0]
+            if len(received) < end:
+                return
+            body = bytes(received[_HEADER.size : end])
+            del received[:end]
+            self._take(body)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._server._connections.discard(self)
+        if self._line is not None:
+            self._line.end()
+        if self._purpose == LIFELINE and error is not None and is_cut(error) and self._server._take_cut is not None:
+            self._server._take_cut(self._rank, f"its node has not answered for {SILENT_S} s", True)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _is_greeted(self) -> bool:
+        """Return whether the greeting has arrived as a whole, and take it. Close the connection if it is a wrong one."""
+        assert self._transport is not None
+        assert self._late is not None
+        secret = len(self._server._token)
+        greeting = bytes(self._received[: secret + 1])
+        if len(greeting) <= secret:
+            return False
+        if not self._server._greeted(greeting[:secret]):
+            self._transport.close()
+            return False
+        begin = secret + 1
+        purpose = greeting[secret:]
+        if purpose in (LIFELINE, CALL_LINE):
+            begin += secret
+            if len(self._received) < begin:
+                return False
+            self._rank = bytes(self._received[secret + 1 : begin])
+            keep_alive(self._transport.get_extra_info("socket"))
+        if purpose == CALL_LINE and self._server._lines is None:
+            self._transport.close()
+            return False
+        del self._received[:begin]
+        self._late.cancel()
+        self._late, self._purpose = None, purpose
+        if purpose == CALL_LINE and self._server._lines is not None:
+            self._line = self._server._lines.connected(self._rank, self._transport)
+        return True
+
+    def _take(self, body: bytes) -> None:
+        if self._line is not None:
+            self._line.received(body)
+        elif self._purpose == LIFELINE:
+            if self._server._take_cut is not None:
+                self._server._take_cut(self._rank, str(pickle.loads(body)), False)
+        else:
+            self._waiting.append(body)
+            if self._serving is None:
+                self._serving = asyncio.get_running_loop().create_task(self._serve())
+                self._server._serving.add(self._serving)
+                self._serving.add_done_callback(self._server._serving.discard)
+
+    async def _serve(self) -> None:
+        """Answer the messages that have arrived, one after another."""
+        assert self._transport is not None
+        try:
+            while self._waiting:
+                segment_id, packed = pickle.loads(self._waiting.popleft())
+                if self._purpose == _CALLS:
+                    body = await self._server._called(segment_id, packed)
+                elif self._purpose == _LOGS:
+                    stored = await self._server._store(segment_id, [LogChunk(*parts) for parts in packed])
+                    body = pickle.dumps(stored, protocol=pickle.HIGHEST_PROTOCOL)
+                else:
+                    answer = await self._server._answer(segment_id, [_report(*parts) for parts in packed])
+                    body = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
+                self._transport.write(_HEADER.pack(len(body)) + body)
+        except asyncio.CancelledError:  # the server is closing
+            pass
+        except Exception:
+            log.exception("a message of a rank cannot be answered")
+            self._transport.abort()
+        finally:
+            self._serving = None
 
 
 class _DriverConnection:

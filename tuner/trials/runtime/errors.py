@@ -14,7 +14,7 @@ from tuner.trials.runtime import rendezvous
 from tuner.trials.runtime.sending.logs import OWN
 from tuner.trials.training.script import ScriptFailed
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # a code with which terminals change colours; Ray's messages have some
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # a code with which terminals change colors; Ray's messages have some
 
 
 def describe(error: BaseException, log_tail: str) -> RankError:
@@ -33,7 +33,10 @@ def describe(error: BaseException, log_tail: str) -> RankError:
 
 
 def _of_script(error: ScriptFailed, log_tail: str) -> RankError:
-    """Describe the failure of a script by what it wrote to stderr. Where in tuner it was noticed would help nobody."""
+    """Describe the failure of a script by what it wrote to stderr.
+
+    The traceback in tuner is left out, since it helps nobody.
+    """
     last = error.said.rpartition("\n")[2].strip()
     message = f"{error.what}: {last}" if last else error.what
     return RankError(type="", message=message, traceback=error.said, log_tail=log_tail, cause=error.cause)

@@ -88,7 +88,8 @@ class Baseline:
         sys.argv[:] = self._argv
         root = logging.getLogger()
         level, handlers = self._logging
-        root.setLevel(level)
+        if root.level != level:  # a change makes all loggers forget what they have looked up
+            root.setLevel(level)
         root.handlers[:] = handlers
         warnings.filters[:] = self._filters  # type: ignore[index]
         # init_process_group wraps the current hook, so without this line the hooks would nest too deeply in the end.

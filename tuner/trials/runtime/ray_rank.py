@@ -13,8 +13,10 @@ from tuner.trials.checkpoints import transfer
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring
 from tuner.trials.messages.forks import ask_for_torch
+from tuner.trials.messages.protocol import WorkerMetadata
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.messages.rpc import RayDriver
+from tuner.trials.runtime.calls import Calls
 from tuner.trials.runtime.threads import use_threads
 from tuner.trials.runtime.worker import CONTROL, LASTING, Rank
 
@@ -29,6 +31,26 @@ class RayRank(Rank):
             ask_for_torch()
         use_threads()
         super().__init__(RayDriver(driver), wants_torch, report_address, log_limit)
+        self._calls = Calls(lambda method, arguments: getattr(self, method)(*arguments))
+
+    def hello(self, of_many: bool) -> WorkerMetadata:
+        if self._report_address is not None:
+            self._calls.open_line(self._report_address, self._token)
+        return super().hello(of_many)
+
+    def serial(self, number: int, method: str, *arguments: Any) -> Any:
+        """Call one of the methods in `SERIAL` once the calls with lower numbers have been made; see `Calls`."""
+        return self._calls.make(number, method, arguments)
+
+    @ray.method(concurrency_group="control")
+    def last_received(self) -> int:
+        """Close the line over which the driver calls this rank. Return the number of the last call that came over it."""
+        return self._calls.last_received()
+
+    @ray.method(concurrency_group="lasting")
+    def answer_to(self, number: int) -> Any:
+        """Return the value of a call that came over the line, once the call is made."""
+        return self._calls.answer_to(number)
 
     def node(self) -> str:
         """Return Ray's id of the node on which this rank runs."""

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.util
 import os
+import queue
 import socket
 import sys
 import threading
@@ -19,6 +20,7 @@ from tuner.errors import MissingPackage, TunerError
 from tuner.names import with_extra
 from tuner.trials.messages.channel import ChannelClient, ChannelServer
 from tuner.trials.messages.protocol import RankAssignment
+from tuner.trials.runtime.gloo_devices import keep_devices, shared_devices
 
 _TIMEOUT = timedelta(minutes=30)
 _JOIN_S = 120.0
@@ -48,6 +50,8 @@ class _Rendezvous:
 _meeting: _Rendezvous | None = None
 _ours: Any = None  # the default process group that `join` has made
 _left: list[Any] = []  # the process groups that `leave` has torn down, until `free` frees their memory
+_unused_keys: list[str] = []  # the keys of the last group in the store, until `free` deletes them
+_freeing: queue.SimpleQueue[tuple[list[Any], list[str]]] | None = None  # what the thread that frees groups gets
 
 
 def import_torch() -> None:
@@ -114,14 +118,16 @@ def join(
         TORCHELASTIC_MAX_RESTARTS="0",
         TORCHELASTIC_RUN_ID=segment_id,
     )
-    dist.init_process_group(
-        assignment.backend,
-        store=dist.PrefixStore(meeting.prefix().rstrip("/"), meeting.store),
-        rank=assignment.rank,
-        world_size=assignment.world_size,
-        timeout=_TIMEOUT,
-    )
+    with shared_devices():
+        dist.init_process_group(
+            assignment.backend,
+            store=dist.PrefixStore(meeting.prefix().rstrip("/"), meeting.store),
+            rank=assignment.rank,
+            world_size=assignment.world_size,
+            timeout=_TIMEOUT,
+        )
     _ours = dist.group.WORLD
+    keep_devices(_ours)
 
 
 def take_device(assignment: RankAssignment) -> None:
@@ -179,20 +185,37 @@ def leave() -> None:
         # keys of init_process_group("env://") in user code, which no rank uses again before this rank has joined.
         mine = _meeting.prefix()
         for key in _meeting.store.list_keys():
-            if key.startswith(mine) or not key.startswith(OURS):
+            if key.startswith(mine):
+                _unused_keys.append(key)
+            elif not key.startswith(OURS):
                 _meeting.store.delete_key(key)
 
 
 def free() -> None:
-    """Free the process groups that `leave` has torn down, in another thread.
+    """Free the process groups that `leave` has torn down, and the keys of the last one in the store, in another thread.
 
-    The destructor of a gloo group waits 20 ms for its threads. So call this only after a garbage collection, which drops the
-    references of the training code, such as those of a DDP model. Otherwise the garbage collection would run the destructor.
+    The destructor of a gloo group that has a device of its own waits 20 ms for the device's thread. So call this only after a
+    garbage collection, which drops the references of the training code, such as those of a DDP model. Otherwise the garbage
+    collection would run the destructor.
     """
-    global _left
-    left, _left = _left, []
-    if left:
-        threading.Thread(target=left.clear, name="tuner-free-groups", daemon=True).start()
+    global _left, _unused_keys, _freeing
+    (left, _left), (keys, _unused_keys) = (_left, []), (_unused_keys, [])
+    if not left and not keys:
+        return
+    if _freeing is None:
+        _freeing = queue.SimpleQueue()
+        threading.Thread(target=_free, args=(_freeing,), name="tuner-free-groups", daemon=True).start()
+    _freeing.put((left, keys))
+
+
+def _free(freeing: queue.SimpleQueue[tuple[list[Any], list[str]]]) -> None:
+    while True:
+        left, keys = freeing.get()
+        left.clear()
+        if _meeting is not None:
+            for key in keys:
+                with contextlib.suppress(Exception):  # the store may be broken, and then the worker group is ended
+                    _meeting.store.delete_key(key)
 
 
 def _cpu() -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
 import random
 import secrets
@@ -280,7 +281,7 @@ class Rank:
 
     def data_sets(self) -> list[dict[str, Any]]:
         """Return the state of the data sets of Ray Data that the trial reads; see `Shards.look`."""
-        datasets = sys.modules.get("tuner.trials.compat.datasets")  # it is loaded if the trial may have any
+        datasets = sys.modules.get("tuner.trials.compat.datasets")  # loaded by a trial that may have data sets
         return datasets.look() if datasets is not None else []
 
     def start_profile(self, segment_id: str, profile_id: str, request: ProfileRequest) -> str | None:
@@ -365,7 +366,7 @@ class Rank:
             self._lifeline.tell(f"it cannot reach rank 0 at {self._assignment.channel_address[0]}")
 
     def _parted(self, rank: int, host: str) -> None:
-        """Tell the driver that this rank cannot reach another rank that is not rank 0."""
+        """Tell the driver that this rank cannot reach a rank other than rank 0."""
         if self._lifeline is not None:
             self._lifeline.tell(f"it cannot reach rank {rank} at {host}")
 
@@ -474,7 +475,7 @@ class Rank:
         random.seed(seed)
         self._undo += [
             on_import("numpy", lambda: sys.modules["numpy"].random.seed(seed % 2**32)),
-            on_import("torch", lambda: sys.modules["torch"].manual_seed(seed)),
+            on_import("torch", lambda: _seed_torch(seed)),
         ]
 
     # -- running
@@ -534,6 +535,25 @@ class _Sender:
 
     def send(self, messages: list[Report]) -> Verdict | Resend | None:
         return self._reports.send(self._segment, messages)
+
+
+def _seed_torch(seed: int) -> None:
+    """Seed PyTorch's generators.
+
+    Without an accelerator, seed only that of the CPU: `torch.manual_seed` would format a stack for each kind of accelerator, in
+    case that one is used later, which takes half a millisecond.
+    """
+    torch = sys.modules["torch"]
+    if _has_accelerator():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
+@functools.cache
+def _has_accelerator() -> bool:
+    found: bool = sys.modules["torch"].accelerator.is_available()
+    return found
 
 
 def _own_process_group() -> None:

@@ -18,7 +18,10 @@ class DriverCalls:
         self._driver, self._segment = driver, segment_id
 
     def draw(self, name: str, distribution: str) -> Any:
-        """Return the value that the driver chooses for a parameter. distribution: of the parameter, in Optuna's JSON form."""
+        """Return the value that the driver chooses for a parameter.
+
+        distribution: the distribution of the parameter, in Optuna's JSON form.
+        """
         return self._ask("draw", name, distribution)
 
     def note(self, notes: Mapping[str, Any]) -> None:

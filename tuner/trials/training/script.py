@@ -31,7 +31,7 @@ from tuner.trials.training.script_client import FOLDER, IMPORTED, SOCKET
 from tuner.trials.training.session import LeaveTrial, Session
 
 PLACEHOLDER = re.compile(r"\{(\{[\w./-]+\})\}|\{([A-Za-z_][\w./-]*)\}")
-"""Matches a parameter's name in braces. ``{{name}}``, in double braces, is not replaced by a value, but by ``{name}``."""
+"""Matches a parameter's name in braces. ``{{name}}``, in double braces, becomes ``{name}`` and not a value."""
 
 NOT_ELASTIC = (
     "only functions can be elastic trials: a script divides its data among its ranks by itself, so tuner could not keep its "
@@ -47,7 +47,8 @@ _TAIL = 20
 _OF_TORCHRUN = re.compile(r"[A-Z]\d{4} [\d:.]+ \d+ (?:[^\]]*/)?torch/distributed/")
 """The beginning of a line of torchrun's own log.
 
-torch names its files relative to `sys.path`. If an environment lies in the script's own directory, its path comes first.
+torch names its files relative to `sys.path`. If the virtual environment is in the script's own directory, its path
+precedes ``torch/``.
 """
 # The launcher asks the kernel to kill it when the rank dies, and then replaces itself by the script.
 _LAUNCHER = (
@@ -156,7 +157,7 @@ class _Asked:
 
 
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""The statuses of a script that SIGKILL has ended, and of a shell script that ends after its last command was ended so."""
+"""The exit statuses of a script that SIGKILL has ended, and of a shell script whose last command SIGKILL has ended."""
 
 
 class _SaveFailed(ValueError):
@@ -246,7 +247,7 @@ class _Run:
             time.sleep(_POLL_S)
 
     def _mirror(self) -> str | None:
-        """Make a report for each one that rank 0 has announced. Return rank 0's next message, or None if there is none."""
+        """Make each report that rank 0 has announced. Return rank 0's next message, or None if there is none."""
         while (heard := self._session.heard()) == "report":
             self._session.report({})
         return heard
@@ -318,7 +319,7 @@ class _Run:
         end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
         cause = "script_signal" if code < 0 else "script"
         if code in _KILLED and oom.oom_kills() > self._oom_kills:
-            end, cause = f"was {oom.KILLED}" if code < 0 else f"{end}: a process of it was {oom.KILLED}", "oom"
+            end, cause = f"was {oom.KILLED}" if code < 0 else f"{end}: one of its processes was {oom.KILLED}", "oom"
         said = "\n".join(line for line in self._errors if line.strip())
         what = f"{self._name} {end}" + ("" if said else f" ({shlex.join(self._command)})")
         raise ScriptFailed(what, said, cause)
@@ -326,7 +327,7 @@ class _Run:
     def _end(self, process: subprocess.Popen[bytes], patient: bool) -> None:
         """End the script and all processes that it has started, by SIGTERM and then by SIGKILL.
 
-        patient: True to wait first whether the script ends by itself.
+        patient: True to wait first for the script to end by itself.
         """
         if process.poll() is not None:
             return
@@ -362,9 +363,9 @@ class _Run:
             self._put(found)
 
     def _take_error(self, line: str) -> None:
-        """Keep a line of stderr, but not what torchrun says about its processes' failures: it would push their own words out.
+        """Keep a line of stderr, but not torchrun's lines about failed processes: they would displace the processes' own lines.
 
-        If torchrun restarts its processes, what they said last counts.
+        If torchrun restarts its processes, the lines of the last run count.
         """
         own, *log = _OF_TORCHRUN.split(line, maxsplit=1)
         if own:

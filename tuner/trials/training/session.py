@@ -82,7 +82,8 @@ class Context:
     def get_base_world_size(self) -> int:
         """Return the smallest number of ranks of an elastic trial, or the number of ranks if the trial is not elastic.
 
-        The global batch size is that of one rank's loader times this number, unless `keep_global_batch_size` is false.
+        The global batch size is the batch size of one rank's loader times this number, unless `keep_global_batch_size`
+        is false.
         """
         return self.base_world_size or self.world_size
 
@@ -196,7 +197,8 @@ class Session:
         self._every = checkpoint_every
         self._at_milestones = milestone_checkpoints
         self._at_end = checkpoint_at_end
-        self._pending: Callable[[str], Any] | None = None  # the newest callable of a report, until it is called
+        # the newest callable that was passed as a checkpoint, until it is called
+        self._pending: Callable[[str], Any] | None = None
         self._saved_at = 0
         self._offered = 0  # the number of the latest report with a callable as its checkpoint
         self._offers_every = 1  # the distance between the last two such reports

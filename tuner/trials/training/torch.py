@@ -92,17 +92,17 @@ def prepare_data_loader(
 ) -> Any:
     """Return a loader for this rank's share of the data, with the same options and a distributed sampler.
 
-    The batch size is that of `data_loader`, on each rank. The new loader counts epochs, starting from the trial's
-    checkpoint. So every epoch is shuffled differently, a resumed trial shuffles as it would have without an interruption,
-    and `set_epoch` is not needed. If `data_loader` has a sampler of your own, its samples are divided among the ranks. A
+    Each rank has the batch size of `data_loader`. The new loader counts epochs, starting from the trial's checkpoint.
+    So every epoch is shuffled differently, a resumed trial shuffles as it would have without an interruption, and
+    `set_epoch` is not needed. If `data_loader` has a sampler of your own, its samples are divided among the ranks. A
     loader for an iterable data set is not divided, because only the data set itself could do that.
 
-    In an elastic trial, the batch size of `data_loader` is that of one of the smallest number of ranks (`num_workers`), and the
-    global batch is that times `num_workers`. It stays the same when the trial is resized: each global batch has the same
-    samples in the same order, and is divided among the present ranks. If it cannot be divided evenly, some ranks get one
-    sample more than others. DDP averages over ranks, so the samples of the other ranks then count a little more: choose
-    a batch size that all numbers of ranks divide. With ``keep_global_batch_size=False``, the batch size is that of each
-    rank, so that the global batch grows with the ranks.
+    In an elastic trial, the size of the global batch is the batch size of `data_loader` times `num_workers`, the
+    smallest number of ranks. It stays the same when the trial is resized: each global batch has the same samples in the
+    same order, and is divided among the present ranks. If it cannot be divided evenly, some ranks get one sample more
+    than others. DDP averages over ranks, so the samples of the other ranks then count a little more: choose a batch
+    size that all numbers of ranks divide. With ``keep_global_batch_size=False``, each rank keeps the batch size of
+    `data_loader`, so that the global batch grows with the ranks.
 
     Args:
         data_loader: the loader whose data is divided.

@@ -152,10 +152,10 @@ export interface CurvesQuery {
 /** The verbs of a table that have a button. */
 type WithButton<T> = { [K in keyof T]: T[K] extends { button: null } ? never : K }[keyof T];
 
-/** The actions on an experiment that are asked about in one question. */
+/** The actions on an experiment that are confirmed in one question. */
 export type Action = WithButton<typeof EXPERIMENT_VERBS> | "archive" | "unarchive";
 
-/** The actions on a trial that are asked about in one question. */
+/** The actions on a trial that are confirmed in one question. */
 export type TrialAction = WithButton<typeof TRIAL_VERBS>;
 
 /** The fields of an experiment that can be changed at any time. Fields that are left out stay as they are. */
@@ -167,7 +167,7 @@ export interface ExperimentPatch {
   priority?: number;
   weight?: number;
   limits?: Record<string, number | null>;
-  /** A merge patch: null takes a parameter out, and a domain replaces the one before. */
+  /** A merge patch: null removes a parameter, and a domain replaces the old one. */
   space?: Record<string, unknown>;
   /** The values that new parameters had in the trials so far; null: they are not known. */
   assume?: Record<string, unknown>;
@@ -178,7 +178,7 @@ export interface ExperimentChanges {
   learn: boolean;
 }
 
-/** Another scheduler or searcher for what was recorded; null stands for the experiment's own. */
+/** Another scheduler or searcher for the recorded trials; null stands for the experiment's own. */
 export interface ReplayAsked {
   scheduler: Record<string, unknown> | null;
   search: string | null;

@@ -9,7 +9,7 @@ interface Head extends Omit<Curves, "series"> {
   series: (Omit<Series, "segments"> & { segments: (Omit<CurveSegment, "x" | "y"> & { count: number })[] })[];
 }
 
-/** Return what these bytes contain; the description of the answer in the API's document says how they are laid out. */
+/** Decode these bytes. The OpenAPI document describes their layout. */
 export function fromColumns(bytes: ArrayBuffer): Curves {
   const length = new DataView(bytes).getUint32(0, true);
   const { x_type, series, ...rest } = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 4, length))) as Head;

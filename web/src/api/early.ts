@@ -1,11 +1,11 @@
 /**
- * What the page of an experiment needs is asked for by a script in index.html, while the bundle is still being loaded. The calls
- * of the API find these answers by their addresses.
+ * A script in index.html requests the data of an experiment's page while the bundle is still being loaded. The API's
+ * calls find these answers by their URLs.
  */
 
 declare global {
   interface Window {
-    /** Answers that were asked for early, by address. */
+    /** The answers to early requests, by URL. */
     early?: Map<string, Promise<Response>> | undefined;
   }
 }
@@ -13,7 +13,7 @@ declare global {
 export interface Wanted {
   /** The files of the experiment's page, relative to the root of the pages. */
   files: readonly string[];
-  /** The media type in which curves are asked for. */
+  /** The media type in which curves are requested. */
   columns: string;
   points: number;
   sample: number;
@@ -22,9 +22,10 @@ export interface Wanted {
 }
 
 /**
- * Begin to load an experiment's page and its data. index.html contains the text of this function, so it uses nothing from outside.
- * The experiment is read before the rest: the stream of changes begins where the experiment's answer ends, so nothing is missed.
- * Then come the curves, and only after them what is less urgent, since the service works on all requests with one processor.
+ * Begin to load an experiment's page and its data. index.html contains the text of this function, so it uses nothing
+ * from outside. The experiment is read first: the stream of changes begins where the experiment's answer ends, so
+ * nothing is missed. Then come the curves, and then the less urgent requests, since the service computes all answers on
+ * one core.
  */
 export function askEarly({ files, columns, points, sample, rows, decisions }: Wanted): void {
   const found = /^(.*\/)experiments\/(exp_\w+)$/.exec(location.pathname);
@@ -36,13 +37,13 @@ export function askEarly({ files, columns, points, sample, rows, decisions }: Wa
     const asked = () => fetch(url, { headers: { Accept: accept } });
     const answer = after ? after.then(asked, asked) : asked();
     early.set(url, answer);
-    // Whoever takes the answer hears of the failure.
+    // The caller of `takeEarly` gets the failure.
     answer.catch(() => {});
     return answer;
   };
   const chosen = new URLSearchParams(location.search);
   const name = encodeURIComponent;
-  // This looks at the answer before whoever takes it can read it.
+  // The answer is cloned before a caller of `takeEarly` can read its body.
   ask("")
     .then((answer) => (answer.ok ? answer.clone().json() : null))
     .then((experiment: { metric: string; mode: string; trials: number; time_attr: string } | null) => {
@@ -59,7 +60,7 @@ export function askEarly({ files, columns, points, sample, rows, decisions }: Wa
         const x = axis.startsWith("metric:") ? `metric&x_metric=${name(axis.slice(7))}` : name(axis);
         curves = ask(`/curves?points=${points}&limit=${sample}&metric=${metric}&x=${x}`, undefined, columns);
       }
-      // Of very many trials, the sample may be what is drawn.
+      // If there are very many trials, the charts may show the sample.
       void ask(`/trials/sample?size=${sample}`, many ? undefined : curves);
       void ask(`/decisions?page_size=${decisions}`, curves);
     })

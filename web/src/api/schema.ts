@@ -297,7 +297,7 @@ export interface paths {
         };
         /**
          * Get the newest lines of the driver host's own log of an experiment.
-         * @description Ask the driver host of this service for its log. Without one, read the file of a script on this machine.
+         * @description Ask the driver host of this service for its log. If it has none, read the log file of a script on this machine.
          */
         get: operations["experiments_driver_log"];
         put?: never;
@@ -886,7 +886,7 @@ export interface paths {
         put?: never;
         /**
          * Report the metrics of the trial, and get the verdict.
-         * @description Commit a report, and return its verdict. If the agent repeats a report, return the verdict of the first time.
+         * @description Commit a report, and return its verdict. If the agent repeats a report, return the same verdict again.
          */
         post: operations["agents_report"];
         delete?: never;
@@ -1071,7 +1071,7 @@ export interface paths {
         head?: never;
         /**
          * Change the settings of a project, which need not have experiments yet; for editors.
-         * @description Change what experiments get that are created from now on. Experiments that exist keep what they have.
+         * @description Change the defaults of experiments that are created from now on. Existing experiments do not change.
          */
         patch: operations["projects_change"];
         trace?: never;
@@ -1229,7 +1229,7 @@ export interface components {
         AgentVerdict: {
             /**
              * Verdict
-             * @description continue: go on training; all other verdicts: end the training. After pause, the trial continues later; after exploit, it continues with another configuration. All verdicts except continue also end the lease, unless the request for the assignment set late_checkpoints
+             * @description continue: continue training; all other verdicts: end the training. After pause, the trial continues later; after exploit, it continues with another configuration. All verdicts except continue also end the lease, unless the request for the assignment set late_checkpoints
              * @enum {string}
              */
             verdict: "continue" | "pause" | "stop" | "exploit";
@@ -1472,6 +1472,8 @@ export interface components {
         /**
          * Best
          * @description The best report that satisfies the constraints. With scope "last", only the last report of each trial is considered.
+         *
+         *     After repeats, this is the first run of the configuration with the best expected value, and `value` is the mean over its runs.
          */
         Best: {
             /**
@@ -1514,6 +1516,8 @@ export interface components {
              * @default []
              */
             objectives: components["schemas"]["BestOf"][];
+            /** @description the runs of the best configuration; null if no configuration was repeated */
+            runs: components["schemas"]["Runs"] | null;
         };
         /**
          * BestOf
@@ -1687,7 +1691,7 @@ export interface components {
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote the checkpoint, and that has the files on its disk unless the path is shared by all nodes; null if the checkpoint is at a URI
+             * @description Ray's id of the node that wrote the checkpoint, to its own disk unless all nodes share the path; null if the checkpoint is at a URI
              */
             node: string | null;
         };
@@ -1718,7 +1722,7 @@ export interface components {
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote the checkpoint, and that has the files on its disk unless the path is shared by all nodes; null if the checkpoint is at a URI
+             * @description Ray's id of the node that wrote the checkpoint, to its own disk unless all nodes share the path; null if the checkpoint is at a URI
              */
             node: string | null;
             /**
@@ -2015,7 +2019,7 @@ export interface components {
             priority: number;
             /**
              * Reserved
-             * @description true if the group has waited so long that resources that become free are reserved for it
+             * @description true if the group has waited so long that freed resources are reserved for it
              */
             reserved: boolean;
             /**
@@ -2271,7 +2275,7 @@ export interface components {
             operators: components["schemas"]["DataOperator"][];
             /**
              * Stats
-             * @description what `stats()` of rank 0's part returns
+             * @description the text that `stats()` returns for rank 0's part of the data set
              */
             stats: string | null;
         };
@@ -2496,7 +2500,7 @@ export interface components {
             gpu_hours_at_most: number | null;
             /**
              * Reached
-             * @description how many trials will probably be trained how far: all of them to max_t, or what the scheduler does in virtual time with trials in random order; null if it depends on the reported values, or there are too many trials. Limits on the time and the GPU hours do not count, and of stop only training_iteration does
+             * @description how far the trials will probably be trained: all to max_t, or as far as the scheduler would train trials in random order. Limits on time and GPU hours are ignored, and so are all conditions of `stop` except training_iteration. null: this depends on the reported values, or there are too many trials
              */
             reached: components["schemas"]["Reached"][] | null;
             /**
@@ -2519,7 +2523,7 @@ export interface components {
             pointer: string;
             /**
              * Message
-             * @description what is wrong and what was expected, with a suggestion for a misspelt name
+             * @description what is wrong and what was expected, with a suggestion for a misspelled name
              */
             message: string;
         };
@@ -2918,7 +2922,7 @@ export interface components {
          * Forecast
          * @description A forecast of an experiment from its newest event to its end.
          *
-         *     It is based on how much other searches, which were recorded earlier, still improved at the same stage.
+         *     It is based on recorded searches: on how much these still improved after the same stage.
          */
         Forecast: {
             /**
@@ -3140,6 +3144,12 @@ export interface components {
              * @description failed trials after which the search ends as failed; `continue` counts anew; null: no limit
              */
             max_failed_trials: number | null;
+            /**
+             * Repeats
+             * @description how many times leading configurations may be evaluated again once the search has used its trials or its budget, if results differ from run to run. Each repeat is a trial of its own. The best configuration is then the one with the best expected value over its runs. auto: as many as are worth it, with at most a fifth of the training before them
+             * @default 0
+             */
+            repeats: number | "auto";
             /**
              * Retries of a trial
              * @description retries of a trial after errors in the training code
@@ -3387,7 +3397,7 @@ export interface components {
             stream: string;
             /**
              * Text
-             * @description what the rank has printed; a line of its own marks a place where bytes are missing
+             * @description what the rank has printed; a separate line marks each place where bytes are missing
              */
             text: string;
             /**
@@ -3938,7 +3948,7 @@ export interface components {
             best_trial: number | null;
             /**
              * Best Value
-             * @description the value that counts of the first objective: the best feasible one or, with scope "last", the last one
+             * @description the trial's value of the first objective: the best feasible one or, with scope 'last', the last one
              */
             best_value: number | null;
         };
@@ -3993,6 +4003,42 @@ export interface components {
              * @description a sentence on how much training the search may do, and how to allow more
              */
             budget: string | null;
+        };
+        /**
+         * Runs
+         * @description The runs of the best configuration, after repeats (`limits.repeats`).
+         */
+        Runs: {
+            /**
+             * Trials
+             * @description the numbers of the trials, the first run first
+             */
+            trials: number[];
+            /**
+             * Values
+             * @description the value of each of these trials
+             */
+            values: (number | null)[];
+            /**
+             * Mean
+             * @description the mean of the values
+             */
+            mean: number | null;
+            /**
+             * Error
+             * @description the standard deviation of the configuration's expected value, given its runs
+             */
+            error: number | null;
+            /**
+             * Noise
+             * @description the standard deviation of the results of a configuration from run to run
+             */
+            noise: number | null;
+            /**
+             * Pairs
+             * @description the number of runs from which the noise was estimated, without first runs
+             */
+            pairs: number;
         };
         /**
          * Scaling
@@ -4290,7 +4336,7 @@ export interface components {
             state: components["schemas"]["TrialState"];
             /**
              * Best Value
-             * @description the value that counts of the first objective: the best feasible one or, with scope "last", the last one
+             * @description the trial's value of the first objective: the best feasible one or, with scope 'last', the last one
              */
             best_value: number | null;
             /**
@@ -4301,7 +4347,7 @@ export interface components {
         };
         /**
          * Session
-         * @description Information on the caller: their name, their role, and whether the service requires a token of them.
+         * @description Information on the caller: their name, their role, and whether they need a token.
          */
         Session: {
             /**
@@ -4490,7 +4536,7 @@ export interface components {
             started_at: string;
             /**
              * Duration S
-             * @description the length of the timeline in seconds: up to now or to the end of the experiment, without pauses
+             * @description the length in seconds: up to now or to the end of the experiment, without pauses
              */
             duration_s: number;
             /**
@@ -4720,7 +4766,7 @@ export interface components {
             last_value: number | null;
             /**
              * Best Value
-             * @description the value that counts of the first objective: the best feasible one or, with scope "last", the last one
+             * @description the trial's value of the first objective: the best feasible one or, with scope 'last', the last one
              */
             best_value: number | null;
             /**
@@ -4785,6 +4831,11 @@ export interface components {
              * @description when the trial reached its final state
              */
             ended_at: string | null;
+            /**
+             * Repeat Of
+             * @description the number of the trial whose configuration this trial evaluates again; null if it is not a repeat
+             */
+            repeat_of: number | null;
             /**
              * Actions
              * @description the actions that the trial's state allows now: verbs, and fork if a new trial can start from its newest checkpoint
@@ -4859,7 +4910,7 @@ export interface components {
             last_value: number | null;
             /**
              * Best Value
-             * @description the value that counts of the first objective: the best feasible one or, with scope "last", the last one
+             * @description the trial's value of the first objective: the best feasible one or, with scope 'last', the last one
              */
             best_value: number | null;
             /**
@@ -4924,6 +4975,11 @@ export interface components {
              * @description when the trial reached its final state
              */
             ended_at: string | null;
+            /**
+             * Repeat Of
+             * @description the number of the trial whose configuration this trial evaluates again; null if it is not a repeat
+             */
+            repeat_of: number | null;
             /**
              * Actions
              * @description the actions that the trial's state allows now: verbs, and fork if a new trial can start from its newest checkpoint
@@ -5038,7 +5094,7 @@ export interface components {
             x: number[];
             /**
              * Cpu Percent
-             * @description CPU usage since the previous sample or the segment's start, in per cent of one core
+             * @description CPU usage since the previous sample or the segment's start, in percent of one core
              */
             cpu_percent: (number | null)[];
             /**
@@ -5058,7 +5114,7 @@ export interface components {
             gpu_reserved_bytes: (number | null)[];
             /**
              * Gpu Percent
-             * @description how much of the time the rank's GPUs were busy, in per cent
+             * @description how much of the time the rank's GPUs were busy, in percent
              */
             gpu_percent: (number | null)[];
         };
@@ -5238,6 +5294,12 @@ export interface components {
              * @default null
              */
             max_failed_trials: number | null;
+            /**
+             * Repeats
+             * @description how many times leading configurations may be evaluated again once the search has used its trials or its budget, if results differ from run to run. Each repeat is a trial of its own. The best configuration is then the one with the best expected value over its runs. auto: as many as are worth it, with at most a fifth of the training before them
+             * @default 0
+             */
+            repeats: number | "auto";
             /**
              * Retries of a trial
              * @description retries of a trial after errors in the training code
@@ -5437,7 +5499,7 @@ export interface components {
             metric: string | string[];
             /**
              * Mode
-             * @description whether to minimise or maximise the metric; one for all metrics, or a list with one for each
+             * @description whether to minimize or maximize the metric; one for all metrics, or a list with one for each
              */
             mode: ("min" | "max") | ("min" | "max")[];
             /** @description the searcher, which chooses the configurations to try */
@@ -6245,7 +6307,7 @@ export interface components {
         Continuation: {
             /**
              * Num Samples
-             * @description the number of trials to add; for a grid, how many more times to run it; null: add no trials, because limits that were raised already allow more training
+             * @description the number of trials to add; for a grid, how many more times to run it; null: add no trials; use this after you have raised a limit
              * @default null
              * @example 20
              */

@@ -12,8 +12,8 @@ interface FlameGraphProps {
 }
 
 /**
- * Callers above, what they called below, each as wide as its part of the time or of the memory. A click on a box widens it. With the
- * keyboard: arrows go to callers, calls and neighbours, Enter widens.
+ * Draw callers above and calls below, each as wide as its share of the time or memory. A click on a box widens it. With
+ * the keyboard, the arrows move to callers, calls and neighbours, and Enter widens.
  */
 export function FlameGraph({ frames, part, say }: FlameGraphProps) {
   const root = useMemo(() => callsOf(frames, part), [frames, part]);
@@ -22,7 +22,7 @@ export function FlameGraph({ frames, part, say }: FlameGraphProps) {
   const [pointed, setPointed] = useState<Call | null>(null);
   const box = useRef<HTMLDivElement>(null);
   const boxes = useMemo(() => boxesOf(opened), [opened]);
-  if (root.weight === 0) return <p className={classes.words}>Nothing was seen.</p>;
+  if (root.weight === 0) return <p className={classes.words}>Nothing was recorded.</p>;
 
   const focused = boxes.some(({ call }) => call === at) ? at : opened;
   const go = (to: Call | undefined | null) => {

@@ -101,7 +101,7 @@ export function LaneChart({ lanes, source, metric, mode, by, log, selected, onSe
               key={`${piece.trial}.${piece.ordinal}.${from}`}
               x={x(from) + 0.5}
               width={Math.max(2, x(to) - x(from) - 1)}
-              // Below the bars: a later bar of the same trial takes the place of what was given up.
+              // Drawn below the bars, so that a later bar of the same trial covers discarded iterations.
               y={given ? y + BAR / 2 + 1 : y - BAR / 2}
               height={given ? THIN : BAR}
               rx={given ? 1 : 2}
@@ -146,7 +146,7 @@ export function LaneChart({ lanes, source, metric, mode, by, log, selected, onSe
           ? wordsOf(pointed, metric)
           : selected !== null && chain !== null
             ? `Highlighted: the origin of the weights of trial ${selected}.`
-            : "A lane is a trial, the best first; training iterations run to the right. An arrow leads from a donor to the trial that continued from its checkpoint, with the donor's iteration: a gap means that the trial jumped ahead, a thin line that it went back and gave up these iterations."}
+            : "Each lane is a trial, the best first, with its training iterations from left to right. An arrow leads from a donor to the trial that continued from its checkpoint. A gap means that the trial jumped ahead to the donor's iteration; a thin line means that it went back and lost these iterations."}
       </p>
     </div>
   );
@@ -154,7 +154,7 @@ export function LaneChart({ lanes, source, metric, mode, by, log, selected, onSe
 
 function wordsOf({ trial, from, to, kept, score, params }: Piece, metric: string): string {
   const where = to > from + 1 ? `iterations ${from + 1} to ${to}` : `iteration ${to}`;
-  const given = kept < to ? `, of which it gave up those after ${kept}` : "";
+  const given = kept < to ? `, of which it lost those after ${kept}` : "";
   return `Trial ${trial}, ${where}${given}: ${metric} ${written(score)} at the end${params ? `; ${config(params)}` : ""}`;
 }
 

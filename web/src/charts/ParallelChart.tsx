@@ -27,9 +27,9 @@ interface ParallelChartProps {
   /** The colours of picked trials. */
   colours: ReadonlyMap<number, string>;
   brushes: Brushes;
-  /** Null takes the brush of that axis away. */
+  /** Null removes the brush of that axis. */
   onBrush: (id: string, chosen: Chosen | null) => void;
-  /** The axis `id` is put to this place among the others. */
+  /** The axis `id` moves to this place among the others. */
   onMove: (id: string, to: number) => void;
   only: ReadonlySet<number> | null;
   selected: number | null;
@@ -58,7 +58,7 @@ const FILTER_KEYS =
 
 interface Layout {
   x: number[];
-  /** What is written above the axes, on so many lines in turn. */
+  /** The titles above the axes, spread over this many lines in turn. */
   names: string[];
   lines: number;
   top: number;
@@ -171,7 +171,7 @@ export function ParallelChart(props: ParallelChartProps) {
     if (!drag) return;
     const moved = Math.abs(drag.to - drag.from) * (layout.bottom - layout.top);
     setDrag(null);
-    // Below the axis lies what is not present; a click on the axis itself takes its brush away.
+    // Values that are not present lie below the axis. A click on the axis itself removes its brush.
     if (drag.from < -0.02 && dimension.optional) onBrush(dimension.id, { of: [ABSENT] });
     else
       onBrush(
@@ -386,7 +386,7 @@ export function shownNames(names: readonly string[], lines: number, step: number
   return shown;
 }
 
-/** With what is shown in it, so that people who say what they see are understood. */
+/** Begin with the visible text, so that users of voice control can say what they see. */
 function moveWords(dimension: Dimension, shown: string): string {
   const seen = shown !== dimension.label ? `${shown}: ` : "";
   return `${seen}Move the axis ${dimension.label} with the left and right arrow keys`;

@@ -45,7 +45,7 @@ export function numberPlace(
   return [after ? x + 8 : x - 8 - size, above ? y - 6 : y + 14];
 }
 
-/** Every trial by two of its objectives, with the front of those that no other one beats in all of them. */
+/** Draw every trial by two of its objectives, and the Pareto front. */
 export function ParetoChart(props: ParetoChartProps) {
   const { points, front, objectives, axes, trials, only, colours, selected, pointed, onSelect, onPoint, height } =
     props;

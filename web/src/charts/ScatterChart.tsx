@@ -40,7 +40,7 @@ const [LEFT, RIGHT, TOP, BOTTOM] = [58, 12, 10, 38];
 const ABSENT_ROOM = 26;
 const REACH = 12;
 
-/** How much of its colour a cell of the heat map keeps that no finished trial is near to. */
+/** The opacity of a heat-map cell that has no finished trial nearby. */
 const FAINT = 0.3;
 
 /** A point for each trial, in the colour of its rank; hollow if the trial has not trained to its end, a cross if it is infeasible. */

@@ -1,8 +1,8 @@
-/** The call of the service that gives what a view shows, as Python and as curl, to take elsewhere. */
+/** The API call for the data of a view, as Python and as curl, for users to copy. */
 
 import type { Across } from "../curves/across";
 
-/** What gives the numbers of a view. */
+/** The call that returns the numbers of a view. */
 export interface Call {
   /** The name of the result. */
   name: string;
@@ -170,7 +170,7 @@ export function createCall(spec: Readonly<Record<string, unknown>>): Call {
   return { name: "experiment", python, reads: [{ path: "experiments", query: {}, body: spec }] };
 }
 
-/** What would have happened under another scheduler. `body`: what is asked. */
+/** The outcome under another scheduler. `body`: the body of the request. */
 export function replayCall(experiment: string, body: Readonly<Record<string, unknown>>): Call {
   const path = `experiments/${experiment}/replay`;
   const python = `client.request("POST", "/${path}", body=${pythonOf(body, 1)})`;

@@ -92,8 +92,8 @@ export function lanesOf(
 }
 
 /**
- * The pieces that led to the weights that a trial has now, as "trial.ordinal": its own, its donor's before that, and so on; each with
- * the iteration up to which it did.
+ * The segments that led to a trial's current weights, as "trial.ordinal" -> the iteration up to which they did: the
+ * trial's own, before that its donor's, and so on.
  */
 export function ancestry({ pieces }: Pick<Lanes, "pieces">, source: SourceOf, trial: number): Map<string, number> {
   const found = new Map<string, number>();
@@ -126,7 +126,7 @@ export interface Part {
   strong: boolean;
 }
 
-/** Return the parts of a piece: what was kept and what was given up, and what led to the highlighted weights. */
+/** Split a piece into its parts: kept, discarded, and those that led to the highlighted weights. */
 export function partsOf(piece: Piece, chain: ReadonlyMap<string, number> | null): Part[] {
   const upTo = chain === null ? Infinity : (chain.get(`${piece.trial}.${piece.ordinal}`) ?? -Infinity);
   const { from, to, kept } = piece;

@@ -65,8 +65,8 @@ export function staircase(
 }
 
 /**
- * The share of the box between the worst and the best value of each objective that some point beats: from the corner of the worst
- * values, which the point with them does not cover at all. 0 for no points.
+ * The hypervolume as a share of the box between the worst and the best value of each objective: the part of the box
+ * that the points dominate. The reference is the corner of the worst values. 0 for no points.
  */
 export function hypervolume(points: readonly (readonly number[])[]): number {
   const front = nondominated(points);

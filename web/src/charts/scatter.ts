@@ -86,7 +86,7 @@ export interface Grid {
 }
 
 const WIDTH = 0.09;
-/** Less weight than that of one trial at about two and a half widths says nothing. */
+/** With less weight than that of one trial at about two and a half widths, a cell stays empty. */
 const LEAST = 0.05;
 
 /**

@@ -28,7 +28,7 @@ export const PHASES: Record<Phase, { words: string; light: string; dark: string;
 /** The most trials of one page of the timeline. */
 export const MOST_TIMED = 200;
 
-/** Below this many seconds of all trials together, nothing is called a waste. */
+/** Below this many seconds over all trials, no waste is reported. */
 const LEAST_S = 10;
 
 export const ORDER = Object.keys(PHASES) as Phase[];
@@ -117,8 +117,8 @@ export function shares(totals: Timeline["totals"]): Waste[] {
 }
 
 /**
- * "57 % of the time of all trials went into starting and waiting" if it was more than half, so that somebody looks at the timeline; else
- * null. The time in which a trial was paused is nobody's waste.
+ * "57 % of the time of all trials went into starting and waiting" if that was more than half, to send the user to the
+ * timeline; else null. Pauses do not count as waste.
  */
 export function wasteWords(totals: Timeline["totals"]): string | null {
   const seconds = (phases: readonly Phase[]) => phases.reduce((sum, phase) => sum + (totals[phase] ?? 0), 0);

@@ -182,7 +182,7 @@ export function CurvesChart(props: CurvesChartProps) {
         )}
         {exploits && (
           <span>
-            <i className={classes.given} aria-hidden /> weights given up
+            <i className={classes.given} aria-hidden /> weights discarded
           </span>
         )}
         {exploits && (
@@ -206,7 +206,7 @@ export function CurvesChart(props: CurvesChartProps) {
             </button>
           ) : !trim ? (
             <button type="button" onClick={() => onTrim(true)}>
-              Leave out far-off points
+              Hide outliers
             </button>
           ) : (
             "drag to zoom, click a curve to open its trial"

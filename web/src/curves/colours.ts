@@ -57,8 +57,8 @@ export interface Ranked {
 }
 
 /**
- * 1-based rank by best value; equal values share a rank; trials without a value have none. Trials that violate the constraints
- * come after all others.
+ * Return the 1-based rank of each trial by best value. Equal values share a rank, and trials without a value have none.
+ * Trials that violate the constraints come after all others.
  */
 export function ranks(trials: readonly Ranked[], mode: "min" | "max"): Map<number, number> {
   const sign = mode === "max" ? -1 : 1;
@@ -100,7 +100,7 @@ export function identityColour(nth: number, theme: Theme): string {
   return IDENTITY[theme][nth % MOST_PICKED]!;
 }
 
-/** Rank 1 of n is 1, rank n of n is 0, each doubling of the rank one equal step down: the best are to be told apart. */
+/** Rank 1 of n is 1, rank n of n is 0, each doubling of the rank one equal step down: so the best can be told apart. */
 export function shareOfRank(rank: number | undefined, n: number): number {
   if (rank === undefined) return 0;
   return n <= 1 ? 1 : 1 - Math.log(rank) / Math.log(n);

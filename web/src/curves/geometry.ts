@@ -58,9 +58,10 @@ export function ofReplay(series: Series): Series {
 }
 
 /**
- * Return whether the curve continues from one segment to the next: only if the trial continues from where it was, with its own
- * weights. It breaks at an exploit, as what comes then was not learned from what came before; at a retry from an earlier
- * checkpoint; and on the axis of the time of the search at a pause. The time of the trial goes on at a retry, whatever was lost.
+ * Return whether the curve continues from one segment to the next: only if the trial continues from where it was, with
+ * its own weights. It breaks at an exploit, because the new weights were not learned from the old ones; at a retry from
+ * an earlier checkpoint; and, on the axis of the time of the search, at a pause. On the axis of the trial's own time, a retry does
+ * not break it, whatever was lost.
  */
 function joined(before: CurveSegment, after: CurveSegment, axis: XAxis): boolean {
   if (axis === "time" || tookOver(after) || (axis === "trial_time" && after.cause === "retry")) return false;
@@ -256,8 +257,9 @@ function isBred(series: readonly Series[]): boolean {
 }
 
 /**
- * The range of all but the lowest and the highest hundredth of the values right of the middle. The members of a population start
- * far from where they end, and all of them end close to each other: there they are to be told apart.
+ * The range of all but the lowest and the highest hundredth of the values right of the middle. The members of a
+ * population start far from where they end, and all of them end close to each other: the chart must tell them apart
+ * there.
  */
 function laterRange(series: readonly Series[], view: View, middle: number): Range | null {
   const found: number[] = [];

@@ -86,8 +86,8 @@ export function arrow(
 }
 
 /**
- * A bar where the weights of a trial were given up, and a diamond at the point from which it continued with another one's; only the
- * diamond where its parameters have changed.
+ * A bar where the weights of a trial were discarded, and a diamond at the point from which it continued with another
+ * one's; only the diamond where its parameters have changed.
  */
 export function markExploits(
   context: CanvasRenderingContext2D,

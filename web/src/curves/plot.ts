@@ -83,7 +83,7 @@ export interface PlotData {
   rank: ReadonlyMap<number, number>;
   /** The source of the weights of a segment that begins with an exploit. */
   source: (trial: number, ordinal: number) => Source | undefined;
-  /** More points are to come. */
+  /** More points will follow. */
   live: boolean;
 }
 
@@ -91,7 +91,7 @@ const REACH = 24;
 const FADED = "0.22";
 /** If there are more arrows from donors, only those of the trial under the mouse are drawn. */
 const MOST_ARROWS = 60;
-/** Up to so many curves, those before smoothing are drawn, too. */
+/** With at most this many curves, those before smoothing are drawn, too. */
 const MOST_RAW = 60;
 /** Milliseconds after which all curves are drawn again while only some change. */
 const SETTLE_MS = 3000;

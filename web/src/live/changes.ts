@@ -1,9 +1,9 @@
 /**
- * What the service says has changed, put into what the page shows: rows replace rows, points are appended. Nothing is computed
- * here, so the page cannot disagree with the service. Pure: only what has changed is a new object.
+ * Apply the service's changes to what the page shows: rows replace rows, and points are appended. Nothing is computed here, so
+ * the page cannot disagree with the service. The functions are pure, and only what has changed becomes a new object.
  *
- * A view may already contain a change that is put into it: a row then replaces an equal one, and a point that is there is skipped.
- * So an answer and the stream need not be lined up exactly.
+ * A view may already contain a change: a row then replaces an equal one, and a known point is skipped. So an answer and the
+ * stream need not match exactly.
  */
 
 import type {
@@ -37,7 +37,7 @@ export function withTrials(trials: readonly Trial[], changes: Pick<Changes, "tri
   );
 }
 
-/** The trials that charts show: all of them, or, of very many, the best and some from all ranks behind them. */
+/** The trials that charts show: all of them or, if there are very many, the best and a spread of the others. */
 export interface Sample {
   /** Sorted by number. */
   items: readonly Trial[];

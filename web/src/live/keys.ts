@@ -1,4 +1,4 @@
-/** Under what the answers of the service are kept. Everything of an experiment begins with ["experiment", id]. */
+/** The cache keys of the service's answers. All keys of an experiment begin with ["experiment", id]. */
 
 import { formatAcross, type Across } from "../curves/across";
 

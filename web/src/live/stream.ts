@@ -79,7 +79,7 @@ export class Stream {
 
   private readonly onMessage = (message: MessageEvent<string>): void => {
     const changes = JSON.parse(message.data) as Changes;
-    // Changes between what is known and where these begin never came: only reading again brings them.
+    // Some changes before these were lost, so everything has to be read again.
     const gap = changes.since > this.after;
     this.after = Math.max(this.after, changes.seq);
     if (changes.reset || gap) {

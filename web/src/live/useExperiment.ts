@@ -149,7 +149,8 @@ export function useExperiment(id: string): LiveExperiment {
   const experiment = useQuery({
     queryKey: keys.experiment(id),
     queryFn: ({ signal }) => api.experiment(id, signal),
-    // The stream is faster. This is for what only time changes, such as a script that is gone, and for a stream that is down.
+    // The stream is faster. Polling is for changes without an event, such as a script that has ended, and for times
+    // without a stream.
     refetchInterval: ({ state }) => (state.data && experimentEnded(state.data.state) ? false : REFRESH_MS),
   });
   // The rest is read after the experiment: the stream begins at the last_event_seq of that answer, so that nothing is missed.
@@ -281,7 +282,10 @@ export interface RowQuery {
   where: readonly string[];
 }
 
-/** Read the rows of the table as the service sorts and filters them, more of them as one scrolls; not asked where all trials are known. */
+/**
+ * Read the rows of the table as the service sorts and filters them, more of them as the user scrolls. Nothing is read
+ * if all trials are known.
+ */
 export function useRows(
   live: LiveExperiment,
   { sort, where }: RowQuery,

@@ -76,7 +76,7 @@ describe("the page of the cluster", () => {
       "host-bdigits trial 3, rank 1 (GPU 1) 2 of 8 1 of 210.0.0.b",
     ]);
     expect(rows("Waiting")[0]).toMatch(
-      /^1digitstrial 4needs 2 free GPUs, and there is 1room is kept for it2 × 1 GPU, 1 CPU.*5$/,
+      /^1digitstrial 4needs 2 free GPUs, and there is 1room is reserved for it2 × 1 GPU, 1 CPU.*5$/,
     );
     expect(rows("Running")[0]).toMatch(/^digitstrial 32 × 1 GPU, 1 CPUhost-a, host-b0, 1/);
     expect(rows("Shares")).toEqual(["digits5175 %11"]);
@@ -91,7 +91,7 @@ describe("the page of the cluster", () => {
   it("counts trials that start once: they hold CPUs, and do not run yet", () => {
     const starting = { ...CLUSTER.waiting[0]!, nodes: ["a", "a"], resources: { CPU: 0.5 } };
     expect(summary({ ...CLUSTER, gpus: 0, cpus_in_use: 5, waiting: [starting] })).toBe(
-      "5 of 16 CPUs are in use on 2 nodes (CPUs: 3 by running trials, 1 by trials that start, 1 by something other than trials). " +
+      "5 of 16 CPUs are in use on 2 nodes (CPUs: 3 by running trials, 1 by starting trials, 1 by something other than trials). " +
         "1 trial runs, 1 starts, no trial waits.",
     );
   });

@@ -90,7 +90,7 @@ export default function ClusterPage() {
             <Table
               label="Waiting"
               heads={["", "Experiment", "Trial", "Why it waits", "Asks for", "Waited", "Priority"]}
-              empty="No trial starts or waits."
+              empty="No trial is starting or waiting."
               long={3}
               rows={found.waiting.map((one) => [
                 one.position,
@@ -101,9 +101,9 @@ export default function ClusterPage() {
                   {one.reserved && (
                     <span
                       className={classes.kept}
-                      title="It has waited for long: what is free on its nodes is kept for it"
+                      title="It has waited so long that free resources on its nodes are reserved for it"
                     >
-                      room is kept for it
+                      room is reserved for it
                     </span>
                   )}
                 </span>,
@@ -164,7 +164,7 @@ export function summary({ nodes, cpus, cpus_in_use, gpus, gpus_in_use, groups, w
   const starts = starting.reduce((sum, one) => sum + one.nodes.length * (one.resources["CPU"] ?? 0), 0);
   const parts = [
     [held - starts, "by running trials"],
-    [starts, "by trials that start"],
+    [starts, "by starting trials"],
     [cpus_in_use - held, "by something other than trials"],
   ] as const;
   const whose = parts

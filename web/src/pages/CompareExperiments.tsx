@@ -27,7 +27,7 @@ const COSTS = [
   { value: "time", label: "running time" },
 ];
 
-/** Two to ten whole experiments: the best value so far over what it cost, and what they differ in. */
+/** Compare two to ten whole experiments: their best values so far over the cost, and their differences. */
 export function CompareExperiments({ ids, address }: { ids: readonly string[]; address: Address }) {
   const found = useQueries({
     queries: ids.map((id) => ({
@@ -127,7 +127,7 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
         <p className={classes.words}>
           Each line is the best value that an experiment had reached by then.{" "}
           {cost === "trial_time"
-            ? "The axis adds up the running time of all trials, so experiments with many trials at once are not favoured."
+            ? "The axis adds up the running time of all trials, so experiments with many trials at once are not favored."
             : "Experiments with more trials at the same time get further in the same time."}
         </p>
       </Panel>

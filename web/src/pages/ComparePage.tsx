@@ -26,7 +26,9 @@ import { useAddress, type Address } from "./useAddress";
 
 const REFRESH_MS = 5000;
 
-/** Two to ten trials, of any experiments: their curves over each other, and what they differ in. Or two to ten whole experiments. */
+/**
+ * Compare two to ten trials of any experiments, by their curves and their differences, or two to ten whole experiments.
+ */
 export default function ComparePage() {
   const address = useAddress();
   const wholes = parseExperiments(address.get("experiments"));

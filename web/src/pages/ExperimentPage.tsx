@@ -478,7 +478,16 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
             title={objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", ")}
           />
         ) : (
-          <Figure label={leading(experiment)} value={metric(experiment.best?.value)} />
+          <Figure
+            label={experiment.best?.runs ? `${leading(experiment)}, mean` : leading(experiment)}
+            value={metric(experiment.best?.value)}
+            title={
+              experiment.best?.runs
+                ? `the mean over the runs of the configuration of trial ${experiment.best.trial_number}: ` +
+                  experiment.best.runs.trials.map((number) => `trial ${number}`).join(", ")
+                : undefined
+            }
+          />
         )}
         <Figure
           label="Time"
@@ -489,7 +498,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
           <Figure
             label="Training saved"
             value={savedShare(saved)}
-            title={`Compared with training each trial that was started to its end: ${saved.done} of ${saved.full} iterations were trained. Trials that failed, were cancelled or never started are not counted.`}
+            title={`Compared with training every started trial to its end: ${saved.done} of ${saved.full} iterations were trained. Trials that failed, were cancelled or never started are not counted.`}
           />
         )}
         {experiment.gpu_hours > 0 && (
@@ -607,7 +616,7 @@ function useFirstFailed(experiment: Experiment, sample: Sample | undefined): Tri
   return asked ? data?.items[0] : sample?.items.find((trial) => trial.state === "failed");
 }
 
-function Figure({ label, value, title }: { label: string; value: string; title?: string }) {
+function Figure({ label, value, title }: { label: string; value: string; title?: string | undefined }) {
   return (
     <div className={classes.figure} title={title}>
       <span>{label}</span>

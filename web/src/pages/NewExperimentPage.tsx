@@ -91,7 +91,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
             <legend className={classes.hidden}>The spec as a form</legend>
             {spec === null && (
               <p className={classes.legend} role="status">
-                Mend the YAML first: it cannot be read at the moment.
+                Fix the YAML first: it cannot be read at the moment.
               </p>
             )}
             <TextInput
@@ -163,7 +163,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
             <p className={classes.legend}>Other options can be set in the YAML.</p>
           </fieldset>
         </Panel>
-        <Panel title="The same as YAML" aside={spec && <CopyMenu call={createCall(spec)} link={false} />}>
+        <Panel title="The spec as YAML" aside={spec && <CopyMenu call={createCall(spec)} link={false} />}>
           <Textarea
             aria-label="Spec as YAML"
             classNames={{ input: classes.yaml! }}
@@ -209,7 +209,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
           <div className={classes.send}>
             <NumberInput
               label="Seconds per iteration"
-              description="if you know them: for the cost; not a part of the spec"
+              description="optional, to estimate the cost; not a part of the spec"
               size="xs"
               min={0.001}
               value={seconds ?? ""}

@@ -17,13 +17,13 @@ import { Projects } from "./Projects";
 import { Webhooks } from "./Webhooks";
 
 const ROLES = [
-  { value: "agent", label: "agent: runs trials, and sees nothing" },
+  { value: "agent", label: "agent: runs trials, and reads nothing" },
   { value: "viewer", label: "viewer: reads everything" },
   { value: "editor", label: "editor: also creates and changes experiments" },
   { value: "admin", label: "admin: also manages tokens" },
 ];
 
-/** The settings: who may use this service, what its projects use, who is told of what, and who changed what. */
+/** The settings: tokens, projects, webhooks and the audit trail. */
 export default function SettingsPage() {
   useTitle("Settings");
   const tokens = useQuery({ queryKey: ["tokens"], queryFn: ({ signal }) => api.tokens(signal) });

@@ -26,7 +26,7 @@ const EVENTS: Record<EventName, string> = {
 };
 const NAMES = Object.keys(EVENTS) as EventName[];
 
-/** Who is told of what happens to experiments, and whether the messages arrived. */
+/** The webhooks, and whether their messages arrived. */
 export function Webhooks() {
   const query = useQuery({ queryKey: ["webhooks"], queryFn: ({ signal }) => api.webhooks(signal), retry: false });
   if (query.error instanceof ApiError && query.error.status === 403) return null;

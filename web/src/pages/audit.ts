@@ -49,7 +49,7 @@ const WORDS: readonly (readonly [string, RegExp, string])[] = [
 
 export interface Said {
   words: string;
-  /** The id of what it was done to, if the address names it. */
+  /** The id of the object that the call changed, if the URL contains it. */
   subject: string | null;
 }
 

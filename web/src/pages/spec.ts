@@ -67,7 +67,7 @@ export function withField(text: string, path: readonly string[], value: unknown)
   const document = parseDocument(text);
   if (value === undefined || value === "") document.deleteIn(path);
   else {
-    // A section that is empty ("scaling:") is no place for a field.
+    // A field cannot be added to an empty section ("scaling:").
     for (let i = 1; i < path.length; i++)
       if (!isMap(document.getIn(path.slice(0, i)))) document.setIn(path.slice(0, i), document.createNode({}));
     document.setIn(path, document.createNode(value));

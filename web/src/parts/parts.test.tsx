@@ -9,6 +9,7 @@ import { config } from "../format";
 import { after, nothing, story } from "../test/run";
 import { DecisionLog, factsOf } from "./decisions/DecisionLog";
 import { parseKinds } from "./decisions/DecisionsTab";
+import { Runs } from "./curves/BestPanel";
 import { FailureNotice } from "./trial/FailureNotice";
 import { FinishedLegend } from "./parameters/FinishedLegend";
 import { cautionOf, earlyWords, Shares } from "./parameters/Importance";
@@ -430,7 +431,7 @@ describe("small parts", () => {
     };
     expect(domainsOf(odd).map(([path]) => path)).toEqual(["grid", "none", "group/type", "group/lr"]);
     expect(learnedWords({ learned_from: ["digits", "digits-2"] })).toBe("digits, digits-2");
-    expect(learnedWords({ learned_from: [] })).toBe("nothing; the notes among the decisions say why");
+    expect(learnedWords({ learned_from: [] })).toBe("nothing; a note under Decisions says why");
   });
 });
 
@@ -640,5 +641,19 @@ describe("the set-up", () => {
   it("shows what was asked for where an older version has not said what it means", () => {
     show(<Setup experiment={{ ...asked, resolved: null }} />);
     expect(screen.getAllByText("auto")).toHaveLength(2);
+  });
+});
+
+describe("the runs of the best configuration", () => {
+  it("have a mean, its error, the single values with links, and the noise", () => {
+    const onSelect = vi.fn();
+    const runs = { trials: [12, 101], values: [0.92, 0.906], mean: 0.913, error: 0.00612, noise: 0.0121, pairs: 7 };
+    show(<Runs experiment={EXPERIMENT} runs={runs} onSelect={onSelect} />);
+    expect(document.body.textContent).toContain(
+      "Mean of 2 runs: 0.913 ± 0.0061, from trial 12 (0.92), trial 101 (0.906). " +
+        "The accuracy of a configuration differs by about 0.012 from run to run (standard deviation).",
+    );
+    fireEvent.click(screen.getByText("trial 101"));
+    expect(onSelect).toHaveBeenCalledWith(101);
   });
 });

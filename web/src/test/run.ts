@@ -116,6 +116,7 @@ export function story(trials: number, seed = 1): Changes[] {
         space_revision: 0,
         best_params: {},
         feasible: null,
+        repeat_of: null,
         running_s: 0,
         failures: 0,
         reason: "the limit on concurrent trials allows one more",

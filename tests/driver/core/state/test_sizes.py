@@ -218,7 +218,7 @@ def test_a_grown_trial_whose_group_does_not_fit_starts_with_fewer() -> None:
     made.feed(e.Waiting(time=made.tick(), trial=0, segment=1, reason="waits for 4 workers"))
     out = made.feed(e.WorkersChanged(time=made.tick(), workers=3))
     (resize,) = resizes(made)
-    assert resize.reason == "starts with 3 workers instead of 4, since other work has the others"
+    assert resize.reason == "starts with 3 workers instead of 4, because other work holds the rest"
     assert list(interrupts(out)) == [0]
     assert launches(made.ended(0)) == [(0, 2)]
     assert sizes(made) == [3]
@@ -241,7 +241,7 @@ def test_a_trial_that_became_slower_goes_back_to_its_former_number_of_ranks() ->
         made.reported(0, checkpoint=True)
     resize = resizes(made)[-1]
     assert resize.workers == 2
-    assert resize.reason.startswith("shrinks at iteration 4, from 4 to 2 workers: it has become slower; of the 288 s")
+    assert resize.reason.startswith("shrinks at iteration 4, from 4 to 2 workers: growing made it slower; this saves")
     made.ended(0)
     made.started(0)
     for _ in range(4):

@@ -108,7 +108,9 @@ def test_as_much_is_asked_as_waits_and_no_more_than_may_join(tmp_path: Path, loo
     assert asking.ask() == first
     more = asking.wait(4)
     assert asking.ask() == more[:1], "the cluster may have 3 nodes"
-    assert asking.admission.waiting()[0].reason == "waits until nodes join the cluster for a worker with 1 CPU"
+    assert (
+        asking.admission.waiting()[0].reason == "waits for nodes that can hold a worker with 1 CPU to join the cluster"
+    )
     for _ in range(3):
         asking.look()
         assert asking.ask(time.monotonic() + 100.0) == [], "a group whose node takes long to join keeps its place"

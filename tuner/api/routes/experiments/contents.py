@@ -206,7 +206,7 @@ def driver_log(
         str | None, Query(min_length=1, max_length=1000, description="only lines that contain this text, ignoring case")
     ] = None,
 ) -> Response:
-    """Ask the driver host of this service for its log. Without one, read the file of a script on this machine."""
+    """Ask the driver host of this service for its log. If it has none, read the log file of a script on this machine."""
     record = found_experiment(here.store, experiment_id)
     asked = None
     with contextlib.suppress(DriverSilent):

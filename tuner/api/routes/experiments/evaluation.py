@@ -1,4 +1,4 @@
-"""/experiments/{id}/...: what an experiment has found, as the charts of the page show it, and forecasts of more."""
+"""/experiments/{id}/...: the results of an experiment, as the charts of the web UI show them, and forecasts."""
 
 from __future__ import annotations
 

@@ -298,5 +298,5 @@ def _created(record: ExperimentRecord) -> Response:
 
 
 def _in_project(here: Context, data: Any) -> Any:
-    """Return the spec, with the project to which the caller is limited if the spec names no project."""
+    """Return the spec. If it names no project, add the project to which the caller is limited."""
     return {"project": here.project, **data} if here.project is not None and isinstance(data, dict) else data

@@ -47,7 +47,7 @@ class ForecastMore(Model):
 class Forecast(Model):
     """A forecast of an experiment from its newest event to its end.
 
-    It is based on how much other searches, which were recorded earlier, still improved at the same stage.
+    It is based on recorded searches: on how much these still improved after the same stage.
     """
 
     metric: Annotated[str, Field(description="the first objective")]

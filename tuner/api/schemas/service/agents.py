@@ -217,7 +217,7 @@ class AgentVerdict(Model):
     verdict: Annotated[
         Literal["continue", "pause", "stop", "exploit"],
         Field(
-            description="continue: go on training; all other verdicts: end the training. After pause, the trial continues "
+            description="continue: continue training; all other verdicts: end the training. After pause, the trial continues "
             "later; after exploit, it continues with another configuration. All verdicts except continue also end the lease, "
             "unless the request for the assignment set late_checkpoints"
         ),

@@ -66,7 +66,7 @@ class ClusterWait(_Group):
     priority: Annotated[int, Field(description="the priority of the group's experiment")]
     reserved: Annotated[
         bool,
-        Field(description="true if the group has waited so long that resources that become free are reserved for it"),
+        Field(description="true if the group has waited so long that freed resources are reserved for it"),
     ]
     reason: Annotated[str, Field(description="what the group waits for, in words")]
     nodes: Annotated[

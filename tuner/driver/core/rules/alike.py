@@ -20,9 +20,9 @@ _MEMORY = ("memoryerror", "out of memory")
 
 
 class Alike(NamedTuple):
-    """Holds what all failures because of the same mistake have in common.
+    """Holds what failures have in common if they come from the same mistake.
 
-    said: of a script without a Python traceback, the last line of its stderr with every number replaced, because the
+    said: for a script without a Python traceback: the last line of its stderr, with every number replaced, because the
         numbers may be the parameters of the trial.
     """
 
@@ -34,9 +34,9 @@ class Alike(NamedTuple):
 def place_of(failure: Failure | None) -> Alike | None:
     """Return the kind and the place of a failure, which are the same for all trials that fail because of the same mistake.
 
-    For an exception in the user's code, this is (type of the exception, "line 12 of train.py"); for a script, (what happened,
-    the line in its traceback), or what it said if it printed none; for a function that returned without a report,
-    ("no report", "its end").
+    For an exception in the user's code, this is (type of the exception, "line 12 of train.py"). For a script, it is
+    (what happened, the line in the traceback); without a traceback, `said` takes the place of the line. For a function
+    that returned without a report, it is ("no report", "its end").
     Return None if other trials may not fail in the same way: after a lost node, a killed process or lack of memory.
     """
     if failure is not None and failure.kind == "user" and failure.cause == "no_report":

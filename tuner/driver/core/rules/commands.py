@@ -30,8 +30,8 @@ def after_command(experiment: State, event: e.Commanded) -> list[Decision]:
             return [_release(trial, by) for trial in held]
         case "continue":
             return [d.Note(reason=f"continued {by}")]
-        case "pause" | "stop" | "retry":  # running trials pause at their next report; only single trials are stopped
-            return []
+        case "pause" | "stop" | "retry":
+            return []  # running trials pause at their next report; the other two are for single trials only
         case _:
             assert_never(event.command)
 

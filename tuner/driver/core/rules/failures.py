@@ -16,7 +16,7 @@ from tuner.names import did_you_mean
 def all_fail(experiment: State, trial: Trial, failure: Failure, since: str) -> list[Decision]:
     """Fail this trial and the experiment, because all other trials would fail in the same way.
 
-    since: why the other trials would fail too, with which the reason of the decisions begins.
+    since: why the other trials would fail too. The reasons of the decisions begin with it.
     """
     why = failure.headline(trial.number)
     others = [t.number for t in experiment.trials if not t.state.ended and t is not trial]
@@ -28,7 +28,7 @@ def all_fail(experiment: State, trial: Trial, failure: Failure, since: str) -> l
 
 
 def lack(what: str, missing: Sequence[str], metrics: Iterable[str]) -> str:
-    """Return a sentence that says that the metrics `missing`, which `what` describes, are not among those reported."""
+    """Return a message that says which metrics were expected but not reported. `what` says what the missing ones are for."""
     reported = sorted(metrics)
     meant = "".join(did_you_mean(name, reported, "'") for name in missing)
     return f"{what} {names(missing)} is not among the reported metrics: {names(reported)}{meant}"

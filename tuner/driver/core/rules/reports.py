@@ -1,4 +1,4 @@
-"""Decide about a trial after its report, which may be unusable, and which may show that the trial has diverged or is done."""
+"""Decide about a trial after its report: it may be unusable, or show that the trial has diverged or is done."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tuner.domain.experiment import Spec
 from tuner.domain.segments import Failure
 from tuner.domain.trial import Trial
 from tuner.driver.core.rules.failures import all_fail, lack, missing_metric
+from tuner.driver.core.rules.repeats import full
 from tuner.driver.core.rules.words import names
 from tuner.driver.core.state.state import State
 from tuner.names import did_you_mean
@@ -37,13 +38,17 @@ def after_report(experiment: State, event: e.Reported) -> list[Decision]:
         return [d.Fail(trial=number, reason=failure.headline(number), failure=failure)]
     if math.isnan(trial.t):
         return missing_metric(experiment, trial, "the time attribute", [spec.time_attr], event.metrics)
+    if (done := full(experiment, trial)) is not None:
+        return [d.Complete(trial=number, reason=done)]
     if _is_full(spec, trial.t):
         return [d.Complete(trial=number, reason=f"reached max_t: {spec.time_attr} {trial.t:g} of {spec.max_t}")]
     return _ask_stopper(experiment, trial)
 
 
 def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last: bool) -> str | None:
-    """Return why a report of these metrics would fail the trial; None if it would not. Ask and tell raises the reason.
+    """Return why a report of these metrics would fail the trial; None if it would not.
+
+    Ask-and-tell searches raise an error with this reason.
 
     last: True if the trial ends with this report.
     """
@@ -59,7 +64,7 @@ def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last
 
 
 def missed_metrics(missed: Sequence[str], reported: Iterable[str]) -> d.Note:
-    """Warn about metrics that `stop` uses and that no report has contained yet: they are misspelt, or reported later."""
+    """Warn about metrics that `stop` uses and that no report has contained yet: they are misspelled, or reported later."""
     known = sorted(reported)
     meant = "".join(did_you_mean(name, known, "'") for name in missed)
     what = f"stop uses {names(missed)}, which is not among the reported metrics: {names(known)}"
@@ -71,7 +76,7 @@ def _ask_stopper(experiment: State, trial: Trial) -> list[Decision]:
 
     The function would raise again for every other trial, and under every other driver.
     """
-    if experiment.stopper is None:
+    if experiment.stopper is None or trial.repeat_of is not None:
         return []
     try:
         reason = experiment.stopper.decide(trial.number, experiment.trials)
@@ -91,18 +96,20 @@ def _is_full(spec: Spec, t: float) -> bool:
 def _would_stop(experiment: State, trial: Trial) -> bool:
     """Return whether `stop` ends the trial now. Return False if `stop` needs a metric that has not been reported yet."""
     try:
-        return experiment.stopper is not None and experiment.stopper.decide(trial.number, experiment.trials) is not None
+        judge = experiment.stopper if trial.repeat_of is None else None
+        return judge is not None and judge.decide(trial.number, experiment.trials) is not None
     except Exception:
         return False
 
 
 def _without_objective(experiment: State, trial: Trial, missing: Sequence[str], event: e.Reported) -> list[Decision]:
-    """Decide about a trial that has not reported the objective yet. It continues unless it ends now or misspells the name.
+    """Decide about a trial that has not reported the objective yet. It continues unless it ends now or has misspelled the name.
 
     The objective may still come in a later report, for example if the training code validates only now and then.
     """
     misspelt = any(_resembles(name, other) for name in missing for other in event.metrics)
-    if _is_full(experiment.spec, trial.t) or _would_stop(experiment, trial) or misspelt:
+    ends = full(experiment, trial) is not None or _is_full(experiment.spec, trial.t)
+    if ends or _would_stop(experiment, trial) or misspelt:
         return missing_metric(experiment, trial, "the objective", missing, event.metrics)
     if trial.reports > 1 or any(t.reports for t in experiment.trials if t is not trial):
         return []

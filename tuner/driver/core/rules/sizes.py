@@ -56,7 +56,9 @@ def waiting_resized(experiment: State) -> Iterator[d.Resize]:
         stays = segment.started or segment.leaving or not trial.waiting or trial.next is not None
         if more > 0 and segment.workers > sizes.least and not stays:
             new = max(sizes.least, segment.workers - more)
-            why = f"starts with {counted(new, 'worker')} instead of {segment.workers}, since other work has the others"
+            why = (
+                f"starts with {counted(new, 'worker')} instead of {segment.workers}, because other work holds the rest"
+            )
             yield d.Resize(trial=number, workers=new, reason=why)
 
 
@@ -72,7 +74,7 @@ def _room_wanted(experiment: State) -> str | None:
 
 
 def _gives_way(experiment: State, trial: Trial, why: str) -> d.Resize | None:
-    """Return the decision to give workers back, unless the trial ends so soon that its workers are free earlier this way."""
+    """Return the decision to give workers back; None if the trial will end before a restart could free them."""
     sizes, (_, room) = experiment.sizes, experiment.workers
     present = trial.segments[-1].workers
     soon = min(experiment.startable, experiment.slots - sizes.count())
@@ -85,7 +87,7 @@ def _gives_way(experiment: State, trial: Trial, why: str) -> d.Resize | None:
 
 
 def _shrinks(experiment: State, trial: Trial) -> d.Resize | None:
-    """Return the decision to take back the trial's last growth, if it made the trial slower by more than a restart costs."""
+    """Return the decision to undo the trial's last growth, if it made the trial slower by more than a restart costs."""
     sizes, segment = experiment.sizes, trial.segments[-1]
     lost, cost = sizes.slower(trial), sizes.cost_s(trial)
     left = sizes.left_s(trial, experiment.spec.max_t, experiment.start_t(trial))
@@ -94,14 +96,16 @@ def _shrinks(experiment: State, trial: Trial) -> d.Resize | None:
         return None
     new = trial.segments[-2].workers
     what = f"shrinks at iteration {trial.iteration}, from {segment.workers} to {counted(new, 'worker')}"
-    why = f"it has become slower; of the {left:.3g} s that are left it saves {left * lost:.3g} s"
+    why = f"growing made it slower; this saves {left * lost:.3g} of the {left:.3g} s that are left"
     return d.Resize(
-        trial=trial.number, workers=new, reason=f"{what}: {why}, a restart costs {cost:.2g} s" + _batches(experiment)
+        trial=trial.number,
+        workers=new,
+        reason=f"{what}: {why}, and a restart costs {cost:.2g} s" + _batches(experiment),
     )
 
 
 def _grows(experiment: State, trial: Trial) -> d.Resize | None:
-    """Return the decision to grow into free workers, if the training that is left gains more than the restart costs."""
+    """Return the decision to grow into free workers, if that saves more of the remaining time than the restart costs."""
     sizes, (_, room) = experiment.sizes, experiment.workers
     segment = trial.segments[-1]
     free = room - sizes.committed()
@@ -117,12 +121,14 @@ def _grows(experiment: State, trial: Trial) -> d.Resize | None:
     if gain <= cost or (segment.cause == "resize" and trained < TRAINS_FOR * cost):
         return None
     what = f"grows at iteration {trial.iteration}, from {segment.workers} to {counted(new, 'worker')}"
-    why = f"{free} of {room} are free and no trial waits; of the {left:.3g} s that are left it saves up to {gain:.3g} s"
+    why = f"{free} of {room} are free and no trial waits; this saves up to {gain:.3g} of the {left:.3g} s that are left"
     return d.Resize(
-        trial=trial.number, workers=new, reason=f"{what}: {why}, a restart costs {cost:.2g} s" + _batches(experiment)
+        trial=trial.number,
+        workers=new,
+        reason=f"{what}: {why}, and a restart costs {cost:.2g} s" + _batches(experiment),
     )
 
 
 def _batches(experiment: State) -> str:
-    """Return what becomes of the batch size, as the end of a reason."""
+    """Return the end of a reason, which says whether a resize changes the batch size."""
     return "" if experiment.spec.scaling.keep_global_batch_size else "; the global batch size changes with it"

@@ -121,7 +121,7 @@ class CheckpointLedger:
         if info.ready:
             self._owner[info.id] = trial.number
         if not _is_reported(trial, kept):
-            if segment < len(trial.segments) or not trial.holds_resources:  # its report will never come
+            if segment < len(trial.segments) or not trial.holds_resources:  # the checkpoint's report will never come
                 self._delete(trial, [kept])
                 return
             self._early.setdefault(trial.number, {})[info.id] = None
@@ -143,7 +143,7 @@ class CheckpointLedger:
         self.tidy(trial)
 
     def inherit(self, trial: Trial, segment: int, source: CheckpointInfo | None, goes_back: bool = False) -> None:
-        """Start the trial from `source`, another trial's checkpoint, from `segment` on until it has saved one of its own.
+        """Start the trial from `source`, another trial's checkpoint, until it has saved one of its own in `segment` or later.
 
         goes_back: True to let it start from its own checkpoints of earlier segments if `source` is lost.
         """
@@ -152,7 +152,7 @@ class CheckpointLedger:
         self._choose_start(trial)
 
     def go_back(self, trial: Trial, segment: int, source: CheckpointInfo | None) -> KeptCheckpoint | None:
-        """Undo the trial's latest exploit if `segment` starts from a checkpoint from before it. Return that checkpoint.
+        """Undo the trial's latest exploit if `segment` starts from an earlier checkpoint. Return that checkpoint.
 
         Return None if `source`, the checkpoint from which the segment starts, is a later one or the donor's.
         """
@@ -201,7 +201,7 @@ class CheckpointLedger:
     def lose_uploads(self, died: bool = True) -> list[tuple[int, int, CheckpointInfo]]:
         """Record that all late uploads have failed, because their driver has ended. Return them.
 
-        died: whether the ranks have died with the driver, so that no other upload will end either.
+        died: whether the ranks have died with the driver, so that their other uploads will not end either.
         """
         lost = list(self.late.values())
         for _, _, info in lost:

@@ -14,7 +14,8 @@ class Effects:
 
     log: log entries to commit.
     touched: trials whose rows change.
-    best: the best values so far, by event_seq of the report that made them the best and by objective. Empty without constraints.
+    best: the best values so far, by objective, under the event_seq of the report that made them the best. Empty if they
+        follow from the metrics of the reports alone.
     actions: what to do after the commit.
     """
 

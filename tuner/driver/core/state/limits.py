@@ -1,8 +1,8 @@
 """The limits that end the whole experiment, each with what it counts.
 
 A limit counts from the start of the experiment, or from the user's last `continue`: otherwise a continued experiment would
-end again at once. Some limits are elsewhere: `num_samples` and `budget` are used by searchers and schedulers, and the time budget
-and the GPU hours are used up between two events, so a timer of the driver watches them.
+end again at once. Other limits are elsewhere. Searchers and schedulers apply `num_samples` and `budget`. A timer of the
+driver watches the time budget and the GPU hours, because they may be used up between two events.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ GIVE_UP_AFTER = 10
 class Limit:
     """A limit on something that only grows.
 
-    count: returns how much there has been since the start of the experiment.
-    reached: called with how much of it counts. It returns the decision that ends the search, or None. Running trials stop at
-        their next report. If `Finish.fatal` is set, because the reason repeats that trial's failure, they go on to their end.
+    count: returns the total since the start of the experiment.
+    reached: called with the amount since the user's last `continue`. It returns the decision that ends the search, or None.
+        Running trials stop at their next report. If `Finish.fatal` is set, because the reason repeats that trial's failure,
+        they go on to their end.
     """
 
     count: Callable[[State], float]

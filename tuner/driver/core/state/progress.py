@@ -39,7 +39,7 @@ class Progress:
         if value is not None and not trial.diverged:
             score = self._take_value(trial, event, value)
         self._standing.reported(trial, event.metrics)
-        if self._standing.best is not None:
+        if self._standing.best is not None and trial.repeat_of is None:
             self._checkpoints.leads(self._standing.best[1])
         self._note_values(trial, segment, event, value if score is not None else None)
         size = segment.workers / self._spec.scaling.num_workers

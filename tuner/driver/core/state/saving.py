@@ -1,9 +1,10 @@
 """Work out how many seconds should pass between two checkpoints of a trial, so that failures cost the least time.
 
 A checkpoint costs `C` seconds of training. A failure costs the training since the newest checkpoint, half an interval on
-average. If failures are `M` seconds apart, an interval of about sqrt(2 C M) makes the sum of both least (J. W. Young, "A first
-order approximation to the optimum checkpoint interval", CACM 17(9), 1974). `best_interval` has the terms of higher order from
-J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006.
+average. If failures are `M` seconds apart, an interval of about sqrt(2 C M) minimizes the sum of both costs (J. W.
+Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974). `best_interval` has the
+terms of higher order from J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
+FGCS 22(3), 2006.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ PRIOR_MTBF_S = 6 * 3600.0
 """The expected time between two failures of a worker group, in seconds, before any failure was seen."""
 
 PRIOR_FAILURES = 0.5
-"""The number of failures that the expectation is worth: 3 hours without a failure count as much as it does."""
+"""The weight of `PRIOR_MTBF_S` in the estimate: as much as half a failure in 3 hours of training."""
 
 LEAST_COST_S = 0.01
-"""The least cost of a checkpoint, in seconds, because the ranks wait for the driver at its report."""
+"""The lowest cost assumed for a checkpoint, in seconds, because the ranks wait for the driver at its report."""
 
 _TELL_AGAIN = 1.5  # the log gets the interval again once it has changed by this factor
 
@@ -70,7 +71,7 @@ class SaveInterval:
         return self._interval_s if self._interval_s is None or not self.auto else self._interval_s / math.sqrt(size)
 
     def saved(self, cost_s: float, now: float) -> None:
-        """Record what a checkpoint has cost. The mean changes by a fifth of the difference."""
+        """Record the cost of a checkpoint. The mean moves towards it by a fifth of the difference."""
         if self.auto and cost_s > 0:
             before = cost_s if self._cost_s is None else self._cost_s
             self._cost_s = before + 0.2 * (cost_s - before)

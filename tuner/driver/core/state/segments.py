@@ -47,7 +47,9 @@ class Segments:
         source: CheckpointInfo | None = None,
         workers: int | None = None,
     ) -> Interrupt | None:
-        """Plan the trial's next segment in place of any earlier plan, and end the open one. Return what `leave` returns.
+        """Plan the trial's next segment in place of any earlier plan, and end the open one.
+
+        Return the interrupt for its ranks, if one is needed.
 
         The next segment opens once the present one has ended and a slot is free.
 
@@ -94,8 +96,8 @@ class Segments:
         A trial whose checkpoint is still being uploaded is added to `awaiting` instead, and takes no slot.
 
         elastic: for elastic trials, how many ranks the cluster holds, and how many the experiment may use now. A segment
-            opens once the smallest number of ranks is free on the cluster. It gets the number that was planned as far as
-            the experiment may use so many, and leaves the smallest number to each segment that waits behind it.
+            opens as soon as its minimum number of ranks is free on the cluster. It gets the planned number, limited by what
+            the experiment may use after the minimum is reserved for each segment that waits behind it.
         """
         while self.ready and self.open < slots:
             room = 0
@@ -129,7 +131,7 @@ class Segments:
             yield RunSegment(trial.ref, self._decided.pop(trial.number, 0))
 
     def _go_back(self, trial: Trial, segment: Segment) -> None:
-        """Give the segment the configuration that saved its checkpoint, if that is the trial's own from before an exploit.
+        """Give a segment that undoes an exploit the configuration that saved its checkpoint.
 
         The weights were trained with that configuration; a network may not even fit the donor's.
         """
@@ -144,7 +146,7 @@ class Segments:
         self.went_back.append(trial.number)
 
     def _awaits(self, trial: Trial) -> CheckpointInfo | None:
-        """Return the checkpoint from which the trial's next segment must start, and which is not uploaded yet; or None."""
+        """Return the checkpoint from which the trial's next segment must start, if it is not uploaded yet; else None."""
         if trial.next is None:
             return None
         source = trial.next.source
@@ -153,7 +155,7 @@ class Segments:
         return self._checkpoints.awaits(trial)
 
     def wake(self) -> None:
-        """Let the trials that need not wait for an upload any more start next, before those that became ready later."""
+        """Let trials that no longer wait for an upload start before those that became ready later."""
         woken = [number for number in self.awaiting if self._awaits(self._trials[number]) is None]
         for number in woken:
             del self.awaiting[number]

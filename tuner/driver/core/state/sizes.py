@@ -21,7 +21,8 @@ class Sizes:
         held: how many ranks the cluster holds; None if that is unknown.
         granted: how many ranks the experiment may use now, since other experiments use the others.
         restart_s: the longest time that the start of a segment took, from the moment when it had its resources.
-        exponent: what resizes have shown: a group that is k times as large is k ** exponent times as fast. 1 at first.
+        exponent: how speed grows with size: a group that is k times as large is k ** exponent times as fast. It is 1 at
+            first, and learned from resizes.
     """
 
     def __init__(self, scaling: Scaling, objective: Objective, trials: Population, segments: Segments) -> None:
@@ -36,7 +37,8 @@ class Sizes:
     def room(self, slots: int) -> tuple[int, int]:
         """Return how many ranks the cluster holds, and how many of them the experiment may use now.
 
-        slots: how many trials may run at once. They fit with their smallest size if nothing else is known.
+        slots: how many trials may run at once. If the size of the cluster is not known, it is taken to hold this many
+            trials of the smallest size.
         """
         held = max(self.least, self.least * slots if self.held is None else self.held)
         return held, held if self.granted is None else min(held, max(self.least, self.granted))
@@ -46,7 +48,7 @@ class Sizes:
         self.restart_s = max(self.restart_s, startup_s)
 
     def ended(self, trial: Trial) -> None:
-        """Learn from the trial's newest segment, which has ended, how much faster it was than one of another size."""
+        """Compare the speed of the trial's newest segment, which has ended, with that of a segment of another size."""
         newest = trial.segments[-1]
         speed = _speed(newest)
         for before in reversed(trial.segments[:-1]):
@@ -58,7 +60,7 @@ class Sizes:
                 return
 
     def committed(self) -> int:
-        """Return the ranks of the open segments, plus those by which planned segments exceed the open ones of their trials."""
+        """Return the number of ranks of the open segments, plus the additional ranks of planned segments that are larger."""
         holding = self._segments.holding
         more = (max(0, self._plan(number) - holding.get(number, 0)) for number in self._segments.planned)
         return self._segments.ranks + sum(more)
@@ -113,7 +115,7 @@ class Sizes:
         return self.restart_s + (trial.checkpoint.took_s if trial.checkpoint is not None else 0.0)
 
     def slower(self, trial: Trial) -> float | None:
-        """Return which part of the time that is left it saves to take back the trial's last growth.
+        """Return the fraction of the trial's remaining time that undoing its last growth would save.
 
         Return None if the trial has not grown, became faster, or has not made enough reports to tell.
         """
@@ -123,7 +125,7 @@ class Sizes:
         return 1.0 - now / before if now is not None and before is not None and now < before else None
 
     def gain(self, workers: int, new: int) -> float:
-        """Return which part of the time that a trial has left a change of its number of ranks saves."""
+        """Return the fraction of a trial's remaining time that a change of its number of ranks would save."""
         return float(1.0 - (workers / new) ** self.exponent)
 
     def _sharing(self, trial: Trial | None) -> list[Trial]:
@@ -141,12 +143,15 @@ class Sizes:
         return -math.inf if value is None else self._objective.score(value), -trial.number
 
     def _plan(self, number: int) -> int:
-        """Return how many ranks the planned segment of a trial is to have. A trial that waits needs only the least."""
+        """Return how many ranks the planned segment of a trial is to have.
+
+        A trial that waits needs only the smallest number.
+        """
         planned = self._trials[number].next
         return planned.workers if planned is not None and number in self._segments.holding else self.least
 
 
 def _speed(segment: Segment) -> float | None:
-    """Return how many reports the segment made in a second, after its start; None if that is unknown."""
+    """Return the number of reports per second since the segment's start; None if that is unknown."""
     seconds = segment.clock - (segment.started_at or segment.clock)
     return segment.report_no / seconds if segment.report_no >= LEAST_REPORTS and seconds > 0 else None

@@ -28,7 +28,7 @@ class Standing:
         self._scope = spec.scope
         self._by_last = spec.scope == "last"
         self._last = [(one, _Leader()) for one in spec.objectives] if self._by_last else []
-        # Whether the best values so far do not follow from the metrics of the reports alone.
+        # True if the best values so far cannot be computed from the metrics of the reports alone.
         self.tells_best = bool(constraints) or self._by_last
         self._finished: tuple[float, int] | None = None  # (score, trial) of the best trial that was trained to its end
         self._not_finite: dict[int, int] = {}  # trial -> iteration of its first NaN or infinity
@@ -42,6 +42,9 @@ class Standing:
     def reported(self, trial: Trial, metrics: Mapping[str, float]) -> None:
         """Add the trial's newest report, which has these metrics and has been applied to the trial."""
         self.improved = {}
+        if trial.repeat_of is not None:
+            self._judge_repeat(trial)
+            return
         judges = any(c.metric in metrics for c in self.constraints)
         value = metrics.get(self._objective.metric)
         if value is not None and not math.isfinite(value):
@@ -54,8 +57,17 @@ class Standing:
             # A report may have only some of the objectives, and a constraint's metric may come after them.
             self._compare_each(trial, trial.last if judges else metrics)
 
+    def _judge_repeat(self, trial: Trial) -> None:
+        """Say whether a repeat satisfies the constraints. It is never the best trial: a mean over its runs counts instead."""
+        if not self.constraints or trial.last_mark is None:
+            return
+        if self._by_last:
+            trial.feasible = trial.feasible_now = self._satisfies_all(trial)
+        else:
+            self._judge(trial, trial.last_mark)
+
     def _reported_first(self, trial: Trial, mark: ScoredReport) -> None:
-        """Add a report with the first objective or with a metric of a constraint, of a trial that has the score `mark`."""
+        """Add a report that has the first objective or a metric of a constraint. `mark` is the trial's last scored report."""
         self.finite = True
         if self.constraints:
             self._judge(trial, mark)
@@ -120,13 +132,20 @@ class Standing:
         """Return the completed trial with the best last value; None if none has a finite one within the constraints."""
         return None if self._finished is None else trials[self._finished[1]]
 
-    def summary(self, trials: Population) -> dict[str, Any] | None:
+    def summary(
+        self, trials: Population, best: Trial | None = None, runs: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | None:
         """Return the best trial and the best completed trial as JSON, for the experiment's row.
 
         If there are several objectives, the best value of each is included. If there is no best trial, return {"why": reason},
         or None before the first report.
+
+        Args:
+            trials: all trials.
+            best: the first run of the configuration that leads after repeats; None if there were none.
+            runs: what its runs say. Their mean is the best value.
         """
-        trial = self.best_trial(trials)
+        trial = best or self.best_trial(trials)
         if trial is None:
             why = self.why_none()
             return {"why": why} if why else None
@@ -134,6 +153,8 @@ class Standing:
         assert mark is not None
         checkpoint = trial.checkpoint if self._by_last else trial.best_checkpoint(self._objective)
         found = _shown(trial, mark, checkpoint.id if checkpoint else None)
+        if runs is not None:
+            found |= {"value": runs["mean"], "runs": dict(runs)}
         if self._several:
             found["objectives"] = self._each()
         finished = self.best_finished(trials)
@@ -185,7 +206,7 @@ class Standing:
 
 
 class _Leader:
-    """Finds the best of the trials' current scores: a heap, from whose top entries that no longer hold are removed."""
+    """A heap that finds the best of the trials' current scores. Outdated entries are removed once they are at the top."""
 
     def __init__(self) -> None:
         self.best: tuple[float, int] | None = None  # (score, trial)

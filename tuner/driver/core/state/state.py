@@ -26,6 +26,7 @@ from tuner.driver.core.state.effects import Effects
 from tuner.driver.core.state.outlook import Outlook
 from tuner.driver.core.state.pauses import Pauses
 from tuner.driver.core.state.progress import Progress
+from tuner.driver.core.state.repeats import Repeats
 from tuner.driver.core.state.saving import SaveInterval
 from tuner.driver.core.state.segments import Segments
 from tuner.driver.core.state.sizes import Sizes
@@ -83,6 +84,7 @@ class State:
         self.fatal: int | None = None  # the trial whose failure `finishing` names, if it ends the experiment
         self.exhausted = False  # whether the searcher has no more configurations
         self.standing = Standing(spec, searcher.metric_constraints())
+        self.repeats = Repeats(spec, self.trials, self.standing)
         self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
         self.keeps_values = True  # False if nobody reads `Trial.values` of trials that have ended
         self.outlook = Outlook(spec)
@@ -120,7 +122,7 @@ class State:
         total = self.spec.num_samples if self.scheduler.PROPOSES else self.searcher.total()
         if self.exhausted or total is None:
             return len(self.queue) if self.exhausted else self.slots
-        return max(0, total + self.asked - len(self.trials))
+        return max(0, total + self.asked - len(self.trials.searched))
 
     def start_t(self, trial: Trial) -> float:
         """Return the value of time_attr at the start of the trial's newest segment."""
@@ -152,7 +154,7 @@ class State:
     def summary(self) -> dict[str, object]:
         """Return the summary for the experiment's row: the best trial, the number of trials by state, why the search ended."""
         counts = {str(state): self.trials.count(state) for state in TrialState}
-        best = self.standing.summary(self.trials)
+        best = self.standing.summary(self.trials, self.repeats.best, self.repeats.summary())
         hours = {
             "gpu_hours": self.usage.gpu_hours(self.now),
             "gpu_hours_saved": self.usage.gpu_hours_saved(),
@@ -174,12 +176,13 @@ class State:
         self.seq = max(self.seq, seq)
         if isinstance(entry, Event):
             self._tick(entry)
-            facts = self._apply_event(entry)
+            facts = self._of_the_search(self._apply_event(entry))
             self._record(facts)
         else:
-            facts = self._apply_decision(seq, entry)
+            facts = self._of_the_search(self._apply_decision(seq, entry))
             self._record(facts)
-            self.scheduler.enacted(entry, self.trials)
+            if not self._is_of_a_repeat(entry):
+                self.scheduler.enacted(entry, self.trials.searched)
         if self.segments.awaiting:
             self.segments.wake()
         if self.segments.ready:
@@ -194,9 +197,22 @@ class State:
 
     def _record(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
-            self.scheduler.record(fact, self.trials)
+            self.scheduler.record(fact, self.trials.searched)
             if self.stopper is not None:
-                self.stopper.record(fact, self.trials)
+                self.stopper.record(fact, self.trials.searched)
+
+    def _of_the_search(self, facts: list[Fact]) -> list[Fact]:
+        """Leave out facts about repeats. The search has ended before them, so the scheduler and the stopper see none."""
+        if not self.repeats.made:
+            return facts
+        return [fact for fact in facts if isinstance(fact, Fitted) or self.trials[fact.trial].repeat_of is None]
+
+    def _is_of_a_repeat(self, decision: Decision) -> bool:
+        """Return whether a decision is about a repeat."""
+        if isinstance(decision, d.Start):
+            return decision.repeat_of is not None
+        number = None if isinstance(decision, d.Finish) else decision.trial
+        return number is not None and self.trials[number].repeat_of is not None
 
     @staticmethod
     def set_milestone(segment: Segment, report_no: int | None, decide_at: float | None, asked: bool = False) -> None:
@@ -295,6 +311,8 @@ class State:
             self.unseen -= event.metrics.keys()
             self.missed += tuple(sorted(self.unseen.difference(self.missed)))
         score = self.progress.report(trial, segment, event)
+        if trial.repeat_of is None:
+            self.repeats.changed()
         if self.standing.tells_best and self.standing.improved:
             self._effects.best[self.seq] = self.standing.improved
         if event.checkpoint is not None:
@@ -310,7 +328,8 @@ class State:
             )
             return [*facts, reported]
         known = all(objective.metric in trial.last for objective in self.spec.objectives)
-        if self.stopper is not None and known and not segment.scored and not segment.leaving:
+        judged = self.stopper is not None and trial.repeat_of is None
+        if judged and self.stopper is not None and known and not segment.scored and not segment.leaving:
             self.stopper.record_without(trial)
         return facts
 
@@ -350,9 +369,10 @@ class State:
         return facts
 
     def _forget_values(self, trial: Trial) -> None:
-        """Forget the objectives of the single reports of a trial that has ended, with which its checkpoints were judged.
+        """Forget the objective of each report of an ended trial.
 
-        Otherwise, the driver's memory would grow with every report that was ever made.
+        These values are needed only to judge the trial's checkpoints. If they were kept, the driver's memory would grow
+        with every report that was ever made.
         """
         if self.keeps_values or not trial.state.ended or trial.holds_resources:
             return
@@ -441,8 +461,12 @@ class State:
         trial = Trial(number=decision.number, params=dict(decision.params or {}), created_at=self.now)
         trial.tags, trial.searcher_state = dict(decision.tags), dict(decision.state)
         trial.space_revision = self._revision(decision)
-        trial.reason = decision.reason
+        trial.reason, trial.repeat_of = decision.reason, decision.repeat_of
         self.trials.add(trial)
+        if trial.repeat_of is not None:
+            self.repeats.started(trial)
+            self.standing.tells_best = True  # the reports of repeats must not count as those of the search
+        self.repeats.changed()
         self.touch(trial.number)
         kept = self.checkpoints.find(decision.checkpoint)
         if kept is not None:
@@ -461,6 +485,7 @@ class State:
     def _go_on(self, number: int, reason: str) -> Trial:
         trial = self.touch(number)
         trial.held, trial.reason = False, reason
+        self.repeats.changed()
         return trial
 
     def _pause(self, decision: d.Pause) -> None:
@@ -468,6 +493,7 @@ class State:
         if decision.then is not None:
             self.exploits[trial.number] = d.Exploit(**decision.then)
         trial.held, trial.reason = decision.held, decision.reason
+        self.repeats.changed()
         if trial.state is not _S.PAUSED or not decision.held:
             trial.paused_by_scheduler = not decision.held
         self._interrupt(self.segments.leave(trial, "pause"))
@@ -483,8 +509,11 @@ class State:
             self._count_failure(trial)
         self._interrupt(self.segments.leave(trial, "stop"))
         self.trials.move(number, state)
-        if state is _S.COMPLETED:
+        if state is _S.COMPLETED and trial.repeat_of is None:
             self.standing.completed(trial)
+        self.repeats.changed()
+        if (best := self.repeats.best) is not None:
+            self.checkpoints.leads(best.number)
         self.checkpoints.trial_ended(trial)
         self._forget_values(trial)
         return [TrialEnded(trial=number, state=state, diverged=trial.diverged)]

@@ -47,7 +47,7 @@ class Usage:
             self.sizes.pop(trial, None)
 
     def _leave(self, trial: int) -> float | None:
-        """Remove a trial from the sums. Return since when its group has had its resources; None if it has no group."""
+        """Remove a trial from the sums. Return the time at which its group got its resources; None if it has no group."""
         if (since := self.since.pop(trial, None)) is not None:
             self._add(trial, since, -1)
             if not self.since:
@@ -68,7 +68,7 @@ class Usage:
             self.saved_s += trained_s * (max_t / t - 1)
 
     def seconds(self, now: float) -> float:
-        """Return for how many seconds the groups have held resources until now, all added up."""
+        """Return the number of seconds for which all groups together have held resources until now."""
         return self.ended_s + max(0.0, self._size_now * (now - (self._zero or 0.0)) - self._begun)
 
     def _size(self, trial: int) -> float:

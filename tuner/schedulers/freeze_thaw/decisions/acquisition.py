@@ -32,7 +32,7 @@ RIVAL = 10  # in a thaw decision, a new configuration must promise this many tim
 HOPELESS = math.log(1e-3)  # if no started trial has a greater chance than this, the horizon becomes a full training
 SCATTERED, AROUND_BEST, CLIMBERS, TRIES = 500, 20, 6, 10
 QUICK_ROWS, QUICK_SCATTERED, QUICK_AROUND = 60, 100, 10  # used if `DecisionInputs.quick` is true
-AROUND_HINT = 4  # neighbours of each hint that are tried
+AROUND_HINT = 4  # neighbors of each hint that are tried
 FEW = 30  # number of uniform points if `DecisionInputs.few` is true
 STEPS = (0.1, 0.05, 0.025, 0.012)  # standard deviations of the steps of the hill climbs
 
@@ -257,7 +257,7 @@ def _best_new(
 ) -> tuple[Winner | None, float]:
     """Return the best new configuration, or None if none is left, and the logarithm of its adjusted chance.
 
-    If `q.few` is true, the candidates are a few uniform points. Otherwise they are scattered points and neighbours of the best
+    If `q.few` is true, the candidates are a few uniform points. Otherwise they are scattered points and neighbors of the best
     trials, improved by hill climbing. A candidate is first forecast as if it differed from all earlier configurations. If
     it is close to an earlier configuration, its chance is then reduced, and reduced further by the probability that it
     repeats that configuration exactly.
@@ -315,8 +315,8 @@ def _climbed(
 ) -> tuple[Floats, Floats]:
     """Return the points at which hill climbs end, and the values of these points.
 
-    The climbs begin at the best of these points: scattered points, neighbours of `top` (the points of the best trials),
-    and `hints` with their neighbours. If `quick` is true, there are fewer climbs, and each has two steps.
+    The climbs begin at the best of these points: scattered points, neighbors of `top` (the points of the best trials),
+    and `hints` with their neighbors. If `quick` is true, there are fewer climbs, and each has two steps.
     """
     around, scattered, steps = (QUICK_AROUND, QUICK_SCATTERED, STEPS[::2]) if quick else (AROUND_BEST, SCATTERED, STEPS)
     scale = np.exp(generator.uniform(math.log(0.02), math.log(0.3), (around * len(top), 1)))

@@ -1,7 +1,8 @@
 """Decide about very short trials: choose the share of decisions that the model makes, and make the others by a simple rule.
 
 A decision of the model takes some milliseconds. If the training between two decisions takes less time than that, the model
-would cost more than the training that it steers. Then it makes only as many decisions as the training pays for.
+would cost more than the training that it steers. In that case, the model makes only as many decisions as the training
+pays for.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Observations:
         self._novelty = Novelty()
         self._points: dict[int, Floats] = {}
         self._inside: dict[int, bool] = {}
-        self._misled: tuple[int, bool] | None = None  # the number of results that were judged, and the judgement
+        self._misled: tuple[int, bool] | None = None  # the number of results that were judged, and the judgment
 
     def inside(self, state: FreezeThawState, trials: Population) -> list[Result]:
         """Return the results of the trials that lie in the space, in the order in which they came."""
@@ -47,7 +47,7 @@ class Observations:
         return [result for result in state.results if self.lies_inside(trials[result[0]])]
 
     def lies_inside(self, trial: Trial) -> bool:
-        """Return True if the trial's configuration lies in the space, which a user may have changed since it was started."""
+        """Return True if the trial's configuration lies in the space, which a user may have changed after the trial's start."""
         if self.context.revisions is None:
             return True
         if trial.number not in self._inside:
@@ -67,7 +67,7 @@ class Observations:
         return self._points[trial.number]
 
     def results(self, state: FreezeThawState, trials: Population) -> Results:
-        """Return the results for the model, in which one that violates constraints has a replacement score.
+        """Return the results for the model. A result that violates the constraints has a replacement score.
 
         While reports go far up and down, each result is the best score of its trial so far.
         """
@@ -119,12 +119,13 @@ class Observations:
         This is 1.5 times the share of the model's recent proposals that began like another trial. The first `first` trials
         were not proposed by the model.
         """
-        repeats, recent = self.repeats(state), []
-        for number in range(len(trials) - 1, first - 1, -1):
-            if trials[number].tags.get("model") and number in state.reached:
-                recent.append(repeats.begins_like_another(number))
-                if len(recent) == RECENT:
-                    break
+        repeats = self.repeats(state)
+        recent: list[bool] = []
+        for trial in reversed(trials):
+            if trial.number < first or len(recent) == RECENT:
+                break
+            if trial.tags.get("model") and trial.number in state.reached:
+                recent.append(repeats.begins_like_another(trial.number))
         return min(1.5 * sum(recent) / RECENT, 0.8)
 
     def misled(self, state: FreezeThawState, trials: Population, levels: Sequence[float]) -> bool:

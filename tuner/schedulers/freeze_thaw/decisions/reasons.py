@@ -50,7 +50,7 @@ class Reasons:
         return f"{said}; next best: {_name(trial)}, {self._chance(winner, trial, forecast)}{demand}"
 
     def _ahead(self, winner: Winner, more: bool) -> str:
-        """Return what the winner promises. more: compare it with one trial, else with all."""
+        """Return what the winner promises, as a phrase. more: compare it with one trial, else with all."""
         metric = self.objective.metric
         if winner.thaw:
             return f"is expected to improve the best {metric} {'more' if more else 'most'}"

@@ -30,7 +30,7 @@ def why(reach: str, misled: bool) -> str:
     """Return the reason for a scout that is not paused before `reach`."""
     said = (
         f"started: a scout, chosen without the model and not paused before {reach}, "
-        "because a good trial that starts slowly cannot be recognised earlier"
+        "because a good trial that starts slowly cannot be recognized earlier"
     )
     if not misled:
         return said

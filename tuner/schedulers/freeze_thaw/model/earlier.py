@@ -4,8 +4,8 @@ A curve model is fitted to each earlier experiment. Its expected score at the en
 configuration, is the *surrogate* of that experiment. In the curve model of the current experiment, each surrogate is a
 linear term with an unknown weight (e in `curve_model`). So the influence of an earlier experiment depends on how well it
 has predicted the results so far, and an unrelated experiment is soon ignored. This is the linear model of
-coregionalisation with fixed earlier tasks; compare the ranking-weighted ensemble of Feurer, Letham and Bakshy, "Scalable
-Meta-Learning for Bayesian Optimization" (2018).
+coregionalization with fixed earlier tasks; compare the ranking-weighted ensemble of Feurer, Letham and Bakshy,
+"Scalable Meta-Learning for Bayesian Optimization" (2018).
 
 The *portfolio* is the set of configurations to begin with. It is a greedy cover: for each earlier experiment, it contains
 a configuration that was good in that experiment (Feurer et al., "Auto-Sklearn 2.0", 2020, section 3.1).

@@ -11,18 +11,14 @@ import numpy as np
 from tuner.schedulers.freeze_thaw.model.results import Result
 
 LATER = 2.5  # reports are compared with those of a level at least this many times as far
-USUAL_ORDER, USUAL_WEIGHT = (
-    0.7,
-    20,
-)  # the rank correlation that is expected beforehand, and how many results it counts as
+# the rank correlation that is expected beforehand, and how many results it counts as
+USUAL_ORDER, USUAL_WEIGHT = 0.7, 20
 DISORDER = 0.4  # below this rank correlation, early reports say little
-MOST = 200  # the newest trials at each level that are compared
-GAINED_LEVELS, FEWEST = (
-    4,
-    5,
-)  # a plateau is judged by trials with results at this many levels, and at least by this many trials
+MOST = 200  # at each level, at most this many of the newest trials are compared
+# a plateau is judged by trials with results at this many levels, if there are at least so many such trials
+GAINED_LEVELS, FEWEST = 4, 5
 LITTLE_GAIN, LITTLE_LEAD = 0.3, 0.2
-STEP = 1.1  # the judgement is made anew when the number of results has grown by this factor
+STEP = 1.1  # the judgment is made anew when the number of results has grown by this factor
 
 
 def mislead(results: Sequence[Result], levels: Sequence[float]) -> bool:
@@ -35,9 +31,10 @@ def mislead(results: Sequence[Result], levels: Sequence[float]) -> bool:
 
 
 def settled(count: int) -> int:
-    """Return how many of the first `count` results to judge: the greatest power of `STEP`, rounded down.
+    """Return how many of the first `count` results to judge: the greatest power of `STEP` up to `count`, rounded down.
 
-    So a judgement serves for many decisions. It depends on the results alone, so a driver that continues a search judges alike.
+    So one judgment serves for many decisions. It depends on the results alone, so a driver that continues a search
+    judges the same.
     """
     return min(int(STEP ** int(math.log(count) / math.log(STEP) + 1e-9)), count) if count else 0
 
@@ -45,8 +42,9 @@ def settled(count: int) -> int:
 def order(curves: dict[int, dict[int, float]], levels: Sequence[float]) -> float:
     """Return how well trials keep their order: 1 if they always do, 0 if the order of early reports is as good as random.
 
-    This is Kendall's rank correlation of the scores at each level with those at the last level that is `LATER` times as near,
-    averaged over the levels, each counted by its number of trials, and drawn towards `USUAL_ORDER` while there are few.
+    For each level, Kendall's rank correlation compares its scores with those at the highest level that is at least
+    `LATER` times lower. The result is the mean over the levels, weighted by their numbers of trials, and drawn towards
+    `USUAL_ORDER` while there are few trials.
     """
     total, weight = USUAL_ORDER * USUAL_WEIGHT, float(USUAL_WEIGHT)
     for late, end in enumerate(levels):

@@ -98,7 +98,7 @@ class Results:
     def thinned(self, generator: np.random.Generator, always: int | None = None, most: int = MAX_ROWS) -> Ints:
         """Return the indices of at most `most` results for the model, in ascending order.
 
-        Results of repeats are left out, because they add no information and would suggest that neighbours are more similar
+        Results of repeats are left out, because they add no information and would suggest that neighbors are more similar
         than they are. The newest results of the best trials are taken first. Next come the earlier results of the best
         trials, which show how curves continue, then the newest results of the other trials, and then all other results. If
         not all results of one kind fit, some are chosen at random. The newest result of slot `always` is always included.

@@ -24,7 +24,7 @@ _CONNECT_S = 3.0
 
 
 class CutNodes:
-    """The nodes on which no group shall be placed for now.
+    """The nodes on which groups must not be placed for now.
 
     Args:
         blocking: runs a blocking function in a thread, and returns its value.
@@ -75,7 +75,7 @@ class CutNodes:
 async def unreachable(addresses: Mapping[str, tuple[str, int]]) -> str:
     """Wait until one of these nodes cannot be reached any more, and return its id.
 
-    The function holds a connection to a process of Ray on each node, over which the kernels ask each other for a sign of life.
+    The function holds a connection to a process of Ray on each node, over which the kernels exchange keepalive probes.
 
     addresses: the host and the port of the node's raylet, by the id of the node.
     """

@@ -1,7 +1,7 @@
 """Work out which nodes an autoscaler may still add to a cluster. This module does not use Ray.
 
-The nodes that may join have names of their own, so that room on them can be given to groups as on any other node. Only what
-is given is asked of Ray, and Ray's autoscaler starts a node for it.
+The nodes that may join have names of their own, so that groups can be placed on them as on any other node. Ray is asked
+for resources only when a group is placed; its autoscaler then starts a node.
 """
 
 from __future__ import annotations

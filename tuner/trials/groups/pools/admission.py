@@ -69,7 +69,7 @@ class WaitingGroup:
 
     Attributes:
         reason: why it waits, in words.
-        nodes: once Ray has placed it, the node of each rank, as far as it is known before the processes have started.
+        nodes: the nodes on which it should fit, one for each rank; empty until Ray has placed it.
     """
 
     experiment: str
@@ -337,9 +337,9 @@ class Admission:
     def keeps_turn(self, group: Group) -> bool:
         """Return whether a group should be kept for the experiment that has just used it.
 
-        The group should be kept if all waiting experiments have a lower priority. If the highest priority among them is
-        equal, the group should be kept only until `SLICE_S` seconds after the experiment first got it, and only if all
-        waiting experiments need groups of another kind.
+        The group should be kept if all waiting experiments have a lower priority. If the highest priority among them
+        equals the experiment's own, the group should be kept only until `SLICE_S` seconds after the experiment first
+        got it, and only if all waiting experiments need groups of another kind.
         """
         heads = self._heads(time.monotonic())
         if not group.experiment or not heads or any(head.experiment == group.experiment for head in heads):
@@ -405,7 +405,7 @@ class Admission:
     def set_nodes(self, nodes: Mapping[str, Mapping[str, float]], elsewhere: Mapping[str, float]) -> None:
         """Set the resources of each node, and the resources that other programs use in the whole cluster.
 
-        Groups for which nodes had to join get their places anew, because such a node may have joined.
+        Groups that wait for a node to join are assigned to nodes anew, because that node may have joined.
 
         nodes: the nodes that are there, and those that may join; see `growth`.
         """
@@ -430,8 +430,8 @@ class Admission:
         """Return how many workers with these resources the elastic trials of an experiment may have together.
 
         These are the workers that the experiment holds and those that would fit beside them, as far as the quota of its
-        project allows. While a group of another experiment waits that may start, of the same or a higher priority, it is 0:
-        trials give back all workers that they have grown by.
+        project allows. The number is 0 while a group of another experiment of the same or a higher priority waits and
+        may start: trials then give back all workers that they have grown by.
         """
         now, own = time.monotonic(), self._standing(experiment).priority
         for head in self._heads(now):
@@ -489,7 +489,7 @@ class Admission:
         elif waiter.placed.is_set():
             reason = "its processes are being started"
         elif waiter.awaits_node:
-            reason = f"waits until nodes join the cluster for {demand(waiter.launch)}"
+            reason = f"waits for nodes that can hold {demand(waiter.launch)} to join the cluster"
         else:
             reason = f"waits for Ray to place {demand(waiter.launch)}"
         return WaitingGroup(

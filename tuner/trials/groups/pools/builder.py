@@ -31,7 +31,9 @@ from tuner.trials.groups.cluster.node_names import node_names
 from tuner.trials.groups.cluster.ray_nodes import leaving_nodes, live_nodes
 from tuner.trials.groups.pools.group import Group, Key, demand, room_key
 from tuner.trials.groups.pools.placement import assign_ranks, lacking
+from tuner.trials.groups.pools.rank_handle import RankHandle
 from tuner.trials.groups.pools.removal import LOOK_S, PLACED_WITHIN_S, is_being_placed
+from tuner.trials.messages.call_lines import CallLines
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.lost import LostAtStart, NoRoom
 from tuner.trials.messages.protocol import WorkerMetadata
@@ -45,7 +47,7 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 0.5
 """Seconds after which a group that has not been placed is reported as waiting."""
 _WATCH_AFTER_S = 1.0
-"""Seconds after which the nodes of a group whose processes have not started yet are watched."""
+"""Seconds after which the nodes of a placed group are watched if its processes have not started yet."""
 _HANDED_ON_S = 0.25
 """Seconds for which the placement group of a group that is being ended is kept for the next group of the same size.
 
@@ -61,6 +63,7 @@ class GroupBuilder:
         name: the owner's name. Placement groups are named {name}/{number}.
         node_types: a function that returns the types of nodes that an autoscaler may add. It may block.
         report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
+        lines: the connections over which the driver calls ranks; None if it calls all through Ray.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         idle: a function that returns an idle group that may be ended to make room for a new group, or None.
         uploading: a function that returns whether groups without a trial hold resources because their uploads go on.
@@ -73,6 +76,7 @@ class GroupBuilder:
         name: str,
         node_types: Callable[[], Sequence[NodeType]],
         report_address: Address | None,
+        lines: CallLines | None,
         log_limit: LogLimit | None,
         idle: Callable[[], Group | None],
         uploading: Callable[[], bool],
@@ -80,9 +84,10 @@ class GroupBuilder:
         self._driver, self._name, self._node_types = driver, name, node_types
         self._report_address, self._log_limit = report_address, log_limit
         self._take_idle, self._uploading = idle, uploading
+        self._lines = lines if lines is not None else CallLines()
         self._numbers = itertools.count(1)
         # With task events, Ray's head node keeps a record of each call: a megabyte for every forty trials.
-        # Each upload that outlives its segment is asked for by a call that lasts until the upload has ended.
+        # For each upload that outlives its segment, a call stays open until the upload has ended.
         groups = {"control": 2, "lasting": MOST}
         self._rank = ray.remote(concurrency_groups=groups, enable_task_events=False)(RayRank)
         self._node = ray.get_runtime_context().get_node_id()
@@ -97,7 +102,7 @@ class GroupBuilder:
         self.names: Mapping[str, str] = {}
         """The name of each node by its id, for messages."""
         self.cut = CutNodes(self.blocking, self._reap_left)
-        """The nodes on which no group shall be placed, because they cannot be reached."""
+        """The nodes on which groups must not be placed, because they cannot be reached."""
         # processes to be ended on nodes that cannot be reached, when they come back
         self._left: dict[str, list[int]] = {}
         self.uploading: set[Group] = set()
@@ -119,7 +124,10 @@ class GroupBuilder:
     async def _try(
         self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event
     ) -> Group | None:
-        """Build a new group. Return None if another attempt is needed: a node was cut or came back before it had started."""
+        """Build a new group.
+
+        Return None if another attempt is needed: a node was cut or came back before the group had started.
+        """
         avoided = self.cut.ids()
         group = await self._reserve(launch, key, avoided)
         hellos: asyncio.Future[list[Any]] | None = None
@@ -149,7 +157,7 @@ class GroupBuilder:
             self._placed_before.add(room_key(launch.scaling))
             order, group.assignments = assign_ranks(workers, launch.scaling)
             group.workers = [self._named(workers[index]) for index in order]
-            group.actors = [group.actors[index] for index in order]
+            group.actors = [RankHandle(group.actors[i], workers[i].token, self._lines) for i in order]
             return group
         except BaseException:
             if hellos is not None:  # the actors are about to be ended: ignore their errors
@@ -160,8 +168,9 @@ class GroupBuilder:
     async def check(self, launch: Launch) -> None:
         """Check that the group of a launch would fit if nothing else ran on the cluster.
 
-        If a group with the same resources was placed before, or a trial of the same experiment, maybe by an earlier driver, the
-        check is left out, because a lost node may come back. After the death of the head, the nodes join one after another.
+        The check is left out if a group with the same resources, or a group of the same experiment, was placed before,
+        even by an earlier driver. Its node may have been lost and may come back: after the death of the head, the nodes
+        join one after another.
 
         Raises:
             PlacementError: the cluster can never hold the group.
@@ -197,7 +206,7 @@ class GroupBuilder:
             threads.shutdown(wait=False)
 
     async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function that asks Ray in a thread, and return its value."""
+        """Run a function that calls Ray, in a thread, and return its value."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     async def nodes(self) -> dict[str, dict[str, float]]:
@@ -260,8 +269,8 @@ class GroupBuilder:
     async def _reserve(self, launch: Launch, key: Key, avoided: frozenset[str]) -> Group:
         """Request a placement group, and return a group with it. If this call is cancelled, release the placement group.
 
-        The placement group of a group of the same size that is being ended is used again, if it is on none of the nodes
-        `avoided`.
+        If a group of the same size is being ended and is on none of the nodes `avoided`, its placement group is used
+        again.
         """
         scaling = launch.scaling
         size = room_key(scaling)
@@ -367,7 +376,7 @@ class GroupBuilder:
         try:
             for actor in group.actors:
                 with contextlib.suppress(Exception):
-                    ray.kill(actor, no_restart=True)
+                    ray.kill(getattr(actor, "actor", actor), no_restart=True)
             if not (hand_on and await self._handed_on(group)):
                 with contextlib.suppress(Exception):
                     await self._remove(group)
@@ -378,7 +387,7 @@ class GroupBuilder:
     async def _remove(self, group: Group) -> None:
         """Remove a group's placement group as `removal.remove` does, without a thread that waits."""
         deadline = time.monotonic() + PLACED_WITHIN_S
-        with contextlib.suppress(Exception):  # if Ray does not tell its state, it is removed now
+        with contextlib.suppress(Exception):  # if Ray does not tell the group's state, the group is removed now
             while not group.held_since and time.monotonic() < deadline:
                 if not await self.blocking(is_being_placed, group.placement):
                     break

@@ -102,7 +102,7 @@ class Room:
         return other
 
     def is_of(self, nodes: Mapping[str, Resources], elsewhere: Resources) -> bool:
-        """Return whether this room was computed from these total resources of the nodes and these that other programs use."""
+        """Return whether this room was computed from the same totals of the nodes and the same use by other programs."""
         return self.total == nodes and self.elsewhere == elsewhere
 
     def sums(self) -> dict[str, float]:

@@ -31,6 +31,7 @@ from tuner.trials.groups.pools.admission import (
 from tuner.trials.groups.pools.builder import PATIENCE_S, GroupBuilder, ignore
 from tuner.trials.groups.pools.group import Group, Key, group_key
 from tuner.trials.groups.pools.warm import WarmGroups
+from tuner.trials.messages.call_lines import CallLines
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.report_socket import Address
 
@@ -53,6 +54,7 @@ class Pool:
         node_types: a function that returns the types of nodes that an autoscaler may add to the cluster. It may block.
         idle_timeout_s: how long a warm group is kept for another trial.
         report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
+        lines: the connections over which the driver calls ranks; None if it calls all through Ray.
         reserve_after_s: seconds that a group waits before free resources are reserved for it.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         standing: a function that returns the priority, the weight and the project of an experiment.
@@ -70,6 +72,7 @@ class Pool:
         node_types: Callable[[], Sequence[NodeType]] = tuple,
         idle_timeout_s: float = 60.0,
         report_address: Address | None = None,
+        lines: CallLines | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
         log_limit: LogLimit | None = None,
         standing: Callable[[str], Standing] = ordinary,
@@ -88,6 +91,7 @@ class Pool:
             name=name,
             node_types=node_types,
             report_address=report_address,
+            lines=lines,
             log_limit=log_limit,
             idle=self._take_idle,
             uploading=lambda: bool(self._builder.uploading) or any(group.uploads for group in self._warm.idle),
@@ -257,7 +261,7 @@ class Pool:
         return node in self._builder.cut
 
     def cut(self, rank: bytes, silent: bool) -> None:
-        """Use the node of a rank for no other group while it cannot be reached, or for a while if `silent` is False.
+        """Place no group on the node of a rank while the node cannot be reached, or for a while if `silent` is False.
 
         rank: the token of the rank's process.
         """

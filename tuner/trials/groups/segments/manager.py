@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from tuner.domain.experiment import Scaling
@@ -44,9 +45,9 @@ _SOUND = (
     "disk_lost",
     "checkpoint_unreachable",
 )
-"""Causes of failures after which uploads of earlier segments can end, if all processes of the group still run.
+"""Causes of failures after which uploads of earlier segments can still finish, if all processes of the group still run.
 
-With "oom", they do if only a script was killed.
+With "oom", these run if only a script was killed.
 """
 
 
@@ -110,7 +111,7 @@ class GroupPool(Protocol):
         """Wait until all groups that are being ended have ended."""
 
     def cut(self, rank: bytes, silent: bool) -> None:
-        """Use the node of a rank for no other group while it cannot be reached, or for a while if `silent` is False.
+        """Place no group on the node of a rank while the node cannot be reached, or for a while if `silent` is False.
 
         rank: the token of the rank's process.
         """
@@ -225,9 +226,9 @@ class GroupManager:
         running.end("left", f"no report within {grace:g} s of the {action}")
 
     async def upload_end(self, segment_id: str, checkpoint: str) -> CheckpointInfo | str:
-        """Wait until an upload that `Outcome.uploading` names has ended. Return the checkpoint, or why it is lost.
+        """Wait until an upload that `Outcome.uploading` names has ended.
 
-        Each end can be asked for once.
+        Return the checkpoint, or why it is lost. Call this once for each upload.
         """
         return await self._uploads.end(segment_id, checkpoint)
 
@@ -410,13 +411,13 @@ class GroupManager:
             finally:
                 group.sound = sound
                 if not sound:
-                    self._uploads.lose(group, "its worker process had to be ended before the upload")
+                    self._uploads.lose(group, "its worker process had to be ended before the upload was complete")
                 running.training = False
                 running.group = None
                 running.gone = self._pool.release(group, reusable)
 
     async def _clear(self, running: SegmentRun, gone: asyncio.Future[None]) -> None:
-        """Delete what a segment has left of checkpoints that were not saved. gone: done once its processes have ended."""
+        """Delete the parts of unsaved checkpoints that a segment has left. gone: done once its processes have ended."""
         await asyncio.wait({gone})
         launch = running.launch
 
@@ -424,7 +425,7 @@ class GroupManager:
             work = self._pool.on_node(node, clear, launch.storage, launch.trial_number, launch.segment_id)
             try:
                 await asyncio.wait_for(work, _CLEAR_S)
-            except Exception as error:  # it is deleted when the trial or its experiment goes on
+            except Exception as error:  # it is deleted when the trial or its experiment continues
                 log.info("node %s may have parts of checkpoints of %s: %s", node[:8], launch.segment_id, error)
 
         await asyncio.gather(*map(clear_on, {file.node for file in running.log_files}))
@@ -435,6 +436,7 @@ class GroupManager:
         if launch.code.entrypoint is None and launch.code.hash not in group.codes:
             code = launch.code.blob
             group.codes = {launch.code.hash}
+        launch = replace(launch, code=replace(launch.code, blob=None))  # Ray keeps count of the holders of a reference
         ready, trained = [], []
         for actor, assignment in zip(group.actors, group.assignments, strict=True):
             ready.append(actor.prepare.remote(launch, None if group.assigned else assignment, code))
@@ -458,7 +460,10 @@ class GroupManager:
 
 
 def _placement(group: Group) -> Mapping[str, Any]:
-    """Return the placement of a group's ranks. All segments of the group share it, since the driver keeps that of each."""
+    """Return the placement of a group's ranks.
+
+    All segments of the group share one object, to save memory, because the driver keeps the placement of each segment.
+    """
     if not group.placement_shown:
         group.placement_shown = {
             "ranks": [

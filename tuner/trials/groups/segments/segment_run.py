@@ -141,7 +141,7 @@ class SegmentRun:
         self.profiling[rank] = time.monotonic() + request.duration_s
         try:
             return await self._profile(actors[rank], rank, profile_id, request)
-        except BaseException:  # nobody will take the profile, so the rank shall not go on with it
+        except BaseException:  # nobody will take the profile, so the rank need not finish it
             with contextlib.suppress(Exception):
                 unanswered(actors[rank].stop_profile.remote(profile_id))
             raise
@@ -182,7 +182,7 @@ class SegmentRun:
 async def _ask(actor: Any, rank: int, question: str, *arguments: Any, last: float = 0.0, late: str = SILENT) -> Any:
     """Call a method of a rank and return its answer. If it does not answer in time, ask again until `last`, and then raise.
 
-    late: what the error says of a rank that does not answer.
+    late: the text of the error if the rank does not answer.
     """
     while True:
         try:

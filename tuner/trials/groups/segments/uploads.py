@@ -41,7 +41,7 @@ class Uploads:
             task.add_done_callback(self._asking.discard)
 
     async def end(self, segment_id: str, checkpoint: str) -> End:
-        """Wait until an upload has ended, and return how. Each end can be asked for once."""
+        """Wait until an upload has ended, and return how it ended. Call this once for each upload."""
         ends = self._ends.get(segment_id, {})
         if checkpoint not in ends:
             return "its upload is no longer known"
@@ -66,7 +66,7 @@ class Uploads:
             self.give_up(segment_id, why)
 
     def abandon(self, experiment: str | None, why: str) -> None:
-        """End the uploads of an experiment, or of all if it is None, for which nobody will ask any more."""
+        """End the uploads of an experiment, or of all experiments if it is None. Nobody will need them any more."""
         for segment_id, (launch, _) in list(self._about.items()):
             if experiment is None or launch.experiment_id == experiment:
                 self.give_up(segment_id, why)
@@ -103,7 +103,7 @@ class Uploads:
             except unavailable_errors():
                 await asyncio.sleep(_AGAIN_S)
             except lost_errors() as error:
-                return f"its worker process ended before the upload: {type(error).__name__}"
+                return f"its worker process ended before the upload was complete: {type(error).__name__}"
             except Exception as error:
                 log.exception("the upload of %s cannot be followed", info.id)
                 return f"{type(error).__name__}: {error}"

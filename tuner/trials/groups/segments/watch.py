@@ -106,7 +106,7 @@ class Watch:
             _forget(tasks)
 
     async def _first_known(self, tasks: Mapping[asyncio.Task[Any], int], pending: set[asyncio.Task[Any]]) -> Outcome:
-        """Return the outcome of the segment as soon as it is known. Tasks of ranks that have ended leave `pending`."""
+        """Return the outcome of the segment as soon as it is known. Remove the tasks of ended ranks from `pending`."""
         while pending:
             due = (self._cause_until, self._leave_until, self._check_at)
             for task in await self._next(pending, min((t for t in due if t is not None), default=None)):

@@ -19,10 +19,10 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
 
     Each value that a generator yields is reported. If the function has not reported anything, its return value is
     reported: a number is the value of the objective, and the numbers of a dict are metrics. Other values are ignored if
-    there are reports, also of earlier segments.
+    there are reports, including those of earlier segments.
 
     Raises:
-        TypeError: a value cannot be reported, or the only result of the trial is no metric.
+        TypeError: a value cannot be reported, or the only result of the trial is not a metric.
     """
     metric = launch.metric
     named: set[str] = set()
@@ -47,7 +47,7 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
     except AttributeError as error:
         if isinstance(error.obj, dict) and str(error.name).startswith("suggest_"):
             error.add_note(
-                "an objective of Optuna is recognised by the name of its first argument, which must be trial"
+                "an objective of Optuna is recognized by the name of its first argument, which must be trial"
             )
         raise
 

@@ -71,7 +71,8 @@ def resolve(launch: Launch) -> dict[str, Any]:
 def add_to_path(launch: Launch) -> None:
     """Add the folders of the user's code to `sys.path`, after the ``working_dir`` and ``py_modules`` that were sent with it.
 
-    On the machine where directories were packed, the originals are among the folders, and may have been edited since.
+    They come after, because on the machine where the directories were packed, the originals are among these folders and
+    may have been edited since.
     """
     has_code = launch.runtime_env.get("py_modules") or launch.runtime_env.get("working_dir")
     sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if has_code else []

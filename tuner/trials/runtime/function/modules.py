@@ -18,6 +18,7 @@ class Modules:
     def __init__(self) -> None:
         self._stamps: dict[str, int] = {}
         self._known: set[str] = set()
+        self._seen: tuple[int, str] = (0, "")  # how many modules there were at the last call, and the newest of them
         self._noted_at = time.time_ns()
 
     def note(self) -> None:
@@ -26,6 +27,11 @@ class Modules:
         If the file of such a module was also modified since the last call, the file counts as changed, because it may
         have been modified after the import.
         """
+        seen = len(sys.modules), next(reversed(sys.modules))
+        if seen == self._seen:  # there are thousands of modules, and most trials import none
+            self._noted_at = time.time_ns()
+            return
+        self._seen = seen
         for name in sys.modules.keys() - self._known:
             self._known.add(name)
             file = getattr(sys.modules.get(name), "__file__", None)

@@ -1,7 +1,7 @@
 """Profile this process for a while, from a thread of its own: sample its Python stacks, or trace what Python allocates.
 
-Both need no rights, because a process may look into itself. A sampler in another process, such as py-spy, would need
-ptrace, which containers usually forbid.
+Neither needs special rights, because a process may look into itself. A sampler in another process, such as py-spy,
+would need ptrace, which containers usually forbid.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class Profiler:
 def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
     """Sample the Python stacks of the threads until the time is over or the segment ends.
 
-    The threads of tuner and Ray, and the main thread of the process unless it trains, are left out. A sample weighs the time
-    since the sample before, so the weights of a thread add up to the time that was observed.
+    The threads of tuner and Ray, and the main thread of the process unless it trains, are left out. The weight of a
+    sample is the time since the previous sample, so the weights of a thread add up to the observed time.
     """
     sampler_before = time.thread_time()
     since = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -189,8 +189,9 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
 def _prompt() -> Iterator[None]:
     """Let this thread get the GIL soon after it asks for it.
 
-    By default, the thread that computes may keep the GIL for 5 ms. Most training code gives it up by itself more often, as for
-    each call of torch, so that every sample would show such a call, and none the Python code between two calls.
+    By default, the thread that computes may keep the GIL for 5 ms. Most training code releases it sooner by itself, for
+    example in each call of torch. Without this change, every sample would show such a call, and none the Python code
+    between two calls.
     """
     before = _changes.interval = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
@@ -302,7 +303,7 @@ def _common(request: ProfileRequest, observed_s: float, complete: bool, notes: I
 # -- stacks ----------------------------------------------------------------------------------------------------------------
 
 _Raw = tuple[tuple[int, int], ...]
-"""A stack as it is sampled: (id of the code object, line), the innermost frame first. Hashing a code object is slow."""
+"""A stack as it is sampled: (id of the code object, line), the innermost frame first. Hashing the objects would be slow."""
 
 
 def _whole(ident: int, frame: FrameType, codes: dict[int, CodeType]) -> _Raw:
@@ -346,7 +347,7 @@ def _of_the_user(stack: Stack) -> Stack:
 
 
 class _Thread(NamedTuple):
-    """A thread's CPU seconds, and when it started, in seconds since the machine did."""
+    """A thread's CPU seconds, and the time of its start, in seconds since the boot of the machine."""
 
     cpu_s: float
     began: float
@@ -368,10 +369,10 @@ def _cpu_by_thread() -> dict[int, _Thread]:
 def _used(
     native: int | None, before: Mapping[int, _Thread], after: Mapping[int, _Thread], since: float
 ) -> float | None:
-    """Return the CPU seconds that a thread used between two readings; None if a reading of it is missing.
+    """Return the CPU seconds that a thread used between two readings; None if either reading is missing.
 
-    since: when the first reading began. The reading of a thread that started later, perhaps with the id of one that had
-    ended, is zero.
+    since: when the first reading began. A thread that started later counts from zero, even if it has the id of a thread that
+        has ended.
     """
     if native is None or (now := after.get(native)) is None:
         return None

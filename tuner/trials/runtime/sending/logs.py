@@ -111,7 +111,7 @@ SIGTERM_NOTE = re.compile(r"^Stack \(most recent call first\):\n(?:  .*\n?)+\Z",
 
 
 def _note_sigterm() -> None:
-    """Let SIGTERM write the stack of the main thread to stderr before it ends the process, as it would without a handler.
+    """Write the stack of the main thread to stderr on SIGTERM, and then end the process as usual.
 
     Without this, nobody could tell afterwards that it was SIGTERM. Forked child processes, which may be ended by SIGTERM as a
     matter of course, write nothing.

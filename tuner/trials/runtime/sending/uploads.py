@@ -11,12 +11,12 @@ from tuner.trials.checkpoints.saver import Saver
 from tuner.trials.checkpoints.staging import spool
 
 LATE_AFTER_S = 0.1
-"""Seconds that the end of a segment waits for its uploads in any case, since most of them are quick."""
+"""Seconds that the end of a segment always waits for its uploads, since most of them are quick."""
 MOST = 4
 """The largest number of checkpoints that a process still uploads when a segment ends. If there are more, the segment waits."""
 FREE = 0.1
-"""The share of the disk with the waiting files that must be free, or else the segment waits for its uploads."""
-_KNOWN = 20_000  # segments of which it is known that they have begun; no upload lasts for so many
+"""The share of the spool's disk that must be free; if less is free, the segment waits for its uploads."""
+_KNOWN = 20_000  # the segments that are known to have begun; no upload goes on for so many segments
 _REMEMBERED = 64  # savers without uploads that are kept, since rank 0 may still ask for the parts of other ranks
 
 
@@ -29,7 +29,7 @@ class Uploads:
         self._begun: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, segment_id: str, saver: Saver) -> None:
-        """Add the saver of a segment that begins. Forget those of segments of long ago."""
+        """Add the saver of a segment that begins. Forget the savers of old segments."""
         with self._lock:
             self._begun[segment_id] = None
             while len(self._begun) > _KNOWN:

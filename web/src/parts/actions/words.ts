@@ -13,7 +13,7 @@ export interface Words {
   keep: string;
   /** It cannot be undone. */
   final: boolean;
-  /** A short description; a button with one stands in the menu of an experiment. */
+  /** A short description. A button that has one is in the menu of an experiment. */
   about?: string;
 }
 

@@ -7,16 +7,16 @@ import classes from "./parts.module.css";
 /** For the buttons of an open popover: with it, Escape closes the popover and not the drawer or dialog behind it, too. */
 export const ESCAPE_ENDS_HERE = { "data-mantine-stop-propagation": "true" };
 
-/** A button that copies what leads to a view, where there is nothing to be saved. */
+/** A button that copies a link to a view or its API call, for views that have nothing to save. */
 export function CopyMenu({ call, link = true }: { call: Call; link?: boolean }) {
   return (
-    <span className={classes.saves} role="group" aria-label="Copy what leads here">
+    <span className={classes.saves} role="group" aria-label="Copy a link or a call">
       <CopyButton call={call} link={link} />
     </span>
   );
 }
 
-/** `link`: false if the address does not lead to what is shown. */
+/** `link`: false if the page's URL does not lead to what is shown. */
 export function CopyButton({ call, link = true }: { call: Call; link?: boolean }) {
   const [opened, setOpened] = useState(false);
   const [copied, setCopied] = useState<string | null>(null);

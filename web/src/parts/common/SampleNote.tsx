@@ -1,7 +1,7 @@
 import type { Sample } from "../../live/changes";
 import classes from "./parts.module.css";
 
-/** Says that a chart shows some of very many trials; nothing where it shows all. */
+/** Say that a chart shows only a sample of the trials. Show nothing if it shows all. */
 export function SampleNote({ sample }: { sample: Pick<Sample, "items" | "total" | "complete"> | undefined }) {
   if (!sample || sample.complete) return null;
   const [shown, total] = [sample.items.length, sample.total].map((count) => count.toLocaleString("en"));

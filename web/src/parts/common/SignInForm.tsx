@@ -20,7 +20,7 @@ export default function SignInForm() {
     setBusy(true);
     try {
       await api.signIn(token.trim());
-      await client.resetQueries(); // what was refused is asked for again, by whoever shows it
+      await client.resetQueries(); // the refused requests are sent again by the parts that show the data
     } catch (problem) {
       setError(problem instanceof Error ? problem.message : String(problem));
     } finally {

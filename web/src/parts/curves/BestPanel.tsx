@@ -2,7 +2,7 @@ import type { Experiment } from "../../api/types";
 import { curvesCall } from "../../charts/copies";
 import type { Across } from "../../curves/across";
 import { BestChart } from "../../curves/BestChart";
-import { leading, metric, param, paramName, ran, readable } from "../../format";
+import { leading, metric, param, paramName, ran, readable, title } from "../../format";
 import { experimentEnded } from "../../live/states";
 import { useCurves, type LiveExperiment } from "../../live/useExperiment";
 import { Facts, Panel } from "../common/Panel";
@@ -37,7 +37,7 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
         <div className={classes.controls}>
           {best && (
             <button type="button" className={classes.link} onClick={() => onSelect(best.trial_number)}>
-              trial {best.trial_number}, iteration {best.iteration}
+              trial {best.trial_number}, {best.runs ? runsOf(best.runs) : `iteration ${best.iteration}`}
             </button>
           )}
           {soFar && (
@@ -69,12 +69,51 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
           ])}
         />
       )}
+      {best?.runs && <Runs experiment={experiment} runs={best.runs} onSelect={onSelect} />}
       {best && <Finished experiment={experiment} onSelect={onSelect} />}
     </Panel>
   );
 }
 
-/** The best value may be a peak that was lost again: say what the best trial that was trained to its end has come to. */
+type BestRuns = NonNullable<NonNullable<Experiment["best"]>["runs"]>;
+
+function runsOf({ trials }: BestRuns): string {
+  return trials.length === 1 ? "1 run" : `mean of ${trials.length} runs`;
+}
+
+/** After repeats, the best value is a mean: show the single runs, and how much runs of a configuration differ. */
+export function Runs({
+  experiment,
+  runs,
+  onSelect,
+}: {
+  experiment: Pick<Experiment, "metric">;
+  runs: BestRuns;
+  onSelect: (number: number) => void;
+}) {
+  return (
+    <p className={classes.finished}>
+      {title(runsOf(runs))}: <b>{metric(runs.mean)}</b> ± {rounded(runs.error)}, from{" "}
+      {runs.trials.map((number, i) => (
+        <span key={number}>
+          {i > 0 && ", "}
+          <button type="button" className={classes.link} onClick={() => onSelect(number)}>
+            trial {number}
+          </button>{" "}
+          ({metric(runs.values[i])})
+        </span>
+      ))}
+      . The {experiment.metric} of a configuration differs by about {rounded(runs.noise)} from run to run (standard
+      deviation).
+    </p>
+  );
+}
+
+function rounded(value: number | null): string {
+  return value === null ? "–" : String(Number(value.toPrecision(2)));
+}
+
+/** The best value may be a temporary peak, so also show the best trial that was trained to its end. */
 function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | "onSelect">) {
   const finished = experiment.best?.finished;
   if (finished) {
@@ -89,5 +128,5 @@ function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | 
     );
   }
   if (!experimentEnded(experiment.state) || experiment.counts.completed > 0) return null;
-  return <p className={classes.finished}>No trial was trained to its end, so the best value may not last.</p>;
+  return <p className={classes.finished}>No trial was trained to its end, so the best value may not hold.</p>;
 }

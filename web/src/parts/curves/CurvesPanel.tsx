@@ -189,7 +189,7 @@ export function CurvesPanel({
       )}
       {curves && reported && drawn?.size === 0 ? (
         <div className={classes.empty} style={{ height }}>
-          No trial passes the filters, so there is no curve. The table below offers all trials.
+          No trial passes the filters, so there is no curve. Remove the filters in the table below.
         </div>
       ) : curves && reported ? (
         <CurvesChart

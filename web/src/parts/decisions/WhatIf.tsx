@@ -16,11 +16,14 @@ const SCHEDULERS = ["asha", "hyperband", "median", "fifo", "freeze_thaw"];
 interface WhatIfProps {
   experiment: Experiment;
   onSelect: (number: number) => void;
-  /** Keeps what is asked. */
+  /** Keeps the question. */
   address: Address;
 }
 
-/** What would have happened under another scheduler, beside what did: the recorded trials are replayed, nothing is trained. */
+/**
+ * Compare what happened with what would have happened under another scheduler. The recorded trials are replayed;
+ * nothing is trained.
+ */
 export function WhatIf({ experiment, onSelect, address }: WhatIfProps) {
   const scheduler = SCHEDULERS.find((one) => one === address.get("if")) ?? null;
   const [options, setOptions] = useState(address.get("ifwith") ?? "");

@@ -37,7 +37,7 @@ interface Failed {
   traceback?: string;
 }
 
-/** Return the words and, if there is more to tell, the long text behind them. */
+/** Return the sentence and, if there is one, the long text behind it. */
 export function eventWords(entry: Pick<LogEntry, "kind" | "data">): { text: string; more?: string } {
   const data = entry.data as Data;
   const segment = data["segment"] === undefined ? "Its segment" : `Segment ${param(data["segment"])}`;

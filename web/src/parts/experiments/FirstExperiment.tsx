@@ -27,7 +27,7 @@ const curl = (root: string) => `curl -X POST ${root}api/v1/experiments -H 'Conte
   "scaling": {"num_workers": 2, "resources_per_worker": {"CPU": 0.5}}
 }'`;
 
-/** Nothing there yet: what to do next. */
+/** Say how to start a first experiment. */
 export function FirstExperiment() {
   return (
     <div style={{ maxWidth: 820, margin: "32px auto" }}>

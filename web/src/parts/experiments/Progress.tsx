@@ -15,7 +15,10 @@ const ORDER: [TrialState, string][] = [
 type Counted = Pick<Experiment, "state" | "counts" | "trials" | "num_samples"> &
   Partial<Pick<Experiment, "limits" | "resolved">>;
 
-/** Why trials that were asked for have not been started yet, to follow their number; empty if nothing but time keeps them. */
+/**
+ * Return why requested trials have not been started yet, as words after their number; empty if they only wait for their
+ * turn.
+ */
 export function heldWords({ state, counts, limits, resolved }: Counted): string {
   if (state === "paused" || state === "pausing") return " after a resume";
   if (resolved?.budget) return ", if the budget allows";

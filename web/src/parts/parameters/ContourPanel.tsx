@@ -100,8 +100,8 @@ export function ContourPanel(props: ContourPanelProps) {
           />
           <FinishedLegend trials={trials} heat />
           <p className={classes.noShares}>
-            Colours show the rank in {experiment.metric} among the trials that are shown. Between trials they are a mean
-            of the nearby ones, in which other parameters differ; places far from any trial stay empty.{" "}
+            Colors show the rank in {experiment.metric} among the trials that are shown. Between trials, they show the
+            mean of nearby trials, whose other parameters differ. Places far from any trial stay empty.{" "}
             {earlyWords(experiment, trials)}
           </p>
         </>

@@ -11,7 +11,10 @@ interface FinishedLegendProps {
 /** The states of trials that have not trained to their end, in the words of the figures at the top of the page. */
 const OTHERS: readonly TrialState[] = ["stopped", "failed", "cancelled", "running", "paused", "pending"];
 
-/** Tell which points are trials that trained to their end within the constraints; nothing if all did. Trials without a value have no point. */
+/**
+ * Explain which points are trials that trained to their end within the constraints. Show nothing if all did. Trials
+ * without a value have no point.
+ */
 export function FinishedLegend({ trials, heat = false }: FinishedLegendProps) {
   const shown = trials.filter((one) => one.best_value !== null);
   const outside = shown.filter((one) => one.feasible === false).length;

@@ -72,7 +72,8 @@ export default function ParametersTab({
       onChange={(value) => address.set({ objective: value === experiment.metric ? null : value })}
     />
   );
-  // Values of different iterations are no comparison between configurations: let people leave the early ones out.
+  // Values of different iterations do not compare configurations, so users can leave out trials that were stopped
+  // early.
   const mixed = shown.trials.some(isFinished) && !shown.trials.every(isFinished);
   const finishedOnly = mixed && address.get("finished") !== null;
   const plotted = useMemo(() => {
@@ -123,7 +124,7 @@ export default function ParametersTab({
         aside={
           <>
             <span className={classes.dimmed}>
-              drag along an axis to choose trials, click it to take the choice back; drag a name to move its axis
+              drag along an axis to select trials, click it to clear the selection; drag a name to move its axis
             </span>
             {axesText && (
               <button type="button" className={classes.link} onClick={() => address.set({ axes: null })}>

@@ -31,7 +31,7 @@ interface ParetoTabProps {
   address: Address;
 }
 
-/** Several objectives: every trial by two of them, and the front of those that no other one beats. */
+/** Show every trial by two of the objectives, and the Pareto front. */
 export default function ParetoTab({ experiment, sample, trials, byNumber, where, address, ...rest }: ParetoTabProps) {
   const { objectives } = experiment;
   const points = useMemo(() => pointsOf(trials, objectives), [trials, objectives]);
@@ -126,8 +126,8 @@ export default function ParetoTab({ experiment, sample, trials, byNumber, where,
             height={150}
           />
           <p className={classes.noShares}>
-            The share of the box between the worst and the best value of each objective that the front dominates, when
-            trials ended.
+            The box spans each objective from its worst to its best value. The chart shows which share of it the front
+            dominated when trials ended.
           </p>
         </Panel>
       )}

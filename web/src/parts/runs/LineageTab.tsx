@@ -23,7 +23,7 @@ interface LineageTabProps {
   address: Address;
 }
 
-/** The whole population over time: who took over whose weights, and how good each was. */
+/** Show the population over time: whose weights each member took over, and how good it was. */
 export default function LineageTab({ experiment, live, rank, selected, onSelect, address }: LineageTabProps) {
   const curves = useCurves(live, experiment.metric, STEP);
   const { segments, source } = useSources(live, true);

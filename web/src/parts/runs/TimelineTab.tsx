@@ -24,7 +24,7 @@ interface TimelineTabProps {
   onSelect: (number: number) => void;
 }
 
-/** What each trial, node and GPU did over time, so that waste is visible. */
+/** Show what each trial, node and GPU did over time, so that waste is visible. */
 export default function TimelineTab({ experiment, address, selected, onSelect }: TimelineTabProps) {
   const theme = useComputedColorScheme("light");
   const devices = address.get("by") === "device";

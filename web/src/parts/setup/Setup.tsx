@@ -86,7 +86,7 @@ export function Setup({ experiment }: { experiment: Experiment }) {
 
 /** "digits, digits-2": the earlier experiments that the search began with. */
 export function learnedWords({ learned_from }: Pick<Experiment, "learned_from">): string {
-  return learned_from.join(", ") || "nothing; the notes among the decisions say why";
+  return learned_from.join(", ") || "nothing; a note under Decisions says why";
 }
 
 /** The path of each parameter of a space, such as "optimizer/lr", with its domain in words. */

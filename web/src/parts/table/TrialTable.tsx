@@ -49,14 +49,14 @@ interface TrialTableProps {
   onState: (state: TrialState | null) => void;
   sort: Sort;
   onSort: (sort: Sort) => void;
-  /** Other filters in words, each with a way to take it back. */
+  /** Other filters in words, each with a function that removes it. */
   chips: readonly { label: string; clear: () => void }[];
-  /** Takes all filters away. */
+  /** Removes all filters. */
   onShowAll: () => void;
   selected: number | null;
   onSelect: (number: number) => void;
   onPoint: (number: number | null) => void;
-  /** Trials that were picked, each with a colour of its own, and what becomes of them. */
+  /** The picked trials, each with a color of its own, and the functions that change them. */
   picked: readonly number[];
   onPick: (change: (picked: readonly number[]) => readonly number[]) => void;
   onCompare: () => void;

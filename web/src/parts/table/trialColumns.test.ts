@@ -25,6 +25,13 @@ describe("the columns of the trial table", () => {
     expect(judged.map(column.value)).toEqual(["yes", "no", null]);
   });
 
+  it("names the trial that a repeat repeats, if there are repeats", () => {
+    expect(COLUMNS.map((column) => column.id)).not.toContain("repeat_of");
+    const trials = [TRIALS[0]!, { ...TRIALS[1]!, repeat_of: 0 }];
+    const column = columnsOf(trials, "accuracy", "training_iteration").find(({ id }) => id === "repeat_of")!;
+    expect([column.label, ...trials.map(column.value)]).toEqual(["Repeats trial", TRIALS[0]!.repeat_of, 0]);
+  });
+
   it("calls the value of a trial what it is: the best one or, with this scope, the last one", () => {
     const label = (scope: "all" | "last") =>
       columnsOf(TRIALS, "accuracy", "training_iteration", [], scope).find(({ id }) => id === "best")!.label;

@@ -39,6 +39,9 @@ export function columnsOf(
   return [
     { id: "number", label: "Trial", numeric: true, value: (trial) => trial.number },
     { id: "state", label: "State", numeric: false, value: (trial) => STATE_ORDER.indexOf(trial.state) },
+    ...(trials.some((trial) => typeof trial.repeat_of === "number")
+      ? [{ id: "repeat_of", label: "Repeats trial", numeric: true, value: (trial: Trial) => trial.repeat_of }]
+      : []),
     ...(objectives.length > 1
       ? [
           {

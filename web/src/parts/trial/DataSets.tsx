@@ -8,7 +8,7 @@ import classes from "./TrialDetails.module.css";
 const REFRESH_MS = 5000; // Ray Data updates the states as often
 const LOOK_MS = 10_000; // a trial may read its first data set at any time
 
-/** Show what the trial reads through Ray Data, while it runs. It shows nothing for the many trials that do not. */
+/** Show what a running trial reads through Ray Data. Show nothing for the many trials that do not use it. */
 export function DataSets({ trial, source }: { trial: TrialWithSegments; source: Experiment["source"] }) {
   const running = trial.state === "running";
   // Only the driver of the service answers. What a script has started runs without it, and the trials of a study have no ranks.

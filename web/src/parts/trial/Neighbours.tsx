@@ -17,7 +17,9 @@ interface NeighboursProps {
   onSelect: (number: number) => void;
 }
 
-/** The trials with the most similar configurations, and what they reached: is this place of the space good, or was it luck? */
+/**
+ * Show the trials with the most similar configurations and their results, to tell a good region of the space from luck.
+ */
 export function Neighbours({ trial, experiment, onSelect }: NeighboursProps) {
   const query = useQuery({
     queryKey: ["trial", trial.id, "neighbours"],

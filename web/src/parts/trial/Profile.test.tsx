@@ -80,7 +80,7 @@ describe("the profile of a rank", () => {
     expect(screen.getByRole("treeitem", { name: "step · train.py:12: 4.00 s, 80.0 %" }).style.width).toBe("80%");
     expect(screen.getByText(/until the segment ended.*the 498 samples cost 50 ms/)).toBeTruthy();
     expect(screen.getByText("Child processes are not sampled.")).toBeTruthy();
-    const lines = screen.getByRole("region", { name: "Lines that took most time by themselves" });
+    const lines = screen.getByRole("region", { name: "Lines that took the most time themselves" });
     expect(within(lines).getAllByRole("row")[0]!.textContent).toBe("4.00 strain.py:12step");
   });
 
@@ -152,7 +152,7 @@ describe("the profile of a rank", () => {
     vi.spyOn(api, "profile").mockResolvedValue({ ...CPU, kind: "memory", cpu: null, memory, speedscope });
     shown();
     ask();
-    const lines = await screen.findByRole("region", { name: "Lines that allocated most of what is left" });
+    const lines = await screen.findByRole("region", { name: "Lines that allocated most of the remaining memory" });
     expect(within(lines).getByRole("row").textContent).toMatch(/in 1 blocktrain\.py:12cache\.append\(batch\)$/);
     expect(screen.getByText(/GPU memory of torch/)).toBeTruthy();
     expect(screen.getByText("| PyTorch CUDA memory summary |")).toBeTruthy();

@@ -78,8 +78,8 @@ export default function Profile({ trial }: { trial: TrialWithSegments }) {
       {asked.data && <Shown key={asked.submittedAt} profile={asked.data} name={`trial_${trial.number}`} />}
       {!asked.data && !asked.isPending && running && (
         <p className={classes.none}>
-          The rank goes on training. Sampling its stacks costs little of its time. Tracing its memory slows its Python
-          code down.
+          The rank continues to train. Sampling its stacks costs little time. Tracing its memory slows down its Python
+          code.
         </p>
       )}
     </>
@@ -99,7 +99,7 @@ function Waiting({ asking, since }: { asking: ProfileAsked; since: number }) {
     <p className={classes.none} role="status">
       {left > 0
         ? `Rank ${asking.rank} is being observed, for ${left} s more…`
-        : `Rank ${asking.rank} sums up what it saw…`}
+        : `Rank ${asking.rank} is summarizing the profile…`}
     </p>
   );
 }
@@ -132,7 +132,7 @@ function Shown({ profile, name }: ShownProps) {
           `The process used ${shortly(cpu.cpu_s)} of CPU time; the ${cpu.samples} samples cost ${shortly(cpu.sampler_cpu_s)}.`}
         {memory &&
           `Resident memory went from ${bytes(memory.rss_start_bytes)} to ${bytes(memory.rss_end_bytes)}, with at most ` +
-            `${bytes(memory.rss_peak_bytes)}. Of what Python allocated meanwhile, ${bytes(memory.traced_bytes)} are left.`}
+            `${bytes(memory.rss_peak_bytes)}. Of the memory that Python allocated meanwhile, ${bytes(memory.traced_bytes)} remain.`}
         {memory?.gpu_end_bytes != null && ` GPU memory of torch: ${bytes(memory.gpu_end_bytes)} at the end.`}
       </p>
       <Group gap="xs" my="xs">
@@ -165,16 +165,16 @@ function Shown({ profile, name }: ShownProps) {
         </Button>
       </Group>
       {part && <FlameGraph key={index} frames={frames} part={part} say={say} />}
-      {!part && <p className={classes.none}>Nothing was seen.</p>}
+      {!part && <p className={classes.none}>Nothing was recorded.</p>}
       {cpu && part && (
         <Lines
-          title="Lines that took most time by themselves"
+          title="Lines that took the most time themselves"
           rows={hottest(frames, part, LINES).map(({ frame, own }) => [frame.name, place(frame), frame.file, say(own)])}
         />
       )}
       {memory && memory.lines.length > 0 && (
         <Lines
-          title="Lines that allocated most of what is left"
+          title="Lines that allocated most of the remaining memory"
           rows={memory.lines
             .slice(0, LINES)
             .map((one) => [

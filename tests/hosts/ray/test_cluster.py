@@ -1,0 +1,158 @@
+"""Checks that are made before a private Ray is started."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tuner
+from tuner.domain.experiment import Scaling
+from tuner.errors import ClusterUnreachable, SpecError
+from tuner.hosts.ray import cluster
+from tuner.sdk import cautions
+from tuner.settings import Settings
+from tuner.store import Store
+from tuner.trials.compat import ray_compat
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Pretend that the machine has 4 CPUs and a GPU, and that this process is connected to no Ray and starts none."""
+    monkeypatch.setattr(cluster, "this_machine", lambda: {"CPU": 4.0, "GPU": 1.0})
+    monkeypatch.setattr("tuner.sdk.driving.connected", lambda: False)
+    monkeypatch.setattr("tuner.sdk.run._drive", lambda *_, **__: "driven")
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+
+
+def run(**options: Any) -> Any:
+    return tuner.run(lambda config: None, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", max_t=3, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"num_workers": 5}, "5 × 1 CPU are requested, but the whole cluster has 4 CPU"),
+        ({"resources_per_worker": {"CPU": 8}}, "1 × 8 CPU are requested, but the whole cluster has 4 CPU"),
+        ({"num_workers": 2, "use_gpu": True}, "2 × 1 GPU are requested, but the whole cluster has 1 GPU"),
+        ({"num_workers": 2, "placement_strategy": "STRICT_SPREAD"}, "STRICT_SPREAD needs 2 nodes"),
+    ],
+)
+@pytest.mark.usefixtures("small")
+def test_what_this_machine_can_never_hold_is_said_before_ray_is_started(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(
+        SpecError, match=rf"scaling: {re.escape(says)}.*only this machine is used, which has 4 CPUs and 1 GPU(\n|$)"
+    ):
+        run(**options)
+    with Store.open(Settings.from_env().database_url) as store:
+        assert store.experiments.page().items == (), "nothing waits for a driver"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 4},
+        {"num_workers": 8, "resources_per_worker": {"CPU": 0.5}, "use_gpu": False},
+        {"resources_per_worker": {"disk": 7, "memory": 1e12}},  # what only a started Ray knows
+        {"num_workers": 5, "ray_address": "auto"},
+    ],
+)
+@pytest.mark.usefixtures("small")
+def test_what_may_fit_is_left_to_ray(options: dict[str, Any]) -> None:
+    assert run(**options) == "driven"
+
+
+@pytest.mark.usefixtures("small")
+def test_a_process_that_is_connected_may_have_a_larger_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.sdk.driving.connected", lambda: True)
+    assert run(num_workers=5) == "driven"
+
+
+def test_ray_itself_says_what_it_would_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 7, "GPU": 3}')
+    assert cluster.this_machine() == {"CPU": 7, "GPU": 3}
+    assert cluster.too_large(Scaling(num_workers=7)) is None
+    assert cluster.too_large(Scaling(num_workers=8)) is not None
+    monkeypatch.setitem(sys.modules, ray_compat.MACHINE, None)
+    assert cluster.this_machine() is None, "another version of Ray"
+    assert cluster.too_large(Scaling(num_workers=8)) is None
+
+
+def test_a_search_that_never_gets_its_ray_fails_in_one_line(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_: Any) -> None:
+        raise Exception("The current node timed out during startup.\nThis could happen because ...")
+
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setattr("tuner.hosts.scripts.kept._kept", None)
+    with pytest.raises(ClusterUnreachable) as raised:
+        run(num_samples=1, verbose=0)
+    text = str(raised.value)
+    assert text.startswith("Ray could not be started on this machine: The current node timed out during startup. Check")
+    assert "\n" not in text
+    assert raised.value.__suppress_context__
+    with Store.open(sqlite_url) as store:
+        [record] = store.experiments.page().items
+        assert (record.state, record.error) == ("failed", text)
+        assert not store.drivers.claimable(time.time() + 10**6)
+
+
+def test_a_full_temporary_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert cluster.nearly_full() == ""
+    monkeypatch.setattr(cluster, "_ROOM_BYTES", 2**62)
+    assert re.fullmatch(
+        rf" \(the temporary directory {re.escape(str(tmp_path))} has only \d+ MiB free\)", cluster.nearly_full()
+    )
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    assert cluster.nearly_full() == ""
+
+
+def test_an_address_without_a_ray_is_told_with_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: Any) -> None:
+        raise ConnectionError("nobody is there")
+
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(cluster.ray, "init", init)
+    with pytest.raises(
+        ClusterUnreachable, match=r"Ray at 10\.0\.0\.1:6379 could not be reached: nobody is there.*ray status"
+    ):
+        cluster.connect("10.0.0.1:6379")
+
+
+def test_a_function_that_takes_much_data_along_is_warned_of(small: None) -> None:
+    data = np.zeros(cautions.LARGE_BYTES // 8 + 1)
+
+    def train(config: dict[str, Any]) -> None:
+        tuner.report({"loss": data.sum()})
+
+    options: dict[str, Any] = {"metric": "loss", "mode": "min", "max_t": 3, "num_samples": 1}
+    with pytest.warns(UserWarning, match=r"is 50 MB when pickled \(most of it is data\).*with_parameters") as seen:
+        tuner.run(train, {"x": tuner.uniform(0, 1)}, **options)
+    assert seen[0].filename == __file__
+
+
+@pytest.mark.parametrize("data", [np.zeros(12_500), [0.5] * 12_000], ids=["array", "list"])
+def test_a_search_space_with_much_data_is_warned_of(small: None, monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
+    monkeypatch.setattr(cautions, "LARGE_SPACE_BYTES", 100_000)
+    space = {"x": tuner.uniform(0, 1), "data": data, "names": ["a", "b"]}
+    options: dict[str, Any] = {"metric": "loss", "mode": "min", "max_t": 3, "num_samples": 1}
+    with pytest.warns(UserWarning, match=r"space is 0.1 MB \(most of it is data\).*with_parameters") as seen:
+        tuner.run(lambda config: None, space, **options)
+    assert [warning.filename for warning in seen] == [__file__]
+
+
+def test_a_search_space_without_much_data_is_not_warned_of(small: None, recwarn: pytest.WarningsRecorder) -> None:
+    options: dict[str, Any] = {"metric": "loss", "mode": "min", "max_t": 3, "num_samples": 1}
+    tuner.run(lambda config: None, {"x": tuner.uniform(0, 1), "data": np.zeros(10_000)}, **options)
+    assert not recwarn.list

@@ -1,0 +1,83 @@
+"""Ray's head without Ray: its commands, and the search for its processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tuner.errors import ClusterUnreachable
+from tuner.hosts.ray import head
+
+
+def test_a_command_of_ray_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = tmp_path / "hangs"
+    hangs.write_text("#!/bin/sh\nexec sleep 600\n")
+    hangs.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(hangs))
+    monkeypatch.setattr(head, "COMMAND_S", 0.2)
+    with pytest.raises(ClusterUnreachable, match=r"`ray start` did not end within 0.2 s and was killed"):
+        head.run_ray(["start", "--head"], {})
+
+
+@contextmanager
+def process(*arguments: str, **environment: str) -> Iterator[int]:
+    """Start a Python process that waits for the end of its input."""
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, **environment}) as started:
+        try:
+            yield started.pid
+        finally:
+            started.kill()
+
+
+def test_a_process_that_only_reads_the_logs_of_a_head_is_not_of_that_head(tmp_path: Path) -> None:
+    waits = "import sys; sys.stdin.read()"
+    monitor = tmp_path / "ray" / "_private" / "log_monitor.py"
+    monitor.parent.mkdir(parents=True)
+    monitor.write_text(waits)
+    scratch = str(head._scratch(tmp_path))
+    logs = f"{scratch}/session_latest/logs"
+    with (
+        process("-c", waits, f"{logs}/raylet.out") as reader,
+        process("-u", str(monitor), f"--logs-dir={logs}") as part,
+        process("-c", waits, **{head.MARK: scratch}) as worker,
+    ):
+        found = {one.pid for one in head._processes(tmp_path)}
+        assert found == {part, worker}
+        assert reader not in found
+
+
+def test_the_end_of_a_process_is_noticed_at_once() -> None:
+    waits = "import sys; sys.stdin.read()"
+    with process("-c", waits) as first, process("-c", waits) as second, head.exits([first, second]) as wait:
+        assert wait(0.0) == ([], [], [])
+        os.kill(second, signal.SIGKILL)
+        begun = time.monotonic()
+        wait(60.0)
+        assert time.monotonic() < begun + 30
+
+
+def test_a_new_head_does_not_wait_for_the_processes_of_the_dead_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
+    seen: list[int | None] = []
+
+    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        seen.append(old.wait(timeout=30))
+        return subprocess.CompletedProcess(arguments, 1, "", "no Ray here")
+
+    with process("-c", "import sys; sys.stdin.read()", **{head.MARK: str(head._scratch(tmp_path))}) as left:
+        old = psutil.Process(left)
+        with pytest.raises(ClusterUnreachable, match="no Ray here"):
+            head.start_head(tmp_path, run)
+        assert seen == [-signal.SIGKILL], "it was killed before the start"

@@ -1,0 +1,104 @@
+"""The Ray that tuner starts has only the processes that it needs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.services import until
+from tuner.hosts.ray import fork_client, late_agent, no_dashboard_agent, ray_start
+
+HELPERS = ("monitor.py", "log_monitor.py", "dashboard.py", "agent.py")
+
+
+def test_the_installed_ray_has_the_names_that_are_used() -> None:
+    """A new version of Ray has moved them if this fails; until that is mended it is started with all its helpers."""
+    assert ray_start.missing() == []
+
+
+def test_the_agents_of_a_raylet_are_replaced() -> None:
+    theirs = [
+        sys.executable,
+        "-u",
+        "/a folder/dashboard/agent.py",
+        "--session-dir=/a folder/session",
+        "--node-id=n",
+        "--head",
+    ]
+    line = subprocess.list2cmdline(theirs)
+    command = ["raylet", "--num_cpus=2", f"--dashboard_agent_command={line}", f"--runtime_env_agent_command={line}"]
+    *same, dashboard, environments = (ray_start._with_our_agents(argument) for argument in command)
+    assert same == command[:2]
+    program, *arguments = shlex.split(dashboard.removeprefix("--dashboard_agent_command="))
+    assert program == sys.executable
+    assert arguments[2] == no_dashboard_agent.__file__
+    assert arguments[3:] == theirs[3:]
+    program, *arguments = shlex.split(environments.removeprefix("--runtime_env_agent_command="))
+    assert program == sys.executable
+    assert arguments[2] == late_agent.__file__
+    assert arguments[3:] == theirs, "it starts the agent with the whole command"
+
+
+def test_only_the_script_of_a_raylets_workers_is_replaced() -> None:
+    theirs = [
+        sys.executable,
+        "/ray/setup_worker.py",
+        "-s",
+        "/a folder/default_worker.py",
+        "--raylet-name=/a folder/raylet",
+    ]
+    command = ["raylet", "--num_cpus=2", "--python_worker_command=" + subprocess.list2cmdline(theirs)]
+    *same, replaced = (ray_start._forking(argument, "/a folder/forks") for argument in command)
+    assert same == command[:2]
+    found = shlex.split(replaced.removeprefix("--python_worker_command="))
+    assert found == [*theirs[:3], "-S", "-E", fork_client.__file__, "/a folder/forks", *theirs[3:]]
+    unknown = "--python_worker_command=python worker_of_the_future.py"
+    assert ray_start._forking(unknown, "/a folder/forks") == unknown
+
+
+def test_the_replacement_says_that_no_port_is_in_use_and_ends_with_the_raylet(tmp_path: Path) -> None:
+    script = f"""
+import subprocess, sys
+agent = subprocess.Popen([sys.executable, "-S", "-E", {no_dashboard_agent.__file__!r}, "--session-dir={tmp_path}", "--node-id=n"])
+print(agent.pid, flush=True)
+sys.stdin.read()
+"""
+    raylet = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert raylet.stdout is not None
+    assert raylet.stdin is not None
+    agent = psutil.Process(int(raylet.stdout.readline()))
+    ports = [tmp_path / f"{name}_n" for name in no_dashboard_agent.PORTS]
+    until("ports", lambda: all(port.exists() for port in ports))
+    assert [port.read_text() for port in ports] == ["-1"] * 3
+    assert agent.is_running()
+    raylet.kill()
+    raylet.communicate()
+    until("end", lambda: not agent.is_running())
+
+
+@pytest.mark.ray
+def test_a_ray_of_our_own_starts_no_helper(local_ray: None) -> None:
+    import ray
+
+    from tuner.hosts.ray.cluster import connect
+
+    assert not connect(), "the connection is kept"
+    ours = psutil.Process(os.getpid()).children(recursive=True)
+    programs = [os.path.basename(part) for process in ours for part in process.cmdline()[:4]]
+    assert "raylet" in programs
+    assert "no_dashboard_agent.py" in programs
+    assert not set(programs) & set(HELPERS)
+    titles = [" ".join(process.cmdline()) for process in ours]
+    assert not any("RuntimeEnvAgent" in title for title in titles), "it is started when it is needed"
+
+    @ray.remote(num_cpus=0, runtime_env={"env_vars": {"COLOUR": "red"}})
+    def colour() -> str:
+        return os.environ["COLOUR"]
+
+    assert ray.get(colour.remote()) == "red", "the agent for runtime environments is there"

@@ -1,0 +1,215 @@
+"""Ray's authentication tokens, with and without a real Ray."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tuner.errors import ClusterUnreachable
+from tuner.hosts.ray import cluster, head, tokens
+
+VARIABLES = (tokens.MODE, tokens.TOKEN, tokens.TOKEN_PATH)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the home directory of a user without a token."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tokens, "_read_again", lambda: None)  # a Ray of this process goes on with its token
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def variables() -> dict[str, str]:
+    return {name: os.environ[name] for name in VARIABLES if name in os.environ}
+
+
+def users(home: Path) -> Path:
+    """Write a token of the user."""
+    path = home / ".ray" / "auth_token"
+    path.parent.mkdir()
+    path.write_text("t" * 32)
+    return path
+
+
+def test_the_installed_ray_has_the_names_that_are_used() -> None:
+    """Without them, a process that has ended its own Ray cannot connect to a cluster with a token."""
+    assert [name for name in tokens.NAMES if not hasattr(importlib.import_module(tokens.RAYLET), name)] == []
+
+
+def test_a_private_ray_has_a_token_of_its_own_only_if_the_user_has_none(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens.begin_private()
+    first = variables()
+    assert (first[tokens.MODE], len(first[tokens.TOKEN])) == ("token", 64)
+    tokens.begin_private()
+    assert variables()[tokens.TOKEN] != first[tokens.TOKEN]
+    tokens.end_private()
+    assert variables() == {}
+    users(home)
+    tokens.begin_private()
+    assert variables() == {tokens.MODE: "token"}
+    tokens.end_private()
+    monkeypatch.setenv(tokens.MODE, "disabled")
+    tokens.begin_private()
+    tokens.end_private()
+    assert variables() == {tokens.MODE: "disabled"}
+
+
+def test_the_head_of_a_service_has_a_token_that_only_its_user_can_read(home: Path) -> None:
+    service = home / "service"
+    found = tokens.of_home(service)
+    own = tokens.token_file(service)
+    assert found == {tokens.MODE: "token", tokens.TOKEN_PATH: str(own)}
+    assert stat.S_IMODE(own.stat().st_mode) == 0o600
+    token = own.read_text()
+    assert len(token) == 64
+    users(home)
+    assert tokens.of_home(service) == found, "that of the head that may run already"
+    assert own.read_text() == token
+    assert os.listdir(service) == ["ray_token"]
+    another = tokens.token_file(home / "another")
+    assert tokens.of_home(home / "another") == {tokens.MODE: "token", tokens.TOKEN_PATH: str(another)}
+    assert another.read_text() == "t" * 32, "the user's own, which the user may change while the head runs"
+
+
+def test_the_token_of_the_head_comes_before_one_in_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RAY_AUTH_TOKEN may be that of another cluster. Ray prefers it to a file."""
+    own = tokens.token_file(home)
+    own.write_text("s" * 32)
+    (home / "ray_address").write_text("10.0.0.1:6379")
+    monkeypatch.setenv(tokens.TOKEN, "t" * 32)
+    expected = {tokens.MODE: "token", tokens.TOKEN_PATH: str(own), tokens.TOKEN: "s" * 32}
+    assert tokens.of_home(home) == expected
+    with tokens.of_cluster("10.0.0.1:6379", home) as where:
+        assert (where, variables()) == (str(own), expected)
+    assert variables() == {tokens.TOKEN: "t" * 32}
+
+
+def test_a_token_that_cannot_be_written_is_an_error_that_names_the_file(home: Path) -> None:
+    (home / "service").write_text("not a directory")
+    with pytest.raises(ClusterUnreachable, match=r"token of Ray cannot be written to .*service/ray_token: "):
+        tokens.of_home(home / "service")
+
+
+def test_a_token_is_used_for_a_cluster_and_the_environment_is_left_alone(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tokens.of_cluster("10.0.0.1:6379", home) as where:
+        assert (where, variables()) == (None, {})
+    own = users(home)
+    with tokens.of_cluster("10.0.0.1:6379", home) as where:
+        assert (where, variables()) == (str(own), {tokens.MODE: "token"})
+    tokens.token_file(home).write_text("s" * 32)
+    (home / "ray_address").write_text("10.0.0.1:6379")
+    with tokens.of_cluster("10.0.0.1:6379", home) as where:
+        assert variables() == {tokens.MODE: "token", tokens.TOKEN_PATH: str(home / "ray_token")}
+    with tokens.of_cluster("10.0.0.2:6379", home) as where:
+        assert where == str(own), "another cluster than that of the service"
+    assert variables() == {}
+    monkeypatch.setenv(tokens.MODE, "disabled")
+    with tokens.of_cluster("10.0.0.1:6379", home) as where:
+        assert where is None
+
+
+def test_nothing_at_an_address_is_noticed_at_once() -> None:
+    with pytest.raises(ClusterUnreachable, match=r"Ray at 127.0.0.1:1 could not be reached: Connection refused"):
+        cluster._check_listens("127.0.0.1:1")
+    cluster._check_listens("auto")
+
+
+@pytest.fixture(scope="module")
+def with_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start a head with token authentication, whose token is tttt..., and yield its address."""
+    folder = Path(tempfile.mkdtemp(prefix="tt"))
+    environment = {tokens.MODE: "token", tokens.TOKEN: "t" * 32, "HOME": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(head, "_scratch", lambda home: folder)
+            done = head.run_ray(
+                ["start", "--head", "--port=0", "--num-cpus=1", "--include-dashboard=false", f"--temp-dir={folder}"],
+                environment,
+            )
+            assert done.returncode == 0, done.stdout
+            yield done.stdout.partition("--address='")[2].partition("'")[0]
+    finally:
+        for process in psutil.process_iter():
+            try:
+                if str(folder) in " ".join(process.cmdline()):
+                    process.kill()
+            except psutil.Error:
+                pass
+
+
+def script(code: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    mine = {"HOME": str(home), "TUNER_HOME": str(home / "tuner"), **environment}
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**kept, **mine}, capture_output=True, text=True, timeout=120
+    )
+
+
+CONNECT = """
+import sys
+from tuner.hosts.ray.cluster import connect, disconnect
+connect({address!r})
+import ray
+print(len(ray.nodes()), "node")
+disconnect()
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.long  # the tests above have the tokens that Ray gets
+@pytest.mark.parametrize("where", ["file", "variable", "nowhere", "wrong"])
+def test_a_cluster_with_token_authentication(with_token: str, tmp_path: Path, where: str) -> None:
+    environment = {"variable": {tokens.TOKEN: "t" * 32}, "wrong": {tokens.TOKEN: "w" * 32}}.get(where, {})
+    if where == "file":
+        users(tmp_path)
+    done = script(CONNECT.format(address=with_token), tmp_path, **environment)
+    if where in ("file", "variable"):
+        assert done.stdout.strip().endswith("1 node"), done.stderr
+    elif where == "nowhere":
+        assert "set RAY_AUTH_TOKEN to its token, or RAY_AUTH_TOKEN_PATH" in done.stderr
+        assert not (tmp_path / ".ray").exists()
+    else:
+        assert "the token in RAY_AUTH_TOKEN may be that of another cluster" in done.stderr
+
+
+PRIVATE = """
+from tuner.hosts.ray.cluster import connect, disconnect
+import os, ray
+connect(cpus=1)
+assert ray.get(ray.remote(lambda: 1).remote()) == 1
+disconnect()
+assert not [name for name in os.environ if name.startswith("RAY_AUTH")]
+connect({address!r})
+print(len(ray.nodes()), "node")
+disconnect()
+connect(cpus=1)
+assert ray.get(ray.remote(lambda: 2).remote()) == 2
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.long  # the tests above have the variables that are set and removed
+def test_private_instances_leave_nothing_and_do_not_stand_in_the_way_of_a_cluster(
+    with_token: str, tmp_path: Path
+) -> None:
+    done = script(PRIVATE.format(address=with_token), tmp_path)
+    assert "set RAY_AUTH_TOKEN" in done.stderr, "no token of the private instance is used for the cluster"
+    assert not (tmp_path / ".ray").exists(), "the user's own `ray start --head` starts as before"
+    users(tmp_path)
+    done = script(PRIVATE.format(address=with_token), tmp_path)
+    assert done.stdout.strip().endswith("1 node"), done.stderr

@@ -1,0 +1,29 @@
+"""Test what the executor on Ray knows of nodes that may join."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tuner.hosts import ray_executor
+from tuner.hosts.ray_executor import RayExecutor
+from tuner.trials.groups.cluster.growth import NodeType
+
+BIG = NodeType({"CPU": 64.0}, 2)
+
+
+def test_ray_is_asked_again_for_the_types_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An autoscaler tells Ray some time after the first experiment may have been started."""
+    answers: list[Sequence[NodeType]] = [(), [BIG]]
+    monkeypatch.setattr(ray_executor, "known_types", lambda: answers.pop(0))
+    executor = RayExecutor()
+    assert executor._node_types() == executor._node_types() == ()
+    monkeypatch.setattr(ray_executor, "TYPES_S", 0.0)
+    executor._ask_again = 0.0
+    assert executor._node_types() == [BIG]
+
+
+def test_the_operators_types_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_executor, "known_types", lambda: pytest.fail("Ray was asked"))
+    assert RayExecutor([BIG])._node_types() == [BIG]

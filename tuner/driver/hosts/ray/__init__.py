@@ -1,1 +1,0 @@
-"""The Ray that driver hosts run on: start it, connect to it, find and start hosts on it, and talk to it for a service."""

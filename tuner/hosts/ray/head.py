@@ -1,0 +1,305 @@
+"""Start a Ray head node for the service (`ray start --head`), find it again, watch its processes, and end all of them.
+
+This module does not import Ray. The service must not connect to the head that it watches, because Ray may end processes that
+are connected to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tuner.domain.keys import keyed_seed
+from tuner.errors import ClusterUnreachable
+from tuner.hosts.ray import tokens
+from tuner.hosts.ray.fork_server import USED
+
+log = logging.getLogger(__name__)
+
+MARK = "_TUNER_RAY_HEAD"
+"""The environment variable by which every process of a head is recognized. Ray's workers change their process names."""
+
+COMMAND_S = 120.0
+"""Timeout in seconds of a `ray` command. `ray start` takes a few seconds, and longer on a busy machine."""
+
+PROC = Path("/proc")
+
+KILLED_S = 5.0
+"""Seconds to wait until the remaining processes of a dead head have ended, after they were killed."""
+
+_OF_RAY = re.compile(r"/ray/(_private|autoscaler|core|dashboard)/")
+"""Matches the paths of Ray's own programs."""
+
+_PARTS = ("gcs_server", "raylet")
+"""The names of the processes without which a head counts as dead."""
+
+RunRay = Callable[[Sequence[str], Mapping[str, str]], subprocess.CompletedProcess[str]]
+"""Runs a `ray` command with these arguments and these additional environment variables; see `run_ray`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A Ray head on this machine. It was alive when this object was made, but may have died since."""
+
+    address: str
+    parts: tuple[psutil.Process, ...]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Return the ids of the head's main processes, those named in `_PARTS`."""
+        return tuple(process.pid for process in self.parts)
+
+    def dead(self) -> str | None:
+        """Return the name of a main process that has ended, so that the head is dead; None if the head is alive."""
+        for name, process in zip(_PARTS, self.parts, strict=True):
+            if not _runs(process):
+                return name
+        return None
+
+
+def find_head(home: Path) -> Head | None:
+    """Return the head that was started for this home; None if there is none, or if one of its main processes has ended."""
+    try:
+        address = _marker(home).read_text().strip()
+    except OSError:
+        return None
+    scratch, found = str(_scratch(home)), {}
+    for process in _that_name(scratch):
+        with contextlib.suppress(psutil.Error):
+            name = process.name()
+            if name in _PARTS and scratch in " ".join(process.cmdline()) and _runs(process):
+                found[name] = process
+    if len(found) < len(_PARTS) or not _listens(found["gcs_server"], address):
+        return None
+    return Head(address, tuple(found[name] for name in _PARTS))
+
+
+def start_head(home: Path, run: RunRay | None = None) -> Head:
+    """Return the head of this home. If none is alive, kill what remains of a dead head, and start a new head.
+
+    run: the function that runs `ray` commands; by default `run_ray`.
+
+    Raises:
+        ClusterUnreachable: Ray cannot be started.
+    """
+    run = run or run_ray
+    home.mkdir(parents=True, exist_ok=True)
+    with _locked(home):
+        if (head := find_head(home)) is not None:
+            return head
+        left = _kill(home)
+        done = _ray_command(
+            home,
+            run,
+            "start",
+            "--head",
+            "--port=0",
+            "--disable-usage-stats",
+            "--include-dashboard=false",
+            f"--temp-dir={_scratch(home)}",
+        )
+        found = re.search(r"--address='?([\w.:-]+:\d+)", done.stdout)
+        if done.returncode or not found:
+            raise ClusterUnreachable(f"`ray start --head` failed: {(done.stdout + done.stderr).strip()[-1000:]}")
+        _marker(home).write_text(found[1])
+        if (head := find_head(home)) is None:
+            raise ClusterUnreachable(f"Ray ended right after it had started; the logs of Ray are in {_scratch(home)}")
+        log.debug("Ray's head is up at %s", head.address)
+        if left and not psutil.wait_procs(left, timeout=KILLED_S)[1]:
+            log.debug("the previous Ray head had died; the remaining Ray processes have been stopped")
+        return head
+
+
+def stop_head(home: Path, *, keep_logs: bool = False) -> bool:
+    """End the head that `start_head` started for this home, and all that runs on it. Return whether a head was running.
+
+    keep_logs: False to delete the head's files, which are sockets and Ray's own logs; the logs of trials are not among them.
+    """
+    _marker(home).unlink(missing_ok=True)
+    _used_torch(home).unlink(missing_ok=True)
+    running = _end(home, patience_s=10.0)
+    if not keep_logs and home.is_dir():
+        with _locked(home):
+            if find_head(home) is None:  # otherwise a service has just started a new head
+                shutil.rmtree(_scratch(home), ignore_errors=True)
+    return running
+
+
+def was_stopped(home: Path) -> bool:
+    """Return whether `stop_head` ended the head of this home, so that the head must not be started again."""
+    return not _marker(home).exists()
+
+
+def _kill(home: Path) -> list[psutil.Process]:
+    """Kill all processes of this home's head and return them. A new head can start without waiting for their end."""
+    killed: list[psutil.Process] = []
+    for _ in range(2):  # the second round kills processes that were started during the first round
+        for process in _processes(home):
+            if process not in killed:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+                killed.append(process)
+    return killed
+
+
+def _end(home: Path, patience_s: float) -> bool:
+    """End all processes of this home's head, and kill those that outlive `patience_s`. Return whether there were any."""
+    processes = _processes(home)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, stubborn = psutil.wait_procs(processes, timeout=patience_s)
+    for _ in range(5):
+        if not stubborn:
+            break
+        for process in stubborn:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(stubborn, timeout=5)
+        # including processes that were started in the meantime
+        stubborn = [process for process in _processes(home) if _runs(process)]
+    return bool(processes)
+
+
+def _processes(home: Path) -> list[psutil.Process]:
+    """Return the processes that belong to the head of this home.
+
+    A process belongs to the head if it has the mark in its environment, or if it is one of Ray's own programs and has the
+    head's folder in its arguments. Other processes that name the folder, such as a `tail -f` of Ray's logs, do not belong to
+    the head.
+    """
+    scratch = str(_scratch(home))
+    found = []
+    for process in _that_name(scratch):
+        with contextlib.suppress(psutil.Error):
+            ours = _is_program_of(process.cmdline(), scratch) or process.environ().get(MARK) == scratch
+            if ours and process.pid != os.getpid() and _runs(process):
+                found.append(process)
+    return found
+
+
+def _that_name(text: str) -> Iterator[psutil.Process]:
+    """Yield the processes that have `text` in their command line or environment. Without /proc, yield all processes.
+
+    Reading /proc first saves time, because psutil takes a fifth of a millisecond for each process of the machine.
+    """
+    wanted = text.encode()
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            if not PROC.is_dir() or any(
+                wanted in (PROC / str(pid) / file).read_bytes() for file in ("cmdline", "environ")
+            ):
+                yield psutil.Process(pid)
+
+
+def _is_program_of(command: Sequence[str], scratch: str) -> bool:
+    """Return whether this command line is that of one of Ray's own programs, and belongs to the head with folder `scratch`."""
+    program, *arguments = command or ("",)
+    if os.path.basename(program).startswith("python"):
+        program = next((argument for argument in arguments if not argument.startswith("-")), "")
+    return _OF_RAY.search(program) is not None and scratch in " ".join(command)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _listens(gcs: psutil.Process, address: str) -> bool:
+    """Return whether this GCS process listens at the port of `address`. If not, the address file is from an earlier head."""
+    port = int(address.rpartition(":")[2])
+    try:
+        return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in gcs.net_connections("tcp"))
+    except psutil.Error:
+        return False
+
+
+def _marker(home: Path) -> Path:
+    return home / "ray_address"
+
+
+def _scratch(home: Path) -> Path:
+    """Return the folder in which the Ray head of this home keeps its files.
+
+    The folder is not inside the home, because paths of Unix sockets must be short.
+    """
+    return Path(tempfile.gettempdir()) / f"tuner-ray-{os.getuid()}-{keyed_seed(0, str(home)):016x}"
+
+
+def _used_torch(home: Path) -> Path:
+    """Return the file that exists while ranks of this home's head use PyTorch, and after the head was lost."""
+    return _scratch(home) / "torch_is_used"
+
+
+@contextlib.contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    """Lock the home for a `with` block, so that only one process at a time finds or starts a head."""
+    with open(home / "ray_lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _ray_command(home: Path, run: RunRay, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a `ray` command, and mark the processes that it starts, so that `_processes` finds them even if it fails."""
+    return run(
+        arguments,
+        {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            MARK: str(_scratch(home)),
+            USED: str(_used_torch(home)),
+            **tokens.of_home(home),
+        },
+    )
+
+
+def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a `ray` command in a new session, so that Ctrl-C does not reach the processes that the command starts.
+
+    Raise ClusterUnreachable if the command takes longer than `COMMAND_S`.
+    """
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", "tuner.hosts.ray.ray_start", *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **environment},
+            start_new_session=True,
+            timeout=COMMAND_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise too_slow(arguments) from None
+
+
+def too_slow(arguments: Sequence[str]) -> ClusterUnreachable:
+    """Return the error for a `ray` command that took longer than `COMMAND_S`."""
+    return ClusterUnreachable(f"`ray {arguments[0]}` did not end within {COMMAND_S:g} s and was killed")
+
+
+@contextlib.contextmanager
+def exits(pids: Iterable[int]) -> Iterator[Callable[[float], object]]:
+    """Yield a function that waits until one of these processes ends, but at most for the given number of seconds.
+
+    On systems without pidfd, the function always waits for the full time.
+    """
+    with contextlib.ExitStack() as stack:
+        files: list[int] = []
+        for pid in pids:
+            with contextlib.suppress(AttributeError, OSError):  # not Linux, or the process has just ended
+                files.append(os.pidfd_open(pid))
+                stack.callback(os.close, files[-1])
+        yield lambda seconds: select.select(files, (), (), seconds)

@@ -1,0 +1,89 @@
+"""Name the shared driver hosts of a database, find the one that runs, and end those of other versions of tuner.
+
+This module does not import `Host`, because that takes a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import ray
+from packaging.version import Version
+
+from tuner import __version__
+from tuner.domain.keys import keyed_seed
+from tuner.errors import NewerHost
+from tuner.hosts.ray.cluster import HOST_PREFIX, NAMESPACE
+from tuner.settings import Settings
+
+ANSWER_S = 10.0
+"""Seconds that a host of another version has to return its owner name, and again to end after it was killed."""
+_VERSION = "-v"
+"""The text before the version in the name of a shared host. The names of other hosts have a random number instead."""
+
+
+def base_name(settings: Settings) -> str:
+    """Return the prefix that the names of all driver hosts of the same database have."""
+    return f"{HOST_PREFIX}{keyed_seed(0, settings.database_url):016x}"
+
+
+def shared_name(settings: Settings) -> str:
+    """Return the name of the driver host that all services of this version with the same database share on a cluster."""
+    return f"{base_name(settings)}{_VERSION}{__version__}"
+
+
+def find_host(settings: Settings) -> Any:
+    """Return the actor handle of the shared driver host; None if no such host runs."""
+    try:
+        return ray.get_actor(shared_name(settings), namespace=NAMESPACE)
+    except ValueError:
+        return None
+
+
+def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
+    """End the shared hosts of this database that another version of tuner has started.
+
+    Return the version and the owner name of each host that was ended; the owner is None if the host did not answer. The
+    next host claims the experiments of those hosts.
+
+    Raises:
+        NewerHost: a running service of a newer version uses such a host, which is not ended. If two services ended each
+            other's hosts, no experiment would make progress.
+    """
+    base, ended = base_name(settings), []
+    for name in sorted(_names_of_hosts()):
+        version = name.removeprefix(base)
+        shared = name.startswith(base) and (not version or version.startswith(_VERSION))
+        if not shared or name == shared_name(settings):
+            continue
+        try:
+            host = ray.get_actor(name, namespace=NAMESPACE)
+        except ValueError:  # the host has just ended
+            continue
+        status: dict[str, Any] = {}
+        with contextlib.suppress(Exception):  # the host is ended even if it does not answer
+            status = ray.get(host.status.remote(), timeout=ANSWER_S)
+        number = version.removeprefix(_VERSION)
+        if number and status.get("attended") and Version(number) > Version(__version__):
+            raise NewerHost(
+                f"a service of version {number} drives the experiments of this database. This service has version "
+                f"{__version__} and drives no experiments while the other one runs. Update this service, or end the other one"
+            )
+        owner = status.get("owner")
+        ray.kill(host)
+        until = time.monotonic() + ANSWER_S
+        while (
+            name in _names_of_hosts() and time.monotonic() < until
+        ):  # `remove_orphans` finds the placement groups of a host only when the host is gone
+            time.sleep(0.05)
+        ended.append((version.removeprefix(_VERSION) or "an earlier version", owner))
+    return ended
+
+
+def _names_of_hosts() -> set[str]:
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    return {
+        actor["name"] for actor in actors if actor["namespace"] == NAMESPACE and actor["name"].startswith(HOST_PREFIX)
+    }

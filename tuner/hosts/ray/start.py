@@ -1,0 +1,38 @@
+"""Start driver hosts as actors of Ray."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tuner.hosts.actor import HostActor
+from tuner.hosts.ray.cluster import NAMESPACE
+from tuner.hosts.ray.shared import base_name, shared_name
+from tuner.settings import Settings
+
+
+def start_host(settings: Settings, *, shared: bool = False) -> Any:
+    """Start a driver host as a Ray actor and return the actor's handle. If `shared`, use a shared host that already runs.
+
+    A shared host outlives its creator. Its name contains a hash of the database's URL and the version of tuner, so that a
+    service never uses a host of another version.
+    """
+    name = shared_name(settings) if shared else f"{base_name(settings)}-{secrets.token_hex(6)}"
+    options: dict[str, Any] = {
+        "num_cpus": 0,
+        "max_concurrency": 10_000,
+        "namespace": NAMESPACE,
+        "name": name,
+        "enable_task_events": False,  # otherwise the Ray head keeps a record of each report
+    }
+    # A host with SQLite must run here, where the file is. Others should, because an actor would keep an autoscaler from
+    # letting its node go, and would be lost with a node that is taken away.
+    here = ray.get_runtime_context().get_node_id()
+    elsewhere = not settings.database_url.startswith("sqlite")
+    options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=elsewhere)
+    if shared:
+        options |= {"lifetime": "detached", "get_if_exists": True}
+    return ray.remote(HostActor).options(**options).remote(settings, name)

@@ -1,0 +1,111 @@
+"""Start processes early, while a script still checks its arguments, loads modules and opens the database.
+
+This module imports few others, so that the processes start as early as possible.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from tuner.hosts.ray.fork_server import FORKS, ForkServer
+from tuner.hosts.scripts.needs import OF_LIBRARIES, of_workers
+from tuner.trials.groups.pools.local_ranks import RankServer
+
+# the server, the needs for which it was started, and the pid of its parent
+_ahead: tuple[RankServer, tuple[Any, ...], int] | None = None
+_lock = threading.Lock()
+
+
+def cpus_here() -> int:
+    """Return how many CPUs this process may use, given its affinity and the quota of its container."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        count = os.cpu_count() or 1
+    return max(1, min(count, _quota()))
+
+
+def _quota() -> int:
+    """Return the number of CPUs that this container's cgroup may use, rounded down; a large number if there is no limit."""
+    with contextlib.suppress(OSError, ValueError):  # version 2
+        quota, period = (CGROUP / "cpu.max").read_text().split()
+        return max(1, int(quota) // int(period))
+    with contextlib.suppress(OSError, ValueError):  # version 1
+        quota_us = int((CGROUP / "cpu" / "cpu.cfs_quota_us").read_text())
+        if quota_us > 0:
+            return max(1, quota_us // int((CGROUP / "cpu" / "cpu.cfs_period_us").read_text()))
+    return sys.maxsize
+
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def start(count: int) -> None:
+    """Start a server with up to `count` processes for trials, unless a server that was started earlier is still unused."""
+    global _ahead
+    with _lock:
+        if _ahead is None:
+            _ahead = RankServer(min(count, cpus_here())), of_workers(), os.getpid()
+
+
+def take() -> RankServer:
+    """Return the server that was started ahead if it can be used, otherwise a new one without processes."""
+    global _ahead
+    with _lock:
+        found, _ahead = _ahead, None
+    if found is not None and found[2] == os.getpid():
+        if found[1] == of_workers() and not found[0].over:
+            return found[0]
+        found[0].kill()
+    return RankServer()
+
+
+def drop() -> None:
+    """End the server that was started ahead, unless `take` has returned it."""
+    global _ahead
+    with _lock:
+        found, _ahead = _ahead, None
+    if found is not None and found[2] == os.getpid():
+        found[0].kill()
+
+
+# the server for a Ray that has not been started yet, and the pid of its parent
+_forks: tuple[ForkServer, int] | None = None
+
+
+def start_forks(torch: bool) -> None:
+    """Start a server that forks the workers of a private Ray, unless one that was started earlier is still unused.
+
+    torch: True if the workers need PyTorch.
+    """
+    global _forks
+    with _lock:
+        if FORKS and _forks is None:
+            _forks = ForkServer(torch, OF_LIBRARIES), os.getpid()
+
+
+def take_forks() -> ForkServer:
+    """Return the server that was started ahead, or a new one."""
+    global _forks
+    with _lock:
+        found, _forks = _forks, None
+    return found[0] if found is not None and found[1] == os.getpid() else ForkServer(ignored=OF_LIBRARIES)
+
+
+def drop_forks() -> None:
+    """End the server that was started ahead, unless `take_forks` has returned it."""
+    global _forks
+    with _lock:
+        found, _forks = _forks, None
+    if found is not None and found[1] == os.getpid():
+        found[0].end()
+
+
+atexit.register(drop)
+atexit.register(drop_forks)

@@ -1,0 +1,223 @@
+"""Keep the driver host of a script or notebook between calls, so that only the first call waits until Ray and a host start.
+
+A host is kept for calls with the same settings and database. A Ray instance that was started here is kept for calls
+with the same address, environment variables and `sys.path`. Its workers inherit the last two from this process. Both
+end when the process ends or `shutdown` is called.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from tuner.hosts.ray.cluster import DEAD, connect, disconnect
+from tuner.hosts.ray.fork_server import ForkServer
+from tuner.hosts.ray.start import start_host
+from tuner.hosts.scripts import ahead
+from tuner.hosts.scripts.needs import of_database, of_workers
+from tuner.settings import Settings
+
+_CLOSE_S = 20.0
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    host: Any
+    needs: tuple[Any, ...]  # a call can use this host only if the call's needs are the same
+    connection: str  # identifies the connection to the Ray instance that the host runs on
+    users: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Private:
+    """A Ray instance that this process started and must shut down."""
+
+    connection: str
+    needs: tuple[Any, ...]
+    forks: ForkServer | None  # forks its workers
+
+
+_kept: _Kept | None = None
+_private: _Private | None = None
+_users = 0  # of all hosts
+_lock = threading.RLock()
+_pid = os.getpid()
+
+
+@contextlib.contextmanager
+def borrow(
+    settings: Settings, address: str | None, start: Callable[[Any], None], *, keep: bool = True
+) -> Iterator[Any]:
+    """Provide a driver host for a `with` block: the host that was kept from an earlier call, or a new one.
+
+    address: the address of the Ray cluster. None: the cluster that this process is connected to, or a private one.
+    start: called with a new host; returns once the host has started.
+    keep: True to keep the host for later calls. After an exception in the block, the host is not kept. It ends only when
+        its other users, in other threads, have also finished.
+    """
+    kept = _take(settings, address, start)
+    try:
+        yield kept.host
+    except DEAD:
+        _give_back(kept, keep=False)
+        raise
+    except BaseException:
+        _give_back(kept, keep=False)
+        _end_ray()
+        raise
+    _give_back(kept, keep)
+
+
+def shutdown() -> None:
+    """End everything that is kept for later calls: the driver host, idle worker groups, and the private Ray instance."""
+    global _kept
+    if os.getpid() != _pid:
+        return  # this process is a fork; the kept host belongs to its parent
+    with _lock:
+        kept, _kept = _kept, None
+        if kept is not None and not kept.users:
+            _end(kept)
+        _end_ray()
+
+
+def on_own_ray() -> bool:
+    """Return whether this process is connected to a private Ray instance that `borrow` started."""
+    return _private is not None and _private.connection == _connection()
+
+
+def _take(settings: Settings, address: str | None, start: Callable[[Any], None]) -> _Kept:
+    global _kept, _users
+    with _lock:
+        kept = _kept
+        if kept is None or not (_here(kept) and kept.needs == _needs(settings, address) and _answers(kept.host)):
+            kept = _begin(settings, address, start)
+            if _kept is None:  # if another thread uses the kept host, the new host is for this call only
+                _kept = kept
+        kept.users += 1
+        _users += 1
+        return kept
+
+
+def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]) -> _Kept:
+    global _kept, _private
+    old = _kept
+    if old is not None and not old.users:
+        _kept = None
+        _end(old)
+    if _private is not None and _private.needs != _of_ray(address):
+        _end_ray()
+    forks: ForkServer | None = None
+
+    def take() -> ForkServer:
+        nonlocal forks
+        forks = ahead.take_forks()
+        return forks
+
+    try:
+        started = connect(address, fork_server=take)
+    except BaseException:
+        if forks is not None:
+            forks.end()
+        raise
+    if started:
+        # after connecting, because Ray sets variables of its own
+        _private = _Private(_connection(), _of_ray(address), forks)
+    kept = _Kept(start_host(settings), (), _connection())
+    try:
+        start(kept.host)
+    except BaseException:
+        _end(kept)
+        _end_ray()
+        raise
+    kept.needs = _needs(settings, address)
+    return kept
+
+
+def _give_back(kept: _Kept, keep: bool) -> None:
+    global _kept, _users
+    with _lock:
+        kept.users -= 1
+        _users -= 1
+        if not keep and kept is _kept:
+            _kept = None
+        if not kept.users and (kept is not _kept or not _rests(kept)):
+            if kept is _kept:
+                _kept = None
+            _end(kept)
+
+
+def _needs(settings: Settings, address: str | None) -> tuple[Any, ...]:
+    return settings, of_database(settings.database_url), _of_ray(address)
+
+
+def _of_ray(address: str | None) -> tuple[Any, ...]:
+    return address, *of_workers()
+
+
+def _connection() -> str:
+    """Return an id of this process's connection to Ray, which each `ray.init` changes, even for the same cluster."""
+    if not ray.is_initialized():
+        return ""
+    context = ray.get_runtime_context()
+    return f"{context.get_node_id()} {context.get_job_id()}"
+
+
+def _here(kept: _Kept) -> bool:
+    return os.getpid() == _pid and kept.connection == _connection()
+
+
+def _answers(host: Any) -> bool:
+    try:
+        ray.get(host.start.remote(), timeout=_CLOSE_S)
+    except Exception:
+        return False
+    return True
+
+
+def _rests(kept: _Kept) -> bool:
+    """Make the host release what it does not need between calls. Return whether that succeeded.
+
+    On a private Ray instance, idle worker groups without GPUs are kept for a while; on a shared cluster, no group is kept.
+    """
+    private = _private is not None and _private.connection == kept.connection
+    try:
+        ray.get(kept.host.rest.remote(private), timeout=_CLOSE_S)
+    except Exception:
+        return False
+    return True
+
+
+def _end(kept: _Kept) -> None:
+    """Close the host, and then let Ray kill the host's actor with everything that belongs to it."""
+    if not _here(kept):
+        return
+    try:
+        ray.get(kept.host.close.remote(), timeout=_CLOSE_S)
+    except Exception:
+        pass
+    finally:
+        with contextlib.suppress(Exception):
+            ray.kill(kept.host)
+
+
+def _end_ray() -> None:
+    """Shut down the Ray instance that this process started, unless another thread still uses it or it has already ended."""
+    global _private
+    with _lock:
+        if _private is None or _users or os.getpid() != _pid:
+            return
+        private, _private = _private, None
+        if private.connection == _connection():
+            disconnect()
+        if private.forks is not None:
+            private.forks.end()
+
+
+atexit.register(shutdown)

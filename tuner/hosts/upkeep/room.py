@@ -1,0 +1,110 @@
+"""Divide a cluster between the experiments of a host: make room for others, leave nodes, follow nodes that join or leave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+
+from tuner.domain.events import RoomWanted, SlotsChanged, WorkersChanged
+from tuner.hosts.driven import Driven, Running
+from tuner.hosts.executor import Executor
+from tuner.hosts.executors import Executors
+from tuner.trials.groups.segments.manager import GroupManager
+
+log = logging.getLogger(__name__)
+
+ROOM_S = 1.0
+"""The interval at which the host checks whether trials should make room for other experiments, in seconds."""
+SLOTS_S = 5.0
+"""The interval at which the host counts how many trials the cluster holds, in seconds."""
+
+
+class Room:
+    """Tells the experiments of a host how many trials and workers they may have, and which trials should make room.
+
+    Args:
+        executor: where trials run.
+        executors: the executors of the host, with its worker groups.
+        named: the experiments that the host drives, by public id. The host changes it.
+        segments: the segments that run, by id. The host changes it.
+    """
+
+    def __init__(
+        self, executor: Executor, executors: Executors, named: Mapping[str, Driven], segments: Mapping[str, Running]
+    ) -> None:
+        self._executor, self._executors = executor, executors
+        self._named, self._segments = named, segments
+        self._counted_at = float("-inf")  # when the slots of experiments were last counted
+
+    async def keep(self) -> None:
+        """Pause trials whose resources another experiment should get, from time to time; see `trials.groups.fair_share`."""
+        while True:
+            await asyncio.sleep(ROOM_S)
+            groups = self._executors.groups_in_use
+            if groups is None:
+                continue
+            await self.leave_nodes(groups)
+            await self.count_slots()
+            self.grant_workers(groups)
+            if len(self._named) < 2:
+                continue
+            for name, experiment, priority in groups.make_room(self.may_yield):
+                segment = self._segments[name]
+                reason = f"to make room for experiment {experiment} (priority {priority})"
+                trial, ordinal = segment.ref
+                segment.inbound.loop.put(RoomWanted(time=time.time(), trial=trial, segment=ordinal, reason=reason))
+
+    async def leave_nodes(self, groups: GroupManager) -> None:
+        """Pause the trials on nodes that are about to be taken away, so that they continue elsewhere from a checkpoint.
+
+        A trial that has no checkpoint yet trains on, and is lost with its node if it gets none in time.
+        """
+        try:
+            found = await groups.leaving()
+        except Exception as error:  # Ray may not answer for a moment
+            log.debug("Ray did not say which nodes are leaving: %s", error)
+            return
+        for name, reason in found.items():
+            if self.may_yield(name):
+                segment = self._segments[name]
+                trial, ordinal = segment.ref
+                segment.inbound.loop.put(RoomWanted(time=time.time(), trial=trial, segment=ordinal, reason=reason))
+
+    async def count_slots(self) -> None:
+        """Tell experiments without `max_concurrent_trials` if nodes have joined or left, so that more or fewer trials fit.
+
+        A change counts once two checks, a few seconds apart, have found it.
+        """
+        if time.monotonic() - self._counted_at < SLOTS_S:
+            return
+        self._counted_at = time.monotonic()
+        for driven in list(self._named.values()):
+            spec = driven.core.spec
+            if spec.limits.max_concurrent_trials is not None or spec.executor in ("agents", "local"):
+                continue
+            try:
+                slots = await asyncio.to_thread(self._executor.capacity, spec.scaling)
+            except Exception as error:  # Ray may not answer for a moment
+                log.debug("Ray did not say which nodes there are: %s", error)
+                return
+            before, driven.slots = driven.slots, slots
+            if slots is not None and slots == before != driven.core.experiment.room:
+                driven.loop.put(SlotsChanged(time=time.time(), slots=slots))
+
+    def grant_workers(self, groups: GroupManager) -> None:
+        """Tell experiments with elastic trials how many workers they may have, if that has changed for two looks."""
+        for name, driven in self._named.items():
+            spec, sizes = driven.record.spec, driven.core.experiment.sizes
+            if not spec.scaling.elastic or spec.executor in ("agents", "local"):
+                continue
+            before, driven.granted = driven.granted, groups.granted(name, spec.scaling.bundle())
+            present = sizes.held if sizes.granted is None else sizes.granted
+            if driven.granted is not None and driven.granted == before != present:
+                driven.loop.put(WorkersChanged(time=time.time(), workers=driven.granted))
+
+    def may_yield(self, name: str) -> bool:
+        """Return whether the segment with this id can be paused, so that its trial continues later from a checkpoint."""
+        found = self._segments.get(name)
+        return found is not None and found.inbound.core.may_yield(found.ref)

@@ -1,0 +1,130 @@
+"""Decide which of the leading configurations to evaluate again if results differ from run to run.
+
+Each configuration has an unknown expected score. A run's score is the expected score plus normal noise, whose variance is the
+same for all configurations. The expected scores of all configurations have a normal prior, which is estimated from the
+scores (empirical Bayes), so the best score of many is drawn towards the others by as much as luck explains.
+
+The next repeat goes to the configuration with the greatest *knowledge gradient* for each run (Frazier, Powell and Dayanik
+2009): the expected increase of the best posterior mean. One run alone may be unable to change which configuration leads
+although several could, so the gradient of up to `MOST_AT_ONCE` runs is divided by their number, and the greatest quotient
+counts (KG(*), Frazier and Powell 2010).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+MOST_AT_ONCE = 8
+"""The largest number of runs of one configuration whose common gain is computed."""
+FEWEST_FOR_PRIOR = 5
+"""The prior is estimated from at least this many configurations, if there are as many."""
+PRIOR_SHARE = 0.25
+"""The share of noise in the variance of the scores that is assumed before configurations have been repeated."""
+PRIOR_WEIGHT = 1.0
+"""The number of pairs that the assumed share counts for."""
+LEAST_SPREAD = 0.1
+"""The smallest variance of the expected scores, as a multiple of the variance of the noise."""
+
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The runs of one configuration.
+
+    number: the number of its first trial.
+    scores: the scores of the runs that have ended; higher is better. The first one is that of the first trial.
+    length: how long the first trial was trained, in any unit.
+    pending: the number of repeats that are running.
+    """
+
+    number: int
+    scores: Sequence[float]
+    length: float = 1.0
+    pending: int = 0
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.scores)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A configuration with the posterior mean and the standard deviation of its expected score."""
+
+    runs: Runs
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """All configurations, the one with the best posterior mean first.
+
+    noise: the estimated standard deviation from run to run.
+    pairs: the degrees of freedom of this estimate: the number of runs beyond the first one of each configuration.
+    """
+
+    noise: float
+    pairs: int
+    standings: Sequence[Standing]
+
+    @property
+    def leader(self) -> Standing:
+        return self.standings[0]
+
+    def next(self) -> tuple[Standing, float]:
+        """Return the configuration to run again, and the expected increase of the best expected score for this run."""
+        best, second = self.leader.mean, self.standings[1].mean if len(self.standings) > 1 else -math.inf
+        gains = [(self._gain(one, second if i == 0 else best), -i) for i, one in enumerate(self.standings)]
+        gain, place = max(gains)
+        return self.standings[-place], gain
+
+    def _gain(self, one: Standing, other: float) -> float:
+        """Return the knowledge gradient for each run. `other` is the best posterior mean of the other configurations."""
+        behind = abs(one.mean - other)
+        variance, noise = one.sd**2, self.noise**2
+        if math.isinf(behind) or variance <= 0:
+            return 0.0
+        gains = []
+        for runs in range(1, MOST_AT_ONCE + 1):
+            change = math.sqrt(variance * variance / (variance + noise / runs))
+            gains.append(change * _expected_excess(behind / change) / runs)
+        return max(gains)
+
+
+def ranking(configurations: Sequence[Runs]) -> Ranking:
+    """Rank configurations by their expected scores. There must be at least one, and each must have a score."""
+    leads = max(configurations, key=lambda one: one.scores[0])
+    long = [one.scores[0] for one in configurations if one.length >= leads.length]
+    if len(long) < FEWEST_FOR_PRIOR:
+        longest = sorted(configurations, key=lambda one: (-one.length, -one.scores[0]))
+        long = [one.scores[0] for one in longest[:FEWEST_FOR_PRIOR]]
+    middle = statistics.median(long)
+    # The upper half alone, because bad scores may be arbitrarily bad.
+    above = [score - middle for score in long if score > middle]
+    whole = statistics.fmean(x * x for x in above) if above else 0.0
+    pairs = sum(len(one.scores) - 1 for one in configurations)
+    squares = sum(math.fsum((score - one.mean) ** 2 for score in one.scores) for one in configurations)
+    noise = (PRIOR_WEIGHT * PRIOR_SHARE * whole + squares) / (PRIOR_WEIGHT + pairs)
+    spread = max(whole - noise, LEAST_SPREAD * noise)
+    standings = [_standing(one, middle, spread, noise) for one in configurations]
+    return Ranking(math.sqrt(noise), pairs, sorted(standings, key=lambda one: (-one.mean, one.runs.number)))
+
+
+def _standing(runs: Runs, middle: float, spread: float, noise: float) -> Standing:
+    """Return the posterior of a configuration. Pending runs count as if they had the expected score: they only narrow it."""
+    if noise <= 0:
+        return Standing(runs, runs.mean, 0.0)
+    count = len(runs.scores)
+    mean = (middle / spread + count * runs.mean / noise) / (1 / spread + count / noise)
+    return Standing(runs, mean, math.sqrt(1 / (1 / spread + (count + runs.pending) / noise)))
+
+
+def _expected_excess(behind: float) -> float:
+    """Return the expected value of max(0, Z - behind) for a standard normal Z."""
+    return _NORMAL.pdf(behind) - behind * _NORMAL.cdf(-behind)

@@ -1,0 +1,141 @@
+"""The driver's handle of a rank on Ray, which calls the rank over a socket where it can."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from tuner.trials.messages.call_lines import CallLine, CallLines
+from tuner.trials.runtime.calls import SERIAL
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    number: int
+    method: str
+    arguments: tuple[Any, ...]
+    answer: asyncio.Future[Any]
+
+
+class RankHandle:
+    """Is used like the handle of the rank's actor. Calls of the methods in `SERIAL` go over the rank's call line.
+
+    The calls are numbered, and the rank makes them in the order of their numbers, however they reach it. If the line breaks,
+    unanswered calls go on: Ray tells whether the rank has received them, brings the answers of those, and carries the others.
+    If the process has ended, the calls raise Ray's error, which says how it has ended.
+
+    Args:
+        actor: Ray's handle.
+        rank: the token of the rank's process.
+        lines: the lines that ranks have opened.
+    """
+
+    def __init__(self, actor: Any, rank: bytes, lines: CallLines) -> None:
+        self.actor = actor
+        self._rank, self._lines = rank, lines
+        self._line: CallLine | None = None
+        self._number = 0
+        self._unanswered: dict[int, _Call] = {}  # the calls that were sent over the line
+        self._held: list[_Call] = []  # the calls that were made while it is not known which calls the rank has received
+        self._mending: asyncio.Task[None] | None = None
+        self._broken = False
+
+    def __getattr__(self, method: str) -> Any:
+        if method in SERIAL:
+            return _Method(self, method)
+        return getattr(self.actor, method)
+
+    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Make a call. Return an awaitable of its answer, which need not be awaited."""
+        number = self._number
+        self._number += 1
+        if self._mending is not None:
+            self._held.append(held := _Call(number, method, arguments, _future()))
+            return held.answer
+        for_ray = any(isinstance(argument, ray.ObjectRef) for argument in arguments)
+        line = None if for_ray else self._open_line()
+        if line is None:
+            return self.actor.serial.remote(number, method, *arguments)
+        call = self._unanswered[number] = _Call(number, method, arguments, _future())
+        line.send(number, method, arguments)
+        return call.answer
+
+    def _open_line(self) -> CallLine | None:
+        """Return the rank's line; None if it has none, or had one that broke."""
+        if self._line is None and not self._broken and (line := self._lines.get(self._rank)) is not None:
+            line.attend(self._heard, self._mend)
+            self._line = line
+        return self._line
+
+    def _heard(self, number: int, returned: bool, value: Any) -> None:
+        call = self._unanswered.pop(number, None)
+        if call is None or call.answer.done():
+            return
+        if returned:
+            call.answer.set_result(value)
+        else:
+            call.answer.set_exception(RuntimeError(value))
+
+    def _mend(self) -> None:
+        self._line, self._broken = None, True
+        if self._unanswered:
+            self._mending = asyncio.get_running_loop().create_task(self._go_on())
+
+    async def _go_on(self) -> None:
+        """Let Ray carry the unanswered calls, or bring the answers of those that the rank has received."""
+        calls = list(self._unanswered.values())
+        self._unanswered.clear()
+        received, lost = -1, None
+        try:
+            received = await self.actor.last_received.remote()
+        except Exception as error:
+            lost = error
+        finally:
+            calls, self._held, self._mending = calls + self._held, [], None
+        for call in calls:  # in the order of their numbers, in which Ray carries them out
+            if lost is not None:
+                if not call.answer.done():
+                    call.answer.set_exception(lost)
+            elif call.number <= received:
+                _pass_on(self.actor.answer_to.remote(call.number), call.answer)
+            else:
+                _pass_on(self.actor.serial.remote(call.number, call.method, *call.arguments), call.answer)
+
+
+class _Method:
+    def __init__(self, handle: RankHandle, name: str) -> None:
+        self._handle, self._name = handle, name
+
+    def remote(self, *arguments: Any) -> Any:
+        return self._handle.call(self._name, arguments)
+
+
+def _future() -> asyncio.Future[Any]:
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return answer
+
+
+def _pass_on(ref: Any, answer: asyncio.Future[Any]) -> None:
+    """Set a future to the answer of a call through Ray."""
+
+    async def passed_on() -> None:
+        try:
+            value = await ref
+        except Exception as error:
+            if not answer.done():
+                answer.set_exception(error)
+        else:
+            if not answer.done():
+                answer.set_result(value)
+
+    task = asyncio.get_running_loop().create_task(passed_on())
+    task.add_done_callback(_TASKS.discard)
+    _TASKS.add(task)
+
+
+_TASKS: set[asyncio.Task[None]] = set()
+"""The loop refers to its tasks only weakly."""

@@ -1,0 +1,72 @@
+"""Connections over which the driver calls a rank's methods, in place of calls of the rank's actor.
+
+A call of a Ray actor costs the driver a millisecond, and the answer comes about as late. A warm trial needs three calls of each
+rank, one after another. A rank on Ray opens such a connection to the driver when it starts. `groups.pools.rank_handle` sends
+calls over it and falls back to Ray; `runtime.calls` is the rank's end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import struct
+from collections.abc import Callable
+from typing import Any
+
+HEADER = struct.Struct("!I")
+Heard = Callable[[int, bool, Any], None]
+"""Is called with the number of a call, whether the method has returned, and its value or the text of its error."""
+
+
+class CallLine:
+    """The driver's end of one connection. It belongs to the driver's event loop."""
+
+    def __init__(self, transport: asyncio.Transport, ended: Callable[[CallLine], None]) -> None:
+        self._transport, self._ended = transport, ended
+        self._heard: Heard | None = None
+        self._broken: Callable[[], None] | None = None
+
+    def attend(self, heard: Heard, broken: Callable[[], None]) -> None:
+        """Set the functions that are called with each answer, and once when the connection has ended."""
+        self._heard, self._broken = heard, broken
+
+    def send(self, number: int, method: str, arguments: tuple[Any, ...]) -> None:
+        """Send a call. If the connection is broken, `broken` is called later."""
+        body = pickle.dumps((number, method, arguments), protocol=pickle.HIGHEST_PROTOCOL)
+        self._transport.write(HEADER.pack(len(body)) + body)
+
+    def received(self, body: bytes) -> None:
+        """Pass on the answer to a call."""
+        if self._heard is not None:
+            self._heard(*pickle.loads(body))
+
+    def cut(self) -> None:
+        """Close the connection."""
+        self._transport.abort()
+
+    def end(self) -> None:
+        """Tell that the connection has ended."""
+        self._ended(self)
+        if self._broken is not None:
+            self._broken()
+
+
+class CallLines:
+    """The open connections of all ranks, by the secret tokens of the ranks' processes."""
+
+    def __init__(self) -> None:
+        self._lines: dict[bytes, CallLine] = {}
+
+    def get(self, rank: bytes) -> CallLine | None:
+        """Return the connection of a rank; None if the rank has none."""
+        return self._lines.get(rank)
+
+    def connected(self, rank: bytes, transport: asyncio.Transport) -> CallLine:
+        """Add the connection of a rank, and return it. It is removed when it has ended."""
+
+        def ended(line: CallLine) -> None:
+            if self._lines.get(rank) is line:
+                del self._lines[rank]
+
+        line = self._lines[rank] = CallLine(transport, ended)
+        return line

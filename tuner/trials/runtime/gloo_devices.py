@@ -1,0 +1,67 @@
+"""Form gloo process groups in which every group of a process uses the devices of the first one.
+
+A gloo device is a listening socket and the thread that serves it. PyTorch makes a new device for each group, and ends it with
+the group. That takes most of the time that forming a group takes, and 20 ms of its destructor. Connections, counters and
+pending messages belong to a group, so groups that share a device share nothing of a trial.
+
+PyTorch has no public way to pass devices. This module is the only one that knows the private names; if a version of PyTorch
+lacks them, each group makes devices of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+_SETTINGS = ("GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT", "TORCH_GLOO_LAZY_INIT")
+"""The environment variables that say which devices a group gets."""
+
+_kept: tuple[tuple[str | None, ...], Any, int] | None = (
+    None  # the settings, the devices, and how many threads a group has
+)
+
+
+@contextlib.contextmanager
+def shared_devices() -> Iterator[None]:
+    """Let the gloo groups that are formed in this block use the devices that `keep_devices` has kept, if there are any."""
+    from torch.distributed import distributed_c10d
+
+    real = getattr(distributed_c10d, "ProcessGroupGloo", None)
+    if real is None or _kept is None or _kept[0] != _settings():
+        yield
+        return
+    distributed_c10d.ProcessGroupGloo = _with_devices(real, *_kept[1:])
+    try:
+        yield
+    finally:
+        distributed_c10d.ProcessGroupGloo = real
+
+
+def keep_devices(group: Any) -> None:
+    """Keep the devices of a process group for later groups, unless devices with the present settings are kept already."""
+    global _kept
+    if _kept is not None and _kept[0] == _settings():
+        return
+    import torch
+
+    with contextlib.suppress(AttributeError, RuntimeError):  # it has no gloo backend, or PyTorch has other names
+        options = group._get_backend(torch.device("cpu")).options
+        _kept = _settings(), options._devices, options._threads
+
+
+def _settings() -> tuple[str | None, ...]:
+    return tuple(map(os.environ.get, _SETTINGS))
+
+
+def _with_devices(real: Any, devices: Any, threads: int) -> Any:
+    """Return a class of gloo groups that use these devices. It takes the arguments with which PyTorch makes a group."""
+
+    class ProcessGroupGloo(real):
+        def __init__(self, store: Any, rank: int, size: int, timeout: Any) -> None:
+            options = real._Options()
+            options._devices, options._threads, options._timeout = devices, threads, timeout
+            super().__init__(store, rank, size, options)
+
+    return ProcessGroupGloo
