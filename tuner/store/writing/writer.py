@@ -273,6 +273,7 @@ class Writer:
             if runs and outlook == self._outlook and last_seq is not None:
                 cursor.execute(_FIGURES, (last_seq, *figures, self.experiment, self.epoch, *before))
             else:
+                pauses = summary.get("pauses")  # they change only together with the state, or under a new driver
                 # Until its last commit, an import has an error. The last commit removes the error.
                 completed = state is ExperimentState.COMPLETED and summary.get("error") is None
                 cursor.execute(
