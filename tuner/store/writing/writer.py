@@ -183,7 +183,7 @@ class Writer:
             self._segments[number, ordinal] = row_id
             self._shown[row_id] = (stage[0], stage[1], stage[2]) if stage[1] is None else _ENDED
         # What this writer has written last to the experiment's row; no other writer of this epoch changes it.
-        self._outlook: tuple[Any, ...] | None = None  # its state, reason, error and pauses
+        self._outlook: tuple[Any, ...] | None = None  # its state, reason and error
         self._shown_best: Any = None
         self._shown_counts: Any = None
         self._pyramid = Pyramid(experiment)
@@ -260,7 +260,7 @@ class Writer:
             cursor.execute(_PROGRESS, (last_seq, self.experiment, self.epoch, *before))
         else:
             summary, state = batch.summary, batch.state
-            best, counts, pauses = summary.get("best"), summary.get("counts"), summary.get("pauses")
+            best, counts = summary.get("best"), summary.get("counts")
             figures = (
                 None if best is None or best == self._shown_best else dumps(best),
                 None if counts is None or counts == self._shown_counts else dumps(counts),
@@ -268,7 +268,7 @@ class Writer:
                 summary.get("gpu_hours_saved"),
                 summary.get("cpu_hours"),
             )
-            outlook = state, summary.get("reason"), summary.get("error"), pauses
+            outlook = state, summary.get("reason"), summary.get("error")
             runs = state is not None and not state.ended
             if runs and outlook == self._outlook and last_seq is not None:
                 cursor.execute(_FIGURES, (last_seq, *figures, self.experiment, self.epoch, *before))
