@@ -12,6 +12,7 @@ import ray
 
 import tuner
 from tests.jobs import stuck
+from tuner.api.schemas.experiments import expected_gpu_hours
 from tuner.domain import events as e
 from tuner.settings import Settings
 from tuner.store import Store
@@ -57,4 +58,5 @@ def test_a_trial_that_does_not_report_is_killed_after_its_grace(
     assert ended.time >= spent.time + GRACE_S, "it had its grace"
     assert record.gpu_hours == pytest.approx((ended.time - started.time + started.held_s) / 3600)
     assert math.isclose(record.gpu_hours, record.cpu_hours)
+    assert expected_gpu_hours(record) == record.gpu_hours > 0
     assert record.reason == f"the limit of {LIMIT:g} GPU hours is used up"

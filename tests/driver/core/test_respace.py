@@ -145,12 +145,17 @@ def test_models_that_keep_their_state_with_trials_begin_anew(search: dict[str, A
     assert not any("failed" in trial.reason for trial in bench.core.trials)
 
 
-def test_tpe_learns_from_the_old_trials_that_lie_in_the_new_space() -> None:
-    """The best of the old trials lie at the lower end, so the new ones are proposed there."""
-    bench = Bench(space={"x": tuner.uniform(0, 1)}, search={"type": "tpe", "n_startup_trials": 10}, num_samples=60)
-    while len(bench.core.trials) < 40:
+@pytest.mark.parametrize(
+    ("kind", "before", "after"), [("tpe", 40, 20), pytest.param("gp", 15, 8, marks=pytest.mark.long)]
+)
+def test_a_model_learns_from_the_old_trials_that_lie_in_the_new_space(kind: str, before: int, after: int) -> None:
+    """The best of the old trials lie at the lower end, so the new ones are proposed there. The short form tries tpe."""
+    search = {"type": kind, "n_startup_trials": 10}
+    bench = Bench(space={"x": tuner.uniform(0, 1)}, search=search, num_samples=before + after)
+    serve_first(bench)
+    while len(bench.core.trials) < before:
         step(bench, running(bench)[0], loss=bench.core.trials[running(bench)[0]].params["x"])
-    respaced(bench, {"x": tuner.uniform(0, 0.9), "w": tuner.uniform(0, 1)}, w=0.5)
+    serve(bench, respaced(bench, {"x": tuner.uniform(0, 0.9), "w": tuner.uniform(0, 1)}, w=0.5))
     first = len(bench.core.trials)
     while running(bench):
         number = running(bench)[0]
