@@ -14,7 +14,7 @@ from tuner.domain.experiment import Spec
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.driver.core.state.standing import Standing
-from tuner.schedulers.shared.repeats import Ranking, Runs, ranking
+from tuner.schedulers.shared.repeats import LARGEST, Ranking, Runs, ranking
 
 _S = TrialState
 
@@ -37,6 +37,8 @@ class Repeats:
         self._ranking: Ranking | None = None
         self._equal: tuple[int, int] | None = None
         self._dropped: dict[int, Trial] = {}
+        self._alone: tuple[float, int] | None = None  # (score, trial) of the best trial that cannot be repeated
+        self._configurations: dict[int, tuple[dict[str, Any], str]] = {}  # trial -> its parameters, and their text
 
     def started(self, trial: Trial) -> None:
         """Add a repeat."""
@@ -88,15 +90,24 @@ class Repeats:
 
     @property
     def best(self) -> Trial | None:
-        """Return the first run of the configuration with the best expected score; None before the first repeat."""
+        """Return the first run of the configuration with the best expected score; None before the first repeat.
+
+        A trial that cannot be repeated, such as one that started from another trial's checkpoint, counts with its only result.
+        """
         if not self._numbers or self.ranking is None:
             return None
-        return self._trials[self.ranking.leader.runs.number]
+        leader = self.ranking.leader
+        if self._alone is not None and self._alone[0] > leader.mean:
+            return self._trials[self._alone[1]]
+        return self._trials[leader.runs.number]
 
     def summary(self) -> dict[str, Any] | None:
-        """Return what the runs of the best configuration say, as JSON; None before the first repeat."""
+        """Return what the runs of the best configuration say, as JSON.
+
+        Return None before the first repeat, or if the best trial cannot be repeated.
+        """
         best = self.best
-        if best is None or self.ranking is None:
+        if best is None or self.ranking is None or best.number not in self._runs:
             return None
         leader = self.ranking.leader
         runs = self._runs[best.number]
@@ -114,9 +125,12 @@ class Repeats:
             return
         self._known = True
         groups: dict[str, list[Trial]] = {}
+        self._alone = None
         for trial in self._trials:
             if is_comparable(trial):
-                groups.setdefault(_configuration(trial), []).append(trial)
+                groups.setdefault(self._configuration(trial), []).append(trial)
+            elif self._is_whole(trial) and (score := self._score(trial)) is not None:
+                self._alone = max(self._alone or (score, trial.number), (score, trial.number), key=lambda one: one[0])
         self._runs, self._dropped = {}, {}
         known: list[Runs] = []
         for group in groups.values():
@@ -135,6 +149,13 @@ class Repeats:
         self._ranking = ranking(counting[: several + MOST_COMPARED]) if counting else None
         self._equal = self._equal_pair()
 
+    def _configuration(self, trial: Trial) -> str:
+        params, text = self._configurations.get(trial.number, (None, ""))
+        if params is not trial.params:  # `State` replaces the parameters of a trial as a whole
+            text = json.dumps([trial.params, trial.space_revision], sort_keys=True)
+            self._configurations[trial.number] = trial.params, text
+        return text
+
     def _first(self, group: Sequence[Trial]) -> Trial | None:
         found = [trial for trial in group if trial.repeat_of is None and self._is_whole(trial)]
         return max(found, key=lambda trial: (trial.t, -trial.number), default=None)
@@ -147,7 +168,7 @@ class Repeats:
     def _score(self, trial: Trial) -> float | None:
         """Return the score of a trial that counts; None if it has none."""
         mark = None if trial.diverged else self._standing.of(trial)
-        return None if mark is None else self._objective.score(mark.value)
+        return None if mark is None else max(-LARGEST, min(LARGEST, self._objective.score(mark.value)))
 
     def _equal_pair(self) -> tuple[int, int] | None:
         """Return two equal runs if no two runs of a configuration differ, and if that is not likely by chance."""
@@ -173,9 +194,11 @@ def _goes_on(trial: Trial) -> bool:
 
 def _is_run(trial: Trial, first: Trial) -> bool:
     """Return whether a trial with the configuration of `first` was trained as long."""
-    if trial.repeat_of is not None:
-        return trial.state is _S.COMPLETED
-    return trial.state.ended and trial.t == first.t
+    if trial.repeat_of is None:
+        return trial.state.ended and trial.t == first.t
+    # If trials were added to the search, a paused `first` may have trained on after the repeat.
+    returned = bool(trial.segments) and trial.segments[-1].leaving is None
+    return trial.state is _S.COMPLETED and (returned or trial.t >= first.t)
 
 
 def _is_bad(trial: Trial) -> bool:
@@ -184,10 +207,6 @@ def _is_bad(trial: Trial) -> bool:
         return False
     crashed = trial.state is _S.FAILED and trial.failure is not None and trial.failure.kind == "user"
     return crashed or trial.diverged or (trial.state is _S.COMPLETED and trial.feasible is False)
-
-
-def _configuration(trial: Trial) -> str:
-    return json.dumps([trial.params, trial.space_revision], sort_keys=True)
 
 
 def _results(trial: Trial) -> tuple[float | None, int | None, float | None]:

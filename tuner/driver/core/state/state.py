@@ -317,7 +317,7 @@ class State:
         score = self.progress.report(trial, segment, event)
         if trial.repeat_of is None:
             self.repeats.changed()
-        if self.standing.tells_best and self.standing.improved:
+        if self.standing.improved:
             self._effects.best[self.seq] = self.standing.improved
         if event.checkpoint is not None:
             self._keep(trial, segment.ordinal, event.checkpoint)
@@ -517,7 +517,7 @@ class State:
             self.standing.completed(trial)
         self.repeats.changed()
         if (best := self.repeats.best) is not None:
-            self.checkpoints.leads(best.number)
+            self.checkpoints.is_expected_best(best.number)
         self.checkpoints.trial_ended(trial)
         self._forget_values(trial)
         return [TrialEnded(trial=number, state=state, diverged=trial.diverged)]
