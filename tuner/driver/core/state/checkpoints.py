@@ -294,7 +294,10 @@ class CheckpointLedger:
         if len(trial.checkpoints) < 2 or keeps_all(self._policy):
             return
         needed = {trial.checkpoint.id} if trial.checkpoint is not None else set()
-        if trial.number in (self._best, self._expected) and (best := trial.best_checkpoint(self._objective)) is not None:
+        if (
+            trial.number in (self._best, self._expected)
+            and (best := trial.best_checkpoint(self._objective)) is not None
+        ):
             needed.add(best.id)
         found = superfluous(self._usable(trial), self._policy, self._objective, needed)
         if found:
