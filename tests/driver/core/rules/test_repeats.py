@@ -15,6 +15,7 @@ from tuner.domain import decisions as d
 from tuner.domain.events import Amended, BudgetSpent, DriverStarted, Failure
 from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState
+from tuner.driver.recording import recording
 from tuner.driver.virtual import Simulation
 from tuner.errors import SpecError
 
@@ -467,3 +468,18 @@ def test_huge_results_of_a_repeat_are_bad_ones() -> None:
     best = agree(bench).core.best_trial()
     assert best is not None
     assert (bench.core.state, best.number) == (ExperimentState.COMPLETED, 4)
+
+
+def test_the_recording_of_a_search_has_neither_its_repeats_nor_their_time() -> None:
+    bench = searched(MANY, limits={"repeats": 3})
+    alone = recording([*bench.log])
+    first = len(alone.trials)
+    while bench.core.state is ExperimentState.RUNNING:
+        run(bench, len(bench.core.trials) - 1, 0.3)
+    found = recording(bench.log)
+    assert len(bench.core.trials) == first + 3
+    assert (len(found.trials), found.seconds) == (first, alone.seconds)
+    bench.feed(Amended(time=bench.tick(), changes={"num_samples": 16}))
+    bench.command("continue")
+    run(bench, first + 3, 0.3)
+    assert recording(bench.log).seconds == alone.seconds + 5  # the events since the last repeat
