@@ -219,8 +219,8 @@ class Population:
     def add(self, trial: Trial) -> None:
         if trial.repeat_of is not None and self._searched is None:
             self._searched = Population()
-            for other in self:
-                self._searched.add(other)
+            self._searched._trials = dict(self._trials)
+            self._searched._by_state = {state: dict(numbers) for state, numbers in self._by_state.items()}
         elif trial.repeat_of is None and self._searched is not None:
             self._searched.add(trial)
         self._trials[trial.number] = trial

@@ -64,7 +64,7 @@ class Recording:
         slots: the largest number of trials that trained at once.
         startup_s: the median duration of a start, in seconds.
         saves_checkpoints: True if a trial saved a checkpoint, so that paused trials can continue from theirs.
-        seconds: the seconds from the first start to the last entry of the log.
+        seconds: the seconds from the first start to the last entry of the log, without those in which only repeats trained.
     """
 
     trials: Mapping[int, RecordedTrial]
@@ -129,11 +129,17 @@ class _Reader:
         self._saves = False
         self._began: float | None = None
         self._now = 0.0
+        self._repeats: set[int] = set()  # the repeats that have started and not ended
+        self._repeating = 0.0  # seconds in which only repeats trained
         self._space_revision = 0
 
     def take(self, entry: e.Event | d.Decision) -> None:
         if isinstance(entry, e.Event):
-            self._now = max(self._now, entry.time)
+            before, self._now = self._now, max(self._now, entry.time)
+            if (self._repeats or self._open) and all(self._trials[number].is_repeat for number in self._open):
+                self._repeating += self._now - before
+        elif isinstance(entry, d.Stop | d.Complete | d.Fail | d.Cancel):
+            self._repeats.discard(entry.trial)
         match entry:
             case e.Amended(changes=changes) if "former_spaces" in changes:
                 self._space_revision = len(changes["former_spaces"])
@@ -141,6 +147,8 @@ class _Reader:
                 trial = _Trial(dict(params or {}), is_repeat=repeat_of is not None)
                 trial.space_revision = self._space_revision if revision is None else revision
                 self._trials[number] = trial
+                if trial.is_repeat:
+                    self._repeats.add(number)
             case d.Exploit(trial=number):
                 raise SpecError(
                     f"trial {number} continued from another trial's checkpoint with a changed configuration, as "
@@ -204,5 +212,5 @@ class _Reader:
                     number, trial.params, reports, trial.end, trial.state, trial.error, trial.space_revision
                 )
         startup = statistics.median(self._startups) if self._startups else 0.0
-        seconds = self._now - self._began if self._began is not None else 0.0
+        seconds = self._now - self._began - self._repeating if self._began is not None else 0.0
         return Recording(found, max(self._most_open, 1), startup, self._saves, seconds)

@@ -166,3 +166,27 @@ def test_calls_of_a_process_that_has_ended_raise_the_error_of_ray() -> None:
                 await handle.reset.remote()
 
     asyncio.run(main())
+
+
+class Unreadable:
+    """An argument that can be pickled but not unpickled, such as an object of a module that the rank cannot import."""
+
+    def __reduce__(self) -> Any:
+        return _missing, ()
+
+
+def _missing() -> None:
+    raise ModuleNotFoundError("no module named 'theirs'")
+
+
+def test_a_call_that_the_rank_cannot_read_is_sent_through_ray() -> None:
+    async def main() -> None:
+        rank = Rank()
+        rank.go.set()
+        async with connected(rank) as (handle, actor, _, _), asyncio.timeout(30):
+            assert await handle.prepare.remote(1) == 1
+            assert await handle.prepare.remote(Unreadable()) == 2
+            assert await handle.train.remote() == 3
+            assert actor.asked == [("last_received",), ("serial", 1), ("serial", 2)]
+
+    asyncio.run(main())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import ray
+import torch
 
 from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable, DriverSilent, ReportsLost
 from tuner.trials.checkpoints.objects import with_parameters
@@ -16,7 +17,7 @@ from tuner.trials.groups.failures import from_error
 from tuner.trials.messages.launch import Placed
 from tuner.trials.messages.protocol import RankResult
 from tuner.trials.runtime.errors import describe, not_saved
-from tuner.trials.runtime.worker import Rank
+from tuner.trials.runtime.worker import Rank, _seed_torch
 
 UNAVAILABLE = ray.exceptions.ActorUnavailableError("a connection broke", None)
 
@@ -94,3 +95,22 @@ def test_a_traceback_begins_with_the_users_code_whichever_room_called_it() -> No
     called_by_us = caught.value.with_traceback(caught.value.__traceback__.tb_next)  # type: ignore[union-attr]
     frames = [line for line in describe(called_by_us, "").traceback.splitlines() if line.startswith("  File")]
     assert [line.rpartition(", in ")[2] for line in frames] == ["train"]
+
+
+@pytest.mark.parametrize("built_for", [None, "cuda"])
+def test_seeding_pytorch_does_not_touch_the_driver_of_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, built_for: str | None
+) -> None:
+    """The trial may still set CUDA_VISIBLE_DEVICES, or fork processes that use CUDA."""
+    device = None if built_for is None else torch.device(built_for)
+    asked: list[str] = []
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, **__: device)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: asked.append("cuda") or True)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    drawn = []
+    for _ in range(2):
+        _seed_torch(5)
+        drawn.append(torch.rand(3).tolist())
+    assert drawn[0] == drawn[1]
+    assert (asked, seeded) == ([], [5, 5] if built_for else [])

@@ -28,6 +28,8 @@ PRIOR_WEIGHT = 1.0
 """The number of pairs that the assumed share counts for."""
 LEAST_SPREAD = 0.1
 """The smallest variance of the expected scores, as a multiple of the variance of the noise."""
+LARGEST, SMALLEST_VARIANCE = 1e70, 1e-290
+"""Scores must lie between -`LARGEST` and `LARGEST`, and a smaller variance is no noise, so that all figures are finite."""
 
 _NORMAL = NormalDist()
 
@@ -118,7 +120,7 @@ def ranking(configurations: Sequence[Runs]) -> Ranking:
 
 def _standing(runs: Runs, middle: float, spread: float, noise: float) -> Standing:
     """Return the posterior of a configuration. Pending runs count as if they had the expected score: they only narrow it."""
-    if noise <= 0:
+    if noise < SMALLEST_VARIANCE:
         return Standing(runs, runs.mean, 0.0)
     count = len(runs.scores)
     mean = (middle / spread + count * runs.mean / noise) / (1 / spread + count / noise)

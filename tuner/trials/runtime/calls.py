@@ -144,6 +144,11 @@ class Calls:
         except PeerLost:
             self._poll.unregister(descriptor)
             return
+        except Exception:  # the arguments cannot be unpickled; the driver sends this call again through Ray
+            log.exception("a call of the driver cannot be read")
+            self._poll.unregister(descriptor)
+            self._line.close()
+            return
         with self._lock:
             if self._closed:  # the driver has been told that this call has not come, and sends it again
                 return

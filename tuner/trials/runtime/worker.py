@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import functools
 import os
 import random
 import secrets
@@ -540,20 +539,15 @@ class _Sender:
 def _seed_torch(seed: int) -> None:
     """Seed PyTorch's generators.
 
-    Without an accelerator, seed only that of the CPU: `torch.manual_seed` would format a stack for each kind of accelerator, in
-    case that one is used later, which takes half a millisecond.
+    If PyTorch was built without an accelerator, seed only that of the CPU: `torch.manual_seed` would format a stack for each kind
+    of accelerator, in case that one is used later, which takes half a millisecond. Do not ask whether there is an accelerator:
+    with CUDA, that would fix the visible devices, and child processes that the trial forks could not use CUDA.
     """
     torch = sys.modules["torch"]
-    if _has_accelerator():
+    if torch.accelerator.current_accelerator() is not None:  # of this build
         torch.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
-
-
-@functools.cache
-def _has_accelerator() -> bool:
-    found: bool = sys.modules["torch"].accelerator.is_available()
-    return found
 
 
 def _own_process_group() -> None:

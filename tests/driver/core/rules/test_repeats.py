@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import tuner
-from tests.driver.bench import Bench, again
+from tests.driver.bench import Bench, again, deletions
 from tuner.domain import decisions as d
 from tuner.domain.events import Amended, BudgetSpent, DriverStarted, Failure
 from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState
+from tuner.driver.recording import recording
 from tuner.driver.virtual import Simulation
 from tuner.errors import SpecError
 
@@ -275,7 +276,7 @@ def test_the_best_values_over_time_do_not_count_repeats() -> None:
     run(bench, 15, 0.01)
     assert bench.core.experiment.standing.best == (-0.1, 1)
     assert bench.core.experiment.standing.tells_best
-    assert bench.best == {}
+    assert list(bench.best.values()) == [{"loss": 0.5}, {"loss": 0.1}]
 
 
 def test_a_sixth_of_a_time_budget_is_kept_for_them() -> None:
@@ -378,3 +379,107 @@ def test_every_scheduler_that_keeps_configurations_can_be_followed_by_repeats(sc
 def test_a_deterministic_function_is_repeated_once() -> None:
     done = simulated("asha", 0.0, repeats="auto")
     assert sum(trial.repeat_of is not None for trial in done.trials) == 1
+
+
+def test_the_best_value_of_a_batch_is_kept_if_the_first_repeat_starts_in_it() -> None:
+    """The driver then no longer finds the best values in the reports, and this report was made before."""
+    bench = Bench(num_samples=2, max_t=1, limits={"max_concurrent_trials": 1, "repeats": 1})
+    run(bench, 0, 0.5)
+    bench.started(1)
+    last = bench.reported(1, 0.1)
+    last.absorb(bench.ended(1))
+    assert repeats(bench) == [(2, 1)]
+    assert list(last.best.values()) == [{"loss": 0.1}]
+
+
+def test_a_configuration_that_loses_its_lead_to_a_repeat_and_wins_it_back_still_has_its_best_checkpoint() -> None:
+    keep = {"frequency": 1, "interval_s": None, "keep_best": 0}
+    bench = Bench(num_samples=2, max_t=2, limits={"max_concurrent_trials": 1, "repeats": 4}, checkpoint=keep)
+    deleted, leaders = [], []
+    runs = {0: ((0.1, 0.4), (0.9, 0.9), *[(0.01, 0.2)] * 4), 1: ((0.12, 0.15), *[(0.8, 0.8)] * 4)}
+    given = {number: iter(losses) for number, losses in runs.items()}
+    while bench.core.state is ExperimentState.RUNNING:
+        number = len(bench.core.trials) - 1
+        again_of = bench.core.trials[number].repeat_of
+        bench.started(number)
+        for loss in next(given[number if again_of is None else again_of]):
+            deleted += deletions(bench.reported(number, loss, checkpoint=True))
+        deleted += deletions(bench.ended(number))
+        best = bench.core.best_trial()
+        leaders.append(best.number if best else None)
+    assert leaders[-1] == 0
+    assert 1 in leaders
+    assert "ckp_0_1_1" not in deleted
+    leads = agree(bench).core.summary()["best"]
+    assert isinstance(leads, dict)
+    assert leads["checkpoint_id"] == "ckp_0_1_1"
+
+
+def test_a_repeat_does_not_count_once_its_original_has_trained_on() -> None:
+    often = {"frequency": 1, "interval_s": None}
+    bench = Bench(num_samples=2, max_t=9, limits={"max_concurrent_trials": 2, "repeats": 3}, checkpoint=often)
+    bench.started(0)
+    bench.started(1)
+    for _ in range(9):
+        bench.reported(0, 0.5)
+    bench.reported(1, 0.1, checkpoint=True)
+    bench.command("pause", 1)
+    bench.reported(1, 0.1, checkpoint=True)
+    bench.ended(0)
+    bench.ended(1)
+    bench.started(2)
+    for _ in range(2):
+        bench.reported(2, 0.3)
+    bench.ended(2)
+    assert repeats(bench)[0] == (2, 1)
+    assert bench.core.experiment.repeats.ranking is not None
+    assert bench.core.experiment.repeats.ranking.pairs == 1
+    bench.command("resume", 1)
+    bench.started(1)
+    for _ in range(7):
+        bench.reported(1, 0.01)
+    bench.ended(1)
+    assert (bench.core.trials[1].iteration, bench.core.trials[2].iteration) == (9, 2)
+    assert agree(bench).core.experiment.repeats.ranking.pairs == 0  # type: ignore[union-attr]
+
+
+def test_a_trial_that_cannot_be_repeated_keeps_its_lead() -> None:
+    bench = Bench(num_samples=2, max_t=2, limits={"max_concurrent_trials": 1, "repeats": 1})
+    bench.started(0)
+    bench.reported(0, 0.4, checkpoint=True)
+    bench.ended(0, "failed", Failure(kind="user", message="ValueError: once", rank=0))
+    bench.command("retry", 0)
+    for number, losses in ((1, (0.5, 0.5)), (2, (0.1,)), (3, (0.6, 0.6))):
+        bench.started(number)
+        for loss in losses:
+            bench.reported(number, loss)
+        bench.ended(number)
+    assert repeats(bench)[0][0] == 3
+    assert bench.core.trials[2].segments[0].cause == "fork"
+    best = agree(bench).core.summary()["best"]
+    assert isinstance(best, dict)
+    assert (best["trial_number"], best["value"], best.get("runs")) == (2, 0.1, None)
+
+
+def test_huge_results_of_a_repeat_are_bad_ones() -> None:
+    bench = searched(MANY, scope="last", limits={"repeats": 2})
+    run(bench, 15, 1e300)
+    run(bench, 16, 0.2)
+    best = agree(bench).core.best_trial()
+    assert best is not None
+    assert (bench.core.state, best.number) == (ExperimentState.COMPLETED, 4)
+
+
+def test_the_recording_of_a_search_has_neither_its_repeats_nor_their_time() -> None:
+    bench = searched(MANY, limits={"repeats": 3})
+    alone = recording([*bench.log])
+    first = len(alone.trials)
+    while bench.core.state is ExperimentState.RUNNING:
+        run(bench, len(bench.core.trials) - 1, 0.3)
+    found = recording(bench.log)
+    assert len(bench.core.trials) == first + 3
+    assert (len(found.trials), found.seconds) == (first, alone.seconds)
+    bench.feed(Amended(time=bench.tick(), changes={"num_samples": 16}))
+    bench.command("continue")
+    run(bench, first + 3, 0.3)
+    assert recording(bench.log).seconds == alone.seconds + 5  # the events since the last repeat

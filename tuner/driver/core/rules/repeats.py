@@ -52,8 +52,8 @@ def time_is_for_repeats(experiment: State) -> bool:
 
 def needless(experiment: State) -> list[Trial]:
     """Return the repeats that run although it is known that results do not differ."""
-    repeats = experiment.repeats
-    return repeats.running if repeats.made and repeats.equal is not None else []
+    running = experiment.repeats.running
+    return running if running and experiment.repeats.equal is not None else []
 
 
 def full(experiment: State, trial: Trial) -> str | None:

@@ -45,6 +45,7 @@ class CheckpointLedger:
         self._borrowers: dict[str, dict[int, None]] = {}
         self._active: dict[int, None] = {}  # trials with an open or a planned segment
         self._best: int | None = None  # the trial with the best value, whose best checkpoint is never deleted
+        self._expected: int | None = None  # the same after repeats: the trial with the best expected value
         self._kept: dict[str, int] = {}  # checkpoint -> number of enqueued trials that start from it
         self._by_users: dict[str, None] = {}  # checkpoints that users have pinned
         self.deleting: dict[str, Deletion] = {}  # deletions that are decided but not yet confirmed
@@ -282,12 +283,21 @@ class CheckpointLedger:
         if before is not None and before != number:
             self.tidy(self._trials[before])
 
+    def is_expected_best(self, number: int) -> None:
+        """Record that this trial now has the best expected value, so that its best checkpoint is kept, too."""
+        before, self._expected = self._expected, number
+        if before is not None and before != number:
+            self.tidy(self._trials[before])
+
     def tidy(self, trial: Trial) -> None:
         """Mark checkpoints of a trial for deletion, except those that the policy keeps or that a segment or a user needs."""
         if len(trial.checkpoints) < 2 or keeps_all(self._policy):
             return
         needed = {trial.checkpoint.id} if trial.checkpoint is not None else set()
-        if trial.number == self._best and (best := trial.best_checkpoint(self._objective)) is not None:
+        if (
+            trial.number in (self._best, self._expected)
+            and (best := trial.best_checkpoint(self._objective)) is not None
+        ):
             needed.add(best.id)
         found = superfluous(self._usable(trial), self._policy, self._objective, needed)
         if found:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
+
+from sortedcontainers import SortedKeyList
 
 from tuner.domain.experiment import Spec
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.driver.core.state.standing import Standing
-from tuner.schedulers.shared.repeats import Ranking, Runs, ranking
+from tuner.schedulers.shared.repeats import LARGEST, Ranking, Runs, ranking
 
 _S = TrialState
 
@@ -26,25 +29,35 @@ class Repeats:
     """What the runs of equal configurations say. Part of `State`, which calls `changed` when a trial changes.
 
     A configuration is its parameters. If several trials of the search have the same ones, the one that has trained longest is
-    the *first run*, and those that were trained as long are further runs.
+    the *first run*, and those that were trained as long are further runs. Only the configurations whose trials have changed are
+    looked at again, because a search that a user continues may have thousands.
     """
 
     def __init__(self, spec: Spec, trials: Population, standing: Standing) -> None:
         self._objective, self._trials, self._standing = spec.objective, trials, standing
         self._numbers: list[int] = []  # the trials that are repeats
-        self._known = False  # whether the following attributes are up to date
+        self._changed: dict[int, None] = {}  # the trials that have changed since the following attributes were computed
+        self._texts: dict[
+            int, tuple[dict[str, Any], str]
+        ] = {}  # trial -> its parameters, and its configuration as text
+        self._groups: dict[str, set[int]] = {}  # configuration -> its trials
+        self._alone: dict[int, float] = {}  # trial that cannot be repeated -> its score
+        self._known: dict[str, Runs] = {}  # configuration -> its runs
+        self._counting: Any = SortedKeyList(key=_order)  # the runs of the configurations without a bad run
+        self._others: Any = SortedKeyList(key=_order)  # those of the others
         self._runs: dict[int, list[Trial]] = {}  # first run -> the runs of its configuration that count
-        self._ranking: Ranking | None = None
-        self._equal: tuple[int, int] | None = None
+        self._several: dict[int, None] = {}  # the first runs of the configurations with several runs
         self._dropped: dict[int, Trial] = {}
+        self._ranking: Ranking | None = None
+        self._is_ranked = False  # whether the ranking is up to date
 
     def started(self, trial: Trial) -> None:
         """Add a repeat."""
         self._numbers.append(trial.number)
 
-    def changed(self) -> None:
-        """Compute the ranking anew when it is next asked for."""
-        self._known = False
+    def changed(self, number: int) -> None:
+        """Look at a trial again when the ranking is next asked for."""
+        self._changed[number] = None
 
     @property
     def made(self) -> int:
@@ -65,6 +78,11 @@ class Repeats:
     def ranking(self) -> Ranking | None:
         """Return the ranking of all configurations; None if there is no result that counts."""
         self._compute()
+        if not self._is_ranked:
+            best = self._counting or self._others
+            several = best.bisect_key_left(_FIRST_SINGLE)
+            self._ranking = ranking(list(islice(best, several + MOST_COMPARED))) if best else None
+            self._is_ranked = True
         return self._ranking
 
     @property
@@ -75,7 +93,12 @@ class Repeats:
         configurations had equal results as well, three pairs without any difference are needed.
         """
         self._compute()
-        return self._equal
+        pairs = [(self._runs[first][0], other) for first in sorted(self._several) for other in self._runs[first][1:]]
+        if not pairs or any(_results(one) != _results(other) for one, other in pairs):
+            return None
+        first = [_results(runs[0]) for runs in self._runs.values()]
+        needed = 3 if len(set(first)) < len(first) else 1
+        return (pairs[0][0].number, pairs[0][1].number) if len(pairs) >= needed else None
 
     @property
     def dropped(self) -> dict[int, Trial]:
@@ -84,19 +107,29 @@ class Repeats:
         A bad run failed, diverged or violated the constraints.
         """
         self._compute()
-        return self._dropped
+        return dict(sorted(self._dropped.items()))
 
     @property
     def best(self) -> Trial | None:
-        """Return the first run of the configuration with the best expected score; None before the first repeat."""
+        """Return the first run of the configuration with the best expected score; None before the first repeat.
+
+        A trial that cannot be repeated, such as one that started from another trial's checkpoint, counts with its only result.
+        """
         if not self._numbers or self.ranking is None:
             return None
-        return self._trials[self.ranking.leader.runs.number]
+        leader = self.ranking.leader
+        alone = max(self._alone, key=lambda number: (self._alone[number], -number), default=None)
+        if alone is not None and self._alone[alone] > leader.mean:
+            return self._trials[alone]
+        return self._trials[leader.runs.number]
 
     def summary(self) -> dict[str, Any] | None:
-        """Return what the runs of the best configuration say, as JSON; None before the first repeat."""
+        """Return what the runs of the best configuration say, as JSON.
+
+        Return None before the first repeat, or if the best trial cannot be repeated.
+        """
         best = self.best
-        if best is None or self.ranking is None:
+        if best is None or self.ranking is None or best.number not in self._runs:
             return None
         leader = self.ranking.leader
         runs = self._runs[best.number]
@@ -110,30 +143,65 @@ class Repeats:
         }
 
     def _compute(self) -> None:
-        if self._known:
-            return
-        self._known = True
-        groups: dict[str, list[Trial]] = {}
-        for trial in self._trials:
-            if is_comparable(trial):
-                groups.setdefault(_configuration(trial), []).append(trial)
-        self._runs, self._dropped = {}, {}
-        known: list[Runs] = []
-        for group in groups.values():
-            if (first := self._first(group)) is None:
-                continue
+        """Look again at the configurations of the trials that have changed."""
+        groups: dict[str, None] = {}
+        for number in self._changed:
+            trial = self._trials[number]
+            params, before = self._texts.get(number, (None, None))
+            text = before if params is trial.params else _configuration(trial)  # the parameters are replaced as a whole
+            if not is_comparable(trial):
+                text = None
+            if text != before:
+                self._move(trial, before, text)
+            for one in (before, text):
+                if one is not None:
+                    groups[one] = None
+            score = self._score(trial) if text is None and self._is_whole(trial) else None
+            if score is not None:
+                self._alone[number] = score
+            else:
+                self._alone.pop(number, None)
+        self._changed.clear()
+        for group in groups:
+            self._look(group)
+
+    def _move(self, trial: Trial, before: str | None, text: str | None) -> None:
+        """Move a trial from the group of one configuration to that of another one. None: it is in no group."""
+        if before is not None:
+            self._groups[before].discard(trial.number)
+            del self._texts[trial.number]
+        if text is not None:
+            self._groups.setdefault(text, set()).add(trial.number)
+            self._texts[trial.number] = trial.params, text
+
+    def _look(self, text: str) -> None:
+        """Find the runs of one configuration again."""
+        group = [self._trials[number] for number in sorted(self._groups[text])]
+        first, before = self._first(group), self._known.get(text)
+        runs, bad = [], None
+        found: Runs | None = None
+        if first is not None:
             again = [trial for trial in group if trial is not first and _is_run(trial, first)]
-            runs = self._runs[first.number] = [first, *(t for t in again if self._score(t) is not None)]
+            runs = [first, *(trial for trial in again if self._score(trial) is not None)]
             scores = tuple(score for trial in runs if (score := self._score(trial)) is not None)
             pending = sum(trial.repeat_of is not None and _goes_on(trial) for trial in group)
-            known.append(Runs(first.number, scores, first.t, pending))
-            if (bad := next(filter(_is_bad, group), None)) is not None:
-                self._dropped[first.number] = bad
-        counting = [runs for runs in known if runs.number not in self._dropped] or known
-        counting.sort(key=lambda runs: (len(runs.scores) == 1, -runs.scores[0], runs.number))
-        several = sum(len(runs.scores) > 1 for runs in counting)
-        self._ranking = ranking(counting[: several + MOST_COMPARED]) if counting else None
-        self._equal = self._equal_pair()
+            found = Runs(first.number, scores, first.t, pending)
+            bad = next(filter(_is_bad, group), None)
+        if found == before and (before is None or self._dropped.get(before.number) is bad):
+            return
+        self._is_ranked = False
+        if before is not None:
+            (self._others if before.number in self._dropped else self._counting).remove(before)
+            del self._known[text], self._runs[before.number]
+            self._dropped.pop(before.number, None)
+            self._several.pop(before.number, None)
+        if found is not None:
+            self._known[text], self._runs[found.number] = found, runs
+            if len(runs) > 1:
+                self._several[found.number] = None
+            if bad is not None:
+                self._dropped[found.number] = bad
+            (self._counting if bad is None else self._others).add(found)
 
     def _first(self, group: Sequence[Trial]) -> Trial | None:
         found = [trial for trial in group if trial.repeat_of is None and self._is_whole(trial)]
@@ -147,16 +215,7 @@ class Repeats:
     def _score(self, trial: Trial) -> float | None:
         """Return the score of a trial that counts; None if it has none."""
         mark = None if trial.diverged else self._standing.of(trial)
-        return None if mark is None else self._objective.score(mark.value)
-
-    def _equal_pair(self) -> tuple[int, int] | None:
-        """Return two equal runs if no two runs of a configuration differ, and if that is not likely by chance."""
-        pairs = [(runs[0], other) for runs in self._runs.values() for other in runs[1:]]
-        if not pairs or any(_results(one) != _results(other) for one, other in pairs):
-            return None
-        first = [_results(runs[0]) for runs in self._runs.values()]
-        needed = 3 if len(set(first)) < len(first) else 1
-        return (pairs[0][0].number, pairs[0][1].number) if len(pairs) >= needed else None
+        return None if mark is None else max(-LARGEST, min(LARGEST, self._objective.score(mark.value)))
 
 
 def is_comparable(trial: Trial) -> bool:
@@ -173,9 +232,11 @@ def _goes_on(trial: Trial) -> bool:
 
 def _is_run(trial: Trial, first: Trial) -> bool:
     """Return whether a trial with the configuration of `first` was trained as long."""
-    if trial.repeat_of is not None:
-        return trial.state is _S.COMPLETED
-    return trial.state.ended and trial.t == first.t
+    if trial.repeat_of is None:
+        return trial.state.ended and trial.t == first.t
+    # If trials were added to the search, a paused `first` may have trained on after the repeat.
+    returned = bool(trial.segments) and trial.segments[-1].leaving is None
+    return trial.state is _S.COMPLETED and (returned or trial.t >= first.t)
 
 
 def _is_bad(trial: Trial) -> bool:
@@ -186,9 +247,18 @@ def _is_bad(trial: Trial) -> bool:
     return crashed or trial.diverged or (trial.state is _S.COMPLETED and trial.feasible is False)
 
 
+def _results(trial: Trial) -> tuple[float | None, int | None, float | None]:
+    return trial.best_value, trial.best_iteration, trial.last_value
+
+
 def _configuration(trial: Trial) -> str:
     return json.dumps([trial.params, trial.space_revision], sort_keys=True)
 
 
-def _results(trial: Trial) -> tuple[float | None, int | None, float | None]:
-    return trial.best_value, trial.best_iteration, trial.last_value
+def _order(runs: Runs) -> tuple[bool, float, int]:
+    """Return a key by which configurations with several runs come first, and then those with better first results."""
+    return len(runs.scores) == 1, -runs.scores[0], runs.number
+
+
+_FIRST_SINGLE = (True, float("-inf"), -1)
+"""A key that is just below those of all configurations with a single run."""

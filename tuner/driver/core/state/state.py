@@ -315,9 +315,7 @@ class State:
             self.unseen -= event.metrics.keys()
             self.missed += tuple(sorted(self.unseen.difference(self.missed)))
         score = self.progress.report(trial, segment, event)
-        if trial.repeat_of is None:
-            self.repeats.changed()
-        if self.standing.tells_best and self.standing.improved:
+        if self.standing.improved:
             self._effects.best[self.seq] = self.standing.improved
         if event.checkpoint is not None:
             self._keep(trial, segment.ordinal, event.checkpoint)
@@ -470,7 +468,6 @@ class State:
         if trial.repeat_of is not None:
             self.repeats.started(trial)
             self.standing.tells_best = True  # the reports of repeats must not count as those of the search
-        self.repeats.changed()
         self.touch(trial.number)
         kept = self.checkpoints.find(decision.checkpoint)
         if kept is not None:
@@ -489,7 +486,6 @@ class State:
     def _go_on(self, number: int, reason: str) -> Trial:
         trial = self.touch(number)
         trial.held, trial.reason = False, reason
-        self.repeats.changed()
         return trial
 
     def _pause(self, decision: d.Pause) -> None:
@@ -497,7 +493,6 @@ class State:
         if decision.then is not None:
             self.exploits[trial.number] = d.Exploit(**decision.then)
         trial.held, trial.reason = decision.held, decision.reason
-        self.repeats.changed()
         if trial.state is not _S.PAUSED or not decision.held:
             trial.paused_by_scheduler = not decision.held
         self._interrupt(self.segments.leave(trial, "pause"))
@@ -515,9 +510,8 @@ class State:
         self.trials.move(number, state)
         if state is _S.COMPLETED and trial.repeat_of is None:
             self.standing.completed(trial)
-        self.repeats.changed()
         if (best := self.repeats.best) is not None:
-            self.checkpoints.leads(best.number)
+            self.checkpoints.is_expected_best(best.number)
         self.checkpoints.trial_ended(trial)
         self._forget_values(trial)
         return [TrialEnded(trial=number, state=state, diverged=trial.diverged)]
@@ -569,8 +563,9 @@ class State:
             self.checkpoints.lose([source.id, *(self.checkpoints.on_node(source.node) if disk else ())])
 
     def touch(self, number: int) -> Trial:
-        """Return a trial whose row has to be written again. Only the modules of the state call this."""
+        """Return a trial that is about to change, whose row has to be written again. Only the modules of the state call this."""
         self._effects.touched[number] = None
+        self.repeats.changed(number)
         return self.trials[number]
 
     def _interrupt(self, action: Interrupt | None) -> None:
