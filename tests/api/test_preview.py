@@ -43,6 +43,7 @@ async def test_a_dry_run_says_what_would_be_done(
     assert found["scheduler"]["type"] == "asha"
     assert found["scheduler"]["brackets"] == 1, "defaults are filled in"
     assert found["search"]["type"] == "random"
+    assert (found["method"], found["labels"]) == ("random + asha", {})
     assert found["scaling"]["num_workers"] == 2
     assert len(found["configurations"]) == 5
     for one in found["configurations"]:
@@ -74,11 +75,23 @@ async def test_what_auto_stands_for_is_said_with_its_reason(client: httpx.AsyncC
     found = await dry(client, {**given, "max_t": 27})
     assert found["scheduler"]["type"] not in ("auto", "python")
     assert found["search"]["type"] != "auto"
+    assert found["method"] == "freeze_thaw (auto)", "it proposes configurations itself"
     assert found["num_samples"] == 100
     assert found["notes"][0] == "neither num_samples nor a time budget is set: at most 100 trials are started"
     assert found["notes"][1].startswith("scheduler auto: freeze_thaw")
     assert found["notes"][2].startswith("budget: 20 full trainings (540 iterations), shared by all trials")
     assert len(found["notes"]) == 3
+
+
+async def test_the_method_and_the_choices_are_named_as_in_an_experiment(
+    client: httpx.AsyncClient, spec: dict[str, Any]
+) -> None:
+    sgd, adam = ({"name": name, "lr": spec["space"]["lr"]} for name in ("sgd", "adam"))
+    asked = {**spec, "search": {"type": "auto"}, "space": {"opt": {"type": "choice", "categories": [sgd, adam]}}}
+    found = await dry(client, asked)
+    made = (await client.post(f"{API}", json=asked)).json()
+    assert (found["method"], found["labels"]) == (made["method"], made["labels"])
+    assert found["labels"] == {"opt": ["sgd", "adam"]}
 
 
 async def test_options_that_follow_from_the_experiment_are_shown(

@@ -9,9 +9,11 @@ import {
   duration,
   elapsed,
   metric,
+  decimals,
   metricInColumn,
   number,
   param,
+  paramName,
   longestOf,
   rangeWords,
   trained,
@@ -42,6 +44,17 @@ describe("numbers", () => {
       "lr=1.23e-4, act=relu, dims=[1,2], flag=true",
     );
     expect(param(undefined)).toBe("");
+  });
+
+  it("writes the branch of a choice with its label, unless that says less than the index", () => {
+    const labels = { optimizer: ["sgd", "adam"], "optimizer/1/lr": ["low", "high"], net: ["mlp", "mlp"] };
+    expect(paramName("optimizer/1/beta", labels)).toBe("optimizer/adam/beta");
+    expect(paramName("optimizer/1/lr/0/x", labels)).toBe("optimizer/adam/lr/low/x");
+    expect(paramName("net/1/width", labels)).toBe("net/1/width");
+    expect(paramName("optimizer/2/beta", labels)).toBe("optimizer/2/beta");
+    expect(paramName("optimizer", labels)).toBe("optimizer");
+    expect(paramName("a/0/b", { a: ["{'x': 1, 'y': {'lower': 0, 'upper': 1}}", "z"] })).toBe("a/0/b");
+    expect(config({ "optimizer/0/momentum": 0.9 }, labels)).toBe("optimizer/sgd/momentum=0.9");
   });
 
   it("says what sets a trial apart from the best", () => {
@@ -117,13 +130,21 @@ describe("reported values", () => {
   ])("%s is written %s, as reasons write it", (value, text) => expect(metric(value)).toBe(text));
 
   it.each([
-    [0.5, "0.5\u2007\u2007\u2007\u2007\u2007"],
-    [0.3612, "0.3612\u2007\u2007"],
-    [0.123456789, "0.123457"],
-    [12, "12"],
+    [0.5, "0.5\u2007\u2007\u2007\u2007\u2007\u2007"],
+    [0.3612, "0.3612\u2007\u2007\u2007"],
+    [0.123456789, "0.123457\u2007"],
+    [0.0161774, "0.0161774"],
+    [12, "12\u2008\u2007\u2007\u2007\u2007\u2007\u2007\u2007"],
     [null, "–"],
     [0.00001234567, "1.23457e-5"],
-  ])("%s is written %s in a column", (value, text) => expect(metricInColumn(value)).toBe(text));
+  ])("%s is written %s in a column with up to 7 decimals", (value, text) =>
+    expect(metricInColumn(value, 7)).toBe(text),
+  );
+
+  it("has as many blanks as the longest value of a column needs", () => {
+    expect([0.5, 0.0161774, 12, null, 1e-9].map(decimals)).toEqual([1, 7, 0, 0, 0]);
+    expect(metricInColumn(12, 0)).toBe("12");
+  });
 });
 
 describe("an interval of time", () => {

@@ -44,11 +44,24 @@ export function title(text: string): string {
 
 /** As wide as a digit. */
 const BLANK = "\u2007";
+/** As wide as a point. */
+const POINT = "\u2008";
 
-/** A reported value in a column, with the digits that it has everywhere else: blanks at its end keep the decimal points in line. */
-export function metricInColumn(value: number | null | undefined): string {
+/** The digits after the point of a reported value; 0 for powers of ten, whose points are not kept in line. */
+export function decimals(value: number | null | undefined): number {
   const text = metric(value);
-  return text.includes(".") && !text.includes("e") ? text.padEnd(value!.toPrecision(6).length, BLANK) : text;
+  return text.includes("e") || !text.includes(".") ? 0 : text.length - text.indexOf(".") - 1;
+}
+
+/**
+ * A reported value in a column, with the digits that it has everywhere else: blanks at its end keep the decimal points in line.
+ * `most`: the most digits after the point in this column.
+ */
+export function metricInColumn(value: number | null | undefined, most: number): string {
+  const text = metric(value);
+  if (value === null || value === undefined || text.includes("e")) return text;
+  const own = decimals(value);
+  return text + (own === 0 && most > 0 ? POINT : "") + BLANK.repeat(Math.max(0, most - own));
 }
 
 export function param(value: unknown): string {
@@ -58,18 +71,38 @@ export function param(value: unknown): string {
   return JSON.stringify(value) ?? "";
 }
 
-/** The name of a parameter from its path, in which the slashes of a name are written as in a JSON pointer. */
-export function paramName(path: string): string {
-  return path.replaceAll("~1", "/").replaceAll("~0", "~");
+/** What the indices of choices stand for, by the path of the choice. */
+export type Labels = Readonly<Record<string, readonly unknown[]>>;
+
+/** Longer labels are whole objects in words; the index says more than they do. */
+const LONGEST_BRANCH = 24;
+
+/**
+ * The name of a parameter from its path, in which the slashes of a name are written as in a JSON pointer. A parameter of one branch
+ * of a choice has the branch's index in its path, and its label in its name: "optimizer/adam/beta".
+ */
+export function paramName(path: string, labels: Labels = {}): string {
+  const parts = path.split("/");
+  return parts
+    .map((part, i) => branchOf(labels[parts.slice(0, i).join("/")], part) ?? part)
+    .join("/")
+    .replaceAll("~1", "/")
+    .replaceAll("~0", "~");
+}
+
+function branchOf(choice: readonly unknown[] | undefined, index: string): string | undefined {
+  const label = choice?.[Number(index)];
+  if (typeof label !== "string" || label === "" || label.length > LONGEST_BRANCH) return undefined;
+  return choice!.filter((one) => one === label).length === 1 ? label : undefined;
 }
 
 /** Parameters by their names. */
-export function named<T>(params: Readonly<Record<string, T>>): Record<string, T> {
-  return Object.fromEntries(Object.entries(params).map(([path, value]) => [paramName(path), value]));
+export function named<T>(params: Readonly<Record<string, T>>, labels: Labels = {}): Record<string, T> {
+  return Object.fromEntries(Object.entries(params).map(([path, value]) => [paramName(path, labels), value]));
 }
 
 /** Parameters with the indices of choices replaced by what they stand for. */
-export function readable(params: Params, labels: Readonly<Record<string, readonly unknown[]>>): Params {
+export function readable(params: Params, labels: Labels): Params {
   const indexed = Object.keys(params).filter((name) => name in labels);
   if (indexed.length === 0) return params;
   return {
@@ -79,9 +112,9 @@ export function readable(params: Params, labels: Readonly<Record<string, readonl
 }
 
 /** One line, for tooltips and titles. */
-export function config(params: Params): string {
+export function config(params: Params, labels: Labels = {}): string {
   return Object.entries(params)
-    .map(([name, value]) => `${paramName(name)}=${param(value)}`)
+    .map(([name, value]) => `${paramName(name, labels)}=${param(value)}`)
     .join(", ");
 }
 
@@ -92,7 +125,7 @@ export function apart(
   trial: Pick<Trial, "number" | "params">,
   { best, labels }: Pick<Experiment, "best" | "labels">,
 ): string {
-  if (best === null || best.trial_number === trial.number) return config(trial.params);
+  if (best === null || best.trial_number === trial.number) return config(trial.params, labels);
   const other = readable(best.params, labels);
   const differ = [...new Set([...Object.keys(trial.params), ...Object.keys(other)])].filter(
     (name) => JSON.stringify(trial.params[name]) !== JSON.stringify(other[name]),
@@ -101,7 +134,7 @@ export function apart(
   const say = (value: unknown) => (value === undefined ? "not present" : param(value));
   const words = differ
     .slice(0, MOST_APART)
-    .map((name) => `${paramName(name)}=${say(trial.params[name])} (best: ${say(other[name])})`);
+    .map((name) => `${paramName(name, labels)}=${say(trial.params[name])} (best: ${say(other[name])})`);
   return [...words, ...(differ.length > MOST_APART ? [`and ${differ.length - MOST_APART} more that differ`] : [])].join(
     ", ",
   );

@@ -368,6 +368,12 @@ class DryRun(Model):
     name: str
     metric: str
     mode: Literal["min", "max"]
+    method: Annotated[
+        str,
+        Field(
+            description='the searcher and the scheduler in a few words, such as "tpe + asha" or "freeze_thaw (auto)"'
+        ),
+    ]
     scheduler: Annotated[
         Json,
         Field(
@@ -396,6 +402,10 @@ class DryRun(Model):
                 "limits allow, whichever is less; null if unknown"
             )
         ),
+    ]
+    labels: Annotated[
+        dict[str, list[Any]],
+        Field(description="parameter whose values are indices of choices -> the label of each index"),
     ]
     reached: Annotated[
         list[Reached] | None,
@@ -427,6 +437,7 @@ class DryRun(Model):
             name=spec.name,
             metric=spec.objective.metric,
             mode=spec.objective.mode,
+            method=found.method,
             scheduler=dict(found.scheduler),
             search=dict(found.search),
             notes=list(found.notes),
@@ -436,6 +447,7 @@ class DryRun(Model):
             scaling=spec.scaling,
             limits=spec.limits,
             gpu_hours_at_most=found.gpu_hours_at_most,
+            labels=labels(json.dumps(dict(spec.space))),
             reached=None
             if found.reached is None
             else [Reached(iteration=iteration, trials=trials) for iteration, trials in found.reached],

@@ -26,6 +26,7 @@ MAX_KEPT = 200  # the largest number of results that the cache of importances ke
 class Preview:
     """The effects that creating an experiment would have.
 
+    method: the search method in a few words, as `Spec.method` has it.
     scheduler, search: "auto" resolved, with defaults and inherited options filled in.
     notes: why this scheduler and search were chosen.
     num_samples: the number of trials that would be started; None if only the time budget ends the search.
@@ -38,6 +39,7 @@ class Preview:
     """
 
     spec: Spec
+    method: str
     scheduler: Mapping[str, Any]
     search: Mapping[str, Any]
     notes: tuple[str, ...]
@@ -59,10 +61,13 @@ def preview(spec: Spec, configurations: int, seconds_per_iteration: float | None
     total = core.spec.num_samples if core.scheduler.PROPOSES else core.searcher.total()
     at_most = _gpu_hours_at_most(core.spec, total, seconds_per_iteration)
     levels = reached(core.spec, core.scheduler.resolved(), total)
+    scheduler, search = core.scheduler.resolved(), core.searcher.to_json()
+    resolved = {"scheduler": scheduler, "search": None if core.scheduler.PROPOSES else search}
     return Preview(
         spec=core.spec,
-        scheduler=core.scheduler.resolved(),
-        search=core.searcher.to_json(),
+        method=replace(spec, resolved=resolved).method,
+        scheduler=scheduler,
+        search=search,
         notes=tuple(core.notes),
         num_samples=total,
         max_t=core.spec.max_t,

@@ -2456,6 +2456,11 @@ export interface components {
              */
             mode: "min" | "max";
             /**
+             * Method
+             * @description the searcher and the scheduler in a few words, such as "tpe + asha" or "freeze_thaw (auto)"
+             */
+            method: string;
+            /**
              * Scheduler
              * @description the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by the scheduler that was chosen
              */
@@ -2498,6 +2503,13 @@ export interface components {
              * @description the GPU hours that the experiment uses if every trial is trained to max_t at seconds_per_iteration, or that the limits allow, whichever is less; null if unknown
              */
             gpu_hours_at_most: number | null;
+            /**
+             * Labels
+             * @description parameter whose values are indices of choices -> the label of each index
+             */
+            labels: {
+                [key: string]: unknown[];
+            };
             /**
              * Reached
              * @description how far the trials will probably be trained: all to max_t, or as far as the scheduler would train trials in random order. Limits on time and GPU hours are ignored, and so are all conditions of `stop` except training_iteration. null: this depends on the reported values, or there are too many trials

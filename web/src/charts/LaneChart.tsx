@@ -2,7 +2,7 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useMemo, useState } from "react";
 import { colourAt } from "../curves/colours";
 import { ticks } from "../curves/ticks";
-import { config, metric as written, param } from "../format";
+import { config, metric as written, param, readable, type Labels } from "../format";
 import type { SourceOf } from "../live/useExperiment";
 import classes from "./charts.module.css";
 import { ancestry, partsOf, shadesOfParam, shadesOfScores, type Lanes, type Piece, type Shades } from "./lanes";
@@ -13,6 +13,7 @@ interface LaneChartProps {
   source: SourceOf;
   metric: string;
   mode: "min" | "max";
+  labels: Labels;
   /** The parameter that the colours show; null for the last values of the metric. */
   by: string | null;
   /** The space has this parameter on a log scale; undefined if it does not say. */
@@ -27,7 +28,7 @@ const BAR = 12;
 const THIN = 3;
 
 /** A lane for each member of a population, its segments coloured by score or by a parameter, with arrows from donors to recipients. */
-export function LaneChart({ lanes, source, metric, mode, by, log, selected, onSelect }: LaneChartProps) {
+export function LaneChart({ lanes, source, metric, mode, labels, by, log, selected, onSelect }: LaneChartProps) {
   const [root, width] = useWidth<HTMLDivElement>();
   const theme = useComputedColorScheme("light");
   const [pointed, setPointed] = useState<Piece | null>(null);
@@ -112,7 +113,7 @@ export function LaneChart({ lanes, source, metric, mode, by, log, selected, onSe
               onMouseEnter={() => setPointed(piece)}
               onMouseLeave={() => setPointed(null)}
             >
-              <title>{wordsOf(piece, metric)}</title>
+              <title>{wordsOf(piece, metric, labels)}</title>
             </rect>
           ));
         })}
@@ -143,7 +144,7 @@ export function LaneChart({ lanes, source, metric, mode, by, log, selected, onSe
       />
       <p className={classes.caption} aria-live="polite">
         {pointed
-          ? wordsOf(pointed, metric)
+          ? wordsOf(pointed, metric, labels)
           : selected !== null && chain !== null
             ? `Highlighted: the origin of the weights of trial ${selected}.`
             : "Each lane is a trial, the best first, with its training iterations from left to right. An arrow leads from a donor to the trial that continued from its checkpoint. A gap means that the trial jumped ahead to the donor's iteration; a thin line means that it went back and lost these iterations."}
@@ -152,10 +153,10 @@ export function LaneChart({ lanes, source, metric, mode, by, log, selected, onSe
   );
 }
 
-function wordsOf({ trial, from, to, kept, score, params }: Piece, metric: string): string {
+function wordsOf({ trial, from, to, kept, score, params }: Piece, metric: string, labels: Labels): string {
   const where = to > from + 1 ? `iterations ${from + 1} to ${to}` : `iteration ${to}`;
   const given = kept < to ? `, of which it lost those after ${kept}` : "";
-  return `Trial ${trial}, ${where}${given}: ${metric} ${written(score)} at the end${params ? `; ${config(params)}` : ""}`;
+  return `Trial ${trial}, ${where}${given}: ${metric} ${written(score)} at the end${params ? `; ${config(readable(params, labels), labels)}` : ""}`;
 }
 
 interface LegendProps {

@@ -2,7 +2,7 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useLayoutEffect, useMemo, useRef, useState, type PointerEvent } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { colourAt } from "../curves/colours";
-import { config, metric as written } from "../format";
+import { config, metric as written, type Labels } from "../format";
 import { ticks } from "../curves/ticks";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
@@ -16,6 +16,7 @@ interface ParetoChartProps {
   /** The objectives that are the horizontal and the vertical axis. */
   axes: readonly [number, number];
   trials: ReadonlyMap<number, Trial>;
+  labels: Labels;
   only: ReadonlySet<number> | null;
   /** The colours of picked trials. */
   colours: ReadonlyMap<number, string>;
@@ -47,8 +48,21 @@ export function numberPlace(
 
 /** Draw every trial by two of its objectives, and the Pareto front. */
 export function ParetoChart(props: ParetoChartProps) {
-  const { points, front, objectives, axes, trials, only, colours, selected, pointed, onSelect, onPoint, height } =
-    props;
+  const {
+    points,
+    front,
+    objectives,
+    axes,
+    trials,
+    labels,
+    only,
+    colours,
+    selected,
+    pointed,
+    onSelect,
+    onPoint,
+    height,
+  } = props;
   const [root, width] = useWidth<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
   const theme = useComputedColorScheme("light");
@@ -227,7 +241,7 @@ export function ParetoChart(props: ParetoChartProps) {
               {metric} <b>{written(tipTrial.last[metric])}</b>
             </div>
           ))}
-          <div className={classes.dimmed}>{config(tipTrial.params)}</div>
+          <div className={classes.dimmed}>{config(tipTrial.params, labels)}</div>
         </div>
       )}
     </div>

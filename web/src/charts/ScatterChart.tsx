@@ -2,7 +2,7 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useLayoutEffect, useRef, useState, type MouseEvent } from "react";
 import type { Trial } from "../api/types";
 import { palette, rankedOf, shade, shareOfRank } from "../curves/colours";
-import { config, metric as written } from "../format";
+import { config, metric as written, type Labels } from "../format";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
 import { axisName, LETTER, positionOf, shortened, type Dimension } from "./dimensions";
@@ -28,6 +28,7 @@ interface ScatterChartProps extends Marking {
   trials: ReadonlyMap<number, Trial>;
   /** What the objective is called, for the tooltip. */
   metric: string;
+  labels: Labels;
   /** A line of steps, in values of both axes. */
   steps?: readonly (readonly [number, number])[];
   heat?: Heat;
@@ -45,7 +46,7 @@ const FAINT = 0.3;
 
 /** A point for each trial, in the colour of its rank; hollow if the trial has not trained to its end, a cross if it is infeasible. */
 export function ScatterChart(props: ScatterChartProps) {
-  const { dots, across, up, trials, metric, steps, heat, height, label } = props;
+  const { dots, across, up, trials, metric, labels, steps, heat, height, label } = props;
   const { rank, colours, only, selected, pointed, onSelect, onPoint } = props;
   const [root, width] = useWidth<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -218,7 +219,7 @@ export function ScatterChart(props: ScatterChartProps) {
           <div>
             {metric} <b>{written(tipTrial.best_value)}</b>
           </div>
-          <div className={classes.dimmed}>{config(tipTrial.params)}</div>
+          <div className={classes.dimmed}>{config(tipTrial.params, labels)}</div>
         </div>
       )}
     </div>

@@ -1,7 +1,7 @@
 /** The axes of the parallel coordinates: one for each parameter, and the objective last. */
 
 import type { Experiment, Trial } from "../api/types";
-import { metric as written, param, paramName } from "../format";
+import { metric as written, param, paramName, type Labels } from "../format";
 import type { Brushes, Chosen } from "../pages/address";
 
 export interface Dimension {
@@ -165,7 +165,7 @@ export function chosenWords(dimension: Dimension, chosen: Chosen): string {
 /** `order`: parameters in the wanted order. The others follow, in the order of the space. */
 export function dimensionsOf(
   trials: readonly Trial[],
-  experiment: Pick<Experiment, "metric" | "space"> & Partial<Pick<Experiment, "objectives">>,
+  experiment: Pick<Experiment, "metric" | "space"> & Partial<Pick<Experiment, "objectives" | "labels">>,
   order: readonly string[] = [],
 ): Dimension[] {
   const names = new Set<string>(order);
@@ -182,7 +182,13 @@ export function dimensionsOf(
   for (const name of names) {
     const values = seen.get(name);
     if (!values) continue;
-    const dimension = dimensionOf(name, values, domainOf(experiment.space, name), values.length < trials.length);
+    const dimension = dimensionOf(
+      name,
+      values,
+      domainOf(experiment.space, name),
+      values.length < trials.length,
+      experiment.labels ?? {},
+    );
     if (dimension) found.push(dimension);
   }
   const others = (experiment.objectives ?? []).map(({ metric }) => metric).filter((name) => name !== experiment.metric);
@@ -235,8 +241,14 @@ export function inOrder(dimensions: readonly Dimension[], ids: readonly string[]
   return [...named, ...dimensions.filter((one) => !named.includes(one))];
 }
 
-function dimensionOf(name: string, values: readonly unknown[], domain: Domain, optional: boolean): Dimension | null {
-  const base = { id: name, label: paramName(name), objective: false, optional };
+function dimensionOf(
+  name: string,
+  values: readonly unknown[],
+  domain: Domain,
+  optional: boolean,
+  labels: Labels,
+): Dimension | null {
+  const base = { id: name, label: paramName(name, labels), objective: false, optional };
   const numbers = values.filter((value): value is number => typeof value === "number" && Number.isFinite(value));
   if (numbers.length === values.length && !domain.categories) {
     const range = ends([...numbers, ...domain.bounds]);

@@ -92,29 +92,29 @@ function nondominated(points: readonly (readonly number[])[]): (readonly number[
 }
 
 /**
- * How the front grew: the hypervolume after each trial that ended and enlarged it, as [seconds since `begin`, share]. The box is
+ * How the front grew: the hypervolume after each trial that ended and enlarged it, as [seconds, share]. `secondsOf`: for how long the search had
+ * run at a time. The box is
  * that of all points, so the shares of a running search can change when it finds worse or better extremes.
  */
 export function hypervolumeOverTime(
   points: readonly Point[],
   objectives: readonly Objective[],
   trials: ReadonlyMap<number, Trial>,
-  begin: string | null,
+  secondsOf: (time: string) => number,
 ): [number, number][] {
   const ends = objectives.map((_, i) => {
     const values = points.map((one) => one.values[i]!);
     return { min: Math.min(...values), max: Math.max(...values) };
   });
-  const start = begin === null ? NaN : Date.parse(begin);
   const ended = points.flatMap(({ number, values }) => {
     const end = trials.get(number)?.ended_at;
-    if (!end || Number.isNaN(start)) return [];
+    if (!end) return [];
     const good = values.map((value, i) => {
       const { min, max } = ends[i]!;
       const share = max > min ? (value - min) / (max - min) : 1;
       return objectives[i]!.mode === "max" || max === min ? share : 1 - share;
     });
-    return [{ at: Math.max(0, (Date.parse(end) - start) / 1000), good }];
+    return [{ at: secondsOf(end), good }];
   });
   ended.sort((a, b) => a.at - b.at);
   const found: [number, number][] = [];

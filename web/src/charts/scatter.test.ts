@@ -3,6 +3,7 @@ import type { Experiment, Trial } from "../api/types";
 import { after, nothing, random, story } from "../test/run";
 import { dimensionsOf } from "./dimensions";
 import { hypervolume, hypervolumeOverTime } from "./pareto";
+import { runningClock } from "./timeline";
 import { bestByNumber, countAxis, dotsOf, heatOf, isSingle, marksOf } from "./scatter";
 
 const { trials } = after(nothing(), story(10));
@@ -157,9 +158,12 @@ describe("the hypervolume", () => {
       { number: 2, values: [0.4, 1] },
       { number: 3, values: [0.9, 1] },
     ];
-    expect(hypervolumeOverTime(points, objectives, ends, at(0))).toEqual([[10, 1]]);
-    const grown = hypervolumeOverTime(points.slice(0, 3), objectives, ends, at(0));
+    const since = runningClock({ started_at: at(0), pauses: [] });
+    expect(hypervolumeOverTime(points, objectives, ends, since)).toEqual([[10, 1]]);
+    const grown = hypervolumeOverTime(points.slice(0, 3), objectives, ends, since);
     expect(grown.map(([when]) => when)).toEqual([40]);
     expect(grown[0]![1]).toBeCloseTo(1 / 9, 9);
+    const paused = runningClock({ started_at: at(0), pauses: [{ at: 5, seconds: 15 }] });
+    expect(hypervolumeOverTime(points.slice(0, 3), objectives, ends, paused).map(([when]) => when)).toEqual([25]);
   });
 });

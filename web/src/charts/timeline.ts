@@ -17,13 +17,29 @@ export interface Lane {
 export const PHASES: Record<Phase, { words: string; light: string; dark: string; share: number }> = {
   running: { words: "running", light: "#2563c9", dark: "#6ea8fe", share: 1 },
   starting: { words: "starting", light: "#0f8a8a", dark: "#4fd0cf", share: 0.7 },
-  exploiting: { words: "exploit (takes over a checkpoint)", light: "#c2255c", dark: "#ff8fb8", share: 0.7 },
+  exploiting: { words: "exploit (takes over a checkpoint)", light: "#8a3ffc", dark: "#c4a1ff", share: 0.7 },
   restarting: { words: "starting again", light: "#4d7c0f", dark: "#a3d45c", share: 0.7 },
-  checkpointing: { words: "checkpointing", light: "#8a3ffc", dark: "#c4a1ff", share: 1 },
+  checkpointing: { words: "checkpointing", light: "#c2255c", dark: "#ff8fb8", share: 1 },
   waiting: { words: "waiting for resources", light: "#b08500", dark: "#f0b429", share: 0.34 },
   paused: { words: "paused", light: "#8a93a3", dark: "#7c8698", share: 0.2 },
   idle: { words: "idle", light: "#c92a2a", dark: "#ff8787", share: 0.2 },
 };
+
+/**
+ * Return how many seconds a search had run at a time, which leaves out its pauses. These are on the clock of the timeline, so
+ * each lies later in time by the length of those before it.
+ */
+export function runningClock({
+  started_at,
+  pauses,
+}: Pick<Timeline, "started_at" | "pauses">): (time: string) => number {
+  const start = Date.parse(started_at);
+  return (time) => {
+    let seconds = (Date.parse(time) - start) / 1000;
+    for (const pause of pauses) seconds -= Math.min(pause.seconds, Math.max(0, seconds - pause.at));
+    return Math.max(0, seconds);
+  };
+}
 
 /** The most trials of one page of the timeline. */
 export const MOST_TIMED = 200;

@@ -84,7 +84,7 @@ describe("the page of the cluster", () => {
 
   it("says so where nothing waits and there are no GPUs", () => {
     expect(summary({ ...CLUSTER, gpus: 0, nodes: [CLUSTER.nodes[0]!], groups: [], waiting: [] })).toBe(
-      "4 of 16 CPUs are in use on 1 node (CPUs: 2 by running trials, 2 by something other than trials). No trials run, no trial waits.",
+      "4 of 16 CPUs are in use on 1 node (CPUs: 2 by running trials, 2 by something other than trials). No trial is running or waiting.",
     );
   });
 

@@ -179,7 +179,8 @@ export function summary({ nodes, cpus, cpus_in_use, gpus, gpus_in_use, groups, w
     ...(starting.length > 0 ? [count(starting.length, "starts", "start")] : []),
     waits > 0 ? count(waits, "waits", "wait") : "no trial waits",
   ].join(", ");
-  return `${use} are in use on ${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}${split}. ${states}.`;
+  const idle = groups.length + waiting.length === 0;
+  return `${use} are in use on ${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}${split}. ${idle ? "No trial is running or waiting" : states}.`;
 }
 
 function Trial({ of }: { of: Pick<Group | Wait, "trial_id" | "trial_number"> }) {

@@ -210,7 +210,7 @@ function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
     ),
     ...rowsOf(
       "Best configuration",
-      experiments.map((one) => named(one.best ? readable(one.best.params, one.labels) : {})),
+      experiments.map((one) => named(one.best ? readable(one.best.params, one.labels) : {}, one.labels)),
     ),
     ...rowsOf(
       "Space",

@@ -238,7 +238,10 @@ function comparedRows(
   return [
     ...rowsOf(
       "Parameters",
-      trials.map((trial) => named(readable(trial.params, of(trial)?.labels ?? {}))),
+      trials.map((trial) => {
+        const labels = of(trial)?.labels ?? {};
+        return named(readable(trial.params, labels), labels);
+      }),
     ),
     ...rowsOf(
       "Results",

@@ -2,6 +2,7 @@ import { Anchor, Switch, useComputedColorScheme } from "@mantine/core";
 import { Link } from "react-router";
 import type { Experiment, Trial } from "../api/types";
 import { identityColour } from "../curves/colours";
+import { Breakable } from "../parts/common/Breakable";
 import { Panel } from "../parts/common/Panel";
 import { StateBadge } from "../parts/common/StateBadge";
 import type { ComparedRow } from "./compare";
@@ -82,7 +83,9 @@ export function ComparedTable({ columns, rows, best, words, address }: ComparedT
                 .filter((row) => row.group === group)
                 .map((row) => (
                   <tr key={row.name}>
-                    <th scope="row">{row.name}</th>
+                    <th scope="row">
+                      <Breakable name={row.name} />
+                    </th>
                     {row.values.map((value, i) => (
                       <td key={columns[i]!.id}>
                         <div ref={reachable}>

@@ -151,8 +151,8 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const wanted = tab === "parameters" || brushText !== null || (history && tab === "curves");
   const { metric: objective, objectives, space } = experiment;
   const dimensions = useMemo(
-    () => (wanted ? dimensionsOf(trials, { metric: objective, objectives, space }) : NO_DIMENSIONS),
-    [wanted, trials, objective, objectives, space],
+    () => (wanted ? dimensionsOf(trials, { metric: objective, objectives, space, labels }) : NO_DIMENSIONS),
+    [wanted, trials, objective, objectives, space, labels],
   );
   const brushes = useMemo(() => parseBrushes(brushText), [brushText]);
   const state = STATES.find((one) => one === address.get("state")) ?? null;
@@ -179,8 +179,17 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const pages = query.data?.pages;
   const read = useMemo(() => inWords(pages?.flatMap((page) => page.items) ?? NO_TRIALS, labels), [pages, labels]);
   const columns = useMemo(
-    () => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives, experiment.scope),
-    [trials, experiment.metric, experiment.time_attr, experiment.objectives, experiment.scope],
+    () =>
+      columnsOf(
+        trials,
+        experiment.metric,
+        experiment.time_attr,
+        experiment.objectives,
+        experiment.scope,
+        false,
+        labels,
+      ),
+    [trials, experiment.metric, experiment.time_attr, experiment.objectives, experiment.scope, labels],
   );
   const sorted = useMemo(
     () => (complete ? sortTrials(shown, columns, sort) : read),

@@ -434,9 +434,9 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
       </td>
       <td
         className={`${classes.wide} ${classes.clip}`}
-        title={best ? config(readable(best.params, experiment.labels)) : undefined}
+        title={best ? config(readable(best.params, experiment.labels), experiment.labels) : undefined}
       >
-        <span>{best ? config(readable(best.params, experiment.labels)) : "–"}</span>
+        <span>{best ? config(readable(best.params, experiment.labels), experiment.labels) : "–"}</span>
       </td>
       <td className={classes.wide}>{experiment.method}</td>
       <td

@@ -8,7 +8,7 @@ import { api, ApiError } from "../api/client";
 import type { Experiment } from "../api/types";
 import { Crumbs } from "../App";
 import { createCall } from "../charts/copies";
-import { config, param, trained } from "../format";
+import { config, readable, trained } from "../format";
 import { keys } from "../live/keys";
 import { readMapping } from "../parts/common/mapping";
 import { Mistakes } from "../parts/common/Mistakes";
@@ -183,7 +183,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
               <div data-old={!current}>
                 <Facts
                   items={[
-                    ["Method", `${param(check.data.search["type"])} + ${param(check.data.scheduler["type"])}`],
+                    ["Method", check.data.method],
                     ["Trials", check.data.num_samples ?? "as many as the time budget allows"],
                     [
                       "Longest trial",
@@ -236,7 +236,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
             <h3 className={classes.samplesTitle}>The first configurations</h3>
             <ol className={classes.samples}>
               {check.data?.configurations.map(({ params }, i) => (
-                <li key={i}>{config(params)}</li>
+                <li key={i}>{config(readable(params, check.data.labels), check.data.labels)}</li>
               ))}
             </ol>
           </div>

@@ -32,6 +32,7 @@ const EXPERIMENT = {
   scope: "all" as const,
   time_attr: "training_iteration",
   objectives: [],
+  labels: {},
 };
 
 interface TableProps {
@@ -481,7 +482,7 @@ describe("a lineage", () => {
 
   it("tells from which trials the weights come, and what changed on the way", () => {
     const selected: number[] = [];
-    show(<LineageOf found={found} onSelect={(number) => selected.push(number)} />);
+    show(<LineageOf labels={{}} found={found} onSelect={(number) => selected.push(number)} />);
     expect(screen.getAllByRole("listitem").map((one) => one.textContent)).toEqual([
       "Trial 0, iterations 1 to 10 · startedlr=0.1",
       "Trial 5, iteration 11 · exploit of trial 0lr 0.1 → 0.12",
@@ -496,13 +497,14 @@ describe("a lineage", () => {
   it("is short where nothing was taken over, and says so where there is nothing", () => {
     show(
       <LineageOf
+        labels={{}}
         found={{ ...found, items: found.items.slice(1), schedule: found.schedule.slice(1) }}
         onSelect={() => {}}
       />,
     );
     expect(screen.getByText("Only its own training")).toBeTruthy();
     expect(screen.queryByText(/Schedule/)).toBeNull();
-    show(<LineageOf found={{ ...found, items: [] }} onSelect={() => {}} />);
+    show(<LineageOf labels={{}} found={{ ...found, items: [] }} onSelect={() => {}} />);
     expect(screen.getByText("It has no weights yet.")).toBeTruthy();
   });
 });

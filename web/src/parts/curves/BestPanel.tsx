@@ -64,7 +64,7 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
         <Facts
           scroll="Best configuration"
           items={Object.entries(readable(best.params, experiment.labels)).map(([name, value]) => [
-            paramName(name),
+            paramName(name, experiment.labels),
             <span title={JSON.stringify(value)}>{param(value)}</span>,
           ])}
         />

@@ -54,6 +54,7 @@ export default function HistoryPanel({ experiment, trials, sample, where, onCurv
             up={up}
             trials={byNumber}
             metric={experiment.metric}
+            labels={experiment.labels}
             steps={steps}
             height={392}
             label={`${experiment.metric} of ${dots.length} trials by number, and the best so far; the table has the numbers`}

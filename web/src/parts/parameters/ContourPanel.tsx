@@ -93,6 +93,7 @@ export function ContourPanel(props: ContourPanelProps) {
             up={up}
             trials={byNumber}
             metric={experiment.metric}
+            labels={experiment.labels}
             heat={heat}
             height={340}
             label={`${dots.length} trials by ${across.label} and ${up.label}; the table has the numbers`}

@@ -6,7 +6,7 @@ import { api } from "../../api/client";
 import type { Experiment, Importances, Trial } from "../../api/types";
 import { importanceCall } from "../../charts/copies";
 import { isFinished } from "../../charts/scatter";
-import { paramName } from "../../format";
+import { paramName, type Labels } from "../../format";
 import { experimentEnded } from "../../live/states";
 import { keys } from "../../live/useExperiment";
 import { Panel } from "../common/Panel";
@@ -65,7 +65,12 @@ export default function Importance({ experiment, where, metric = null, objective
         </div>
       }
     >
-      <Shares found={query.data} caution={cautionOf(query.data, experiment)} chosen={chosen.length > 0} />
+      <Shares
+        found={query.data}
+        caution={cautionOf(query.data, experiment)}
+        labels={experiment.labels}
+        chosen={chosen.length > 0}
+      />
     </Panel>
   );
 }
@@ -100,10 +105,12 @@ export function cautionOf(
 export function Shares({
   found: { items, metric, needed, trials },
   caution,
+  labels = {},
   chosen = false,
 }: {
   found: Importances;
   caution: string | null;
+  labels?: Labels;
   /** Filters leave out some trials. */
   chosen?: boolean;
 }) {
@@ -123,7 +130,7 @@ export function Shares({
       <dl className={`${classes.shares} upAndDown`} tabIndex={0} aria-label={`Importance of parameters for ${metric}`}>
         {items.map(({ parameter, share }) => (
           <div key={parameter}>
-            <dt title={paramName(parameter)}>{paramName(parameter)}</dt>
+            <dt title={paramName(parameter, labels)}>{paramName(parameter, labels)}</dt>
             <dd>
               <div>
                 <i style={{ width: `${100 * share}%` }} aria-hidden />

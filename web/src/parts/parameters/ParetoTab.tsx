@@ -1,11 +1,15 @@
 import { Select } from "@mantine/core";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
+import { api } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
 import { trialsCall } from "../../charts/copies";
 import { frontOf, hypervolumeOverTime, pointsOf } from "../../charts/pareto";
 import { trialsRows } from "../../charts/save";
+import { runningClock } from "../../charts/timeline";
 import { BestChart } from "../../curves/BestChart";
 import { ParetoChart } from "../../charts/ParetoChart";
+import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
 import type { Address } from "../../pages/useAddress";
 import type { Sample } from "../../live/changes";
@@ -31,6 +35,21 @@ interface ParetoTabProps {
   address: Address;
 }
 
+/** The clock of a search without its pauses; null while they are not known, or if it has not started. */
+function useRunningClock({ id, started_at, paused_s }: Experiment): ((time: string) => number) | null {
+  const paused = paused_s > 0;
+  const { data } = useQuery({
+    queryKey: [...keys.experiment(id), "pauses", paused_s],
+    queryFn: ({ signal }) => api.timeline(id, 0, 1, signal),
+    enabled: paused,
+    placeholderData: keepPreviousData,
+  });
+  return useMemo(() => {
+    if (paused) return data ? runningClock(data) : null;
+    return started_at === null ? null : runningClock({ started_at, pauses: [] });
+  }, [paused, data, started_at]);
+}
+
 /** Show every trial by two of the objectives, and the Pareto front. */
 export default function ParetoTab({ experiment, sample, trials, byNumber, where, address, ...rest }: ParetoTabProps) {
   const { objectives } = experiment;
@@ -42,14 +61,15 @@ export default function ParetoTab({ experiment, sample, trials, byNumber, where,
   const x = index(address.get("fx"), 0);
   const y = index(address.get("fy"), x === 1 ? 0 : 1);
   const axes = useMemo(() => [x, y] as const, [x, y]);
+  const clock = useRunningClock(experiment);
   const growth = useMemo(
-    () => hypervolumeOverTime(points, objectives, byNumber, experiment.started_at),
-    [points, objectives, byNumber, experiment.started_at],
+    () => (clock ? hypervolumeOverTime(points, objectives, byNumber, clock) : []),
+    [points, objectives, byNumber, clock],
   );
   const until = useMemo(() => {
-    const ends = points.map(({ number }) => Date.parse(byNumber.get(number)?.ended_at ?? ""));
-    return Math.max(0, ...ends.filter((end) => !Number.isNaN(end)));
-  }, [points, byNumber]);
+    const ends = points.flatMap(({ number }) => byNumber.get(number)?.ended_at ?? []);
+    return clock ? Math.max(0, ...ends.map(clock)) : 0;
+  }, [points, byNumber, clock]);
   return (
     <>
       <Panel
@@ -94,6 +114,7 @@ export default function ParetoTab({ experiment, sample, trials, byNumber, where,
             objectives={objectives}
             axes={axes}
             trials={byNumber}
+            labels={experiment.labels}
             height={420}
             {...rest}
           />
@@ -122,7 +143,7 @@ export default function ParetoTab({ experiment, sample, trials, byNumber, where,
           <BestChart
             best={{ x: growth.map(([at]) => at), y: growth.map(([, share]) => share) }}
             label="Best hypervolume"
-            until={(until - Date.parse(experiment.started_at!)) / 1000}
+            until={until}
             height={150}
           />
           <p className={classes.noShares}>

@@ -63,6 +63,7 @@ export default function SlicesPanel(props: SlicesPanelProps) {
             up={up!}
             trials={byNumber}
             metric={experiment.metric}
+            labels={experiment.labels}
             height={210}
             label={`${experiment.metric} of ${dots.length} trials over ${across.label}; the table has the numbers`}
             {...marking}

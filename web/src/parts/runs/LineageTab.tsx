@@ -5,6 +5,7 @@ import { LaneChart } from "../../charts/LaneChart";
 import { curvesCall } from "../../charts/copies";
 import { isLog } from "../../charts/dimensions";
 import { lanesOf } from "../../charts/lanes";
+import { paramName } from "../../format";
 import { curvesRows } from "../../charts/save";
 import { STEP } from "../../curves/across";
 import { useCurves, useSources, type LiveExperiment } from "../../live/useExperiment";
@@ -44,7 +45,10 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect,
               w={150}
               aria-label="Colours show"
               allowDeselect={false}
-              data={[{ value: "", label: `${experiment.metric}` }, ...params]}
+              data={[
+                { value: "", label: `${experiment.metric}` },
+                ...params.map((value) => ({ value, label: paramName(value, experiment.labels) })),
+              ]}
               value={by ?? ""}
               onChange={(next) => address.set({ shade: next })}
             />
@@ -68,6 +72,7 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect,
             source={source}
             metric={experiment.metric}
             mode={experiment.mode}
+            labels={experiment.labels}
             by={by}
             log={by === null ? undefined : isLog(experiment.space, by)}
             selected={selected}

@@ -16,7 +16,7 @@ export function Setup({ experiment }: { experiment: Experiment }) {
   const search = resolved ? (resolved.search ?? { type: "the scheduler proposes configurations" }) : experiment.search;
   const longest = longestOf(experiment);
   const sections: [string, Record<string, unknown>][] = [
-    ["Search", search],
+    [experiment.search["type"] === "auto" && resolved?.search ? "Search (auto)" : "Search", search],
     [experiment.scheduler["type"] === "auto" ? "Scheduler (auto)" : "Scheduler", scheduler],
     ["Scaling", experiment.scaling],
     ["Limits", experiment.limits],

@@ -17,6 +17,7 @@ import { frontOf, pointsOf } from "../../charts/pareto";
 import type { Rows } from "../../charts/save";
 import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../../curves/colours";
 import { config, duration, metricInColumn, param } from "../../format";
+import { Breakable } from "../common/Breakable";
 import { Panel } from "../common/Panel";
 import { SaveMenu } from "../common/SaveMenu";
 import { StateBadge } from "../common/StateBadge";
@@ -32,7 +33,10 @@ export interface ColumnChoice {
 }
 
 interface TrialTableProps {
-  experiment: Pick<Experiment, "metric" | "mode" | "scope" | "time_attr" | "objectives" | "counts" | "trials">;
+  experiment: Pick<
+    Experiment,
+    "metric" | "mode" | "scope" | "time_attr" | "objectives" | "labels" | "counts" | "trials"
+  >;
   /** The trials of the charts. They determine which columns there are. */
   trials: readonly Trial[];
   /** The rows to show, filtered and sorted. If there are very many, these are the first ones, and `onMore` reads more. */
@@ -83,16 +87,17 @@ export function TrialTable(props: TrialTableProps) {
   const phone = useMediaQuery("(max-width: 640px)") ?? false;
   const height = phone ? TALL_ROW : ROW;
 
+  const { metric, time_attr, objectives, scope, labels } = experiment;
   const found = useMemo(
-    () => columnsOf(trials, experiment.metric, experiment.time_attr, experiment.objectives, experiment.scope, phone),
-    [trials, experiment.metric, experiment.time_attr, experiment.objectives, experiment.scope, phone],
+    () => columnsOf(trials, metric, time_attr, objectives, scope, phone, labels),
+    [trials, metric, time_attr, objectives, scope, phone, labels],
   );
   // Keep the same object while the columns are the same, or every row would be drawn again with every report.
   const columns = useSame(
     found,
     [
       experiment.metric,
-      ...found.map((column) => `${column.id}\0${column.numeric}`),
+      ...found.map((column) => `${column.id}\0${column.numeric}\0${column.decimals}`),
       ...(found.some((column) => column.id === FRONT)
         ? frontOf(pointsOf(trials, experiment.objectives), experiment.objectives)
         : []),
@@ -142,7 +147,7 @@ export function TrialTable(props: TrialTableProps) {
   const layout = useSame(
     shown.map((column) => ({ column: metaOf(column), pinned: column.getIsPinned() ? column.getStart("left") : null })),
     shown.map((column) => `${column.id}\0${column.getIsPinned() ? column.getStart("left") : ""}`).join("\0") +
-      columns.map((column) => `${column.id}${column.numeric}`).join(),
+      columns.map((column) => `${column.id}${column.numeric}${column.decimals}`).join(),
   );
 
   const virtual = useVirtualizer({
@@ -215,7 +220,7 @@ export function TrialTable(props: TrialTableProps) {
       >
         {tableColumn.getCanSort() ? (
           <button type="button" onClick={flip}>
-            {column.label}
+            <Breakable name={column.label} />
             <i aria-hidden>{active ? (sort.descending ? "▾" : "▴") : ""}</i>
           </button>
         ) : (
@@ -495,7 +500,7 @@ function Cell({ trial, column, colour, onSelect }: CellProps) {
       return (
         <>
           <i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />
-          {metricInColumn(trial.best_value)}
+          {metricInColumn(trial.best_value, column.decimals ?? 0)}
         </>
       );
     case FRONT:
@@ -503,11 +508,11 @@ function Cell({ trial, column, colour, onSelect }: CellProps) {
     case "feasible":
       return param(column.value(trial) ?? "–");
     case "last":
-      return metricInColumn(trial.last_value);
+      return metricInColumn(trial.last_value, column.decimals ?? 0);
     case "iteration":
       return trial.iteration;
     case "running_s":
-      return trial.running_s > 0 ? duration(trial.running_s) : "–";
+      return trial.iteration > 0 || trial.running_s > 0 ? duration(trial.running_s) : "–";
     case "reason":
       return <span title={reasonOf(trial)}>{reasonOf(trial)}</span>;
     case BRIEF:
@@ -526,7 +531,7 @@ function Cell({ trial, column, colour, onSelect }: CellProps) {
       );
     default:
       return column.id.startsWith("metric:")
-        ? metricInColumn(column.value(trial) as number | null | undefined)
+        ? metricInColumn(column.value(trial) as number | null | undefined, column.decimals ?? 0)
         : param(column.value(trial));
   }
 }

@@ -2,7 +2,7 @@
 
 import type { Experiment, Trial } from "../../api/types";
 import { frontOf, pointsOf } from "../../charts/pareto";
-import { config, counted, paramName, title } from "../../format";
+import { config, counted, decimals, paramName, title, type Labels } from "../../format";
 
 /** The column that says which trials are on the Pareto front. */
 export const FRONT = "front";
@@ -14,6 +14,8 @@ export interface Column {
   label: string;
   numeric: boolean;
   value: (trial: Trial) => unknown;
+  /** Of reported values: the most digits after the point, by which the points are kept in line. */
+  decimals?: number;
 }
 
 const STATE_ORDER = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
@@ -26,8 +28,11 @@ export function columnsOf(
   objectives: Experiment["objectives"] = [],
   scope: Experiment["scope"] = "all",
   narrow = false,
+  labels: Labels = {},
 ): Column[] {
   const front = objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives) : new Set<number>();
+  const most = (value: (trial: Trial) => number | null | undefined) =>
+    trials.reduce((digits, trial) => Math.max(digits, decimals(value(trial))), 0);
   const params = new Set<string>();
   const numeric = new Map<string, boolean>();
   for (const trial of trials) {
@@ -52,7 +57,13 @@ export function columnsOf(
           },
         ]
       : []),
-    { id: "best", label: title(counted({ metric, scope })), numeric: true, value: (trial) => trial.best_value },
+    {
+      id: "best",
+      label: title(counted({ metric, scope })),
+      numeric: true,
+      value: (trial) => trial.best_value,
+      decimals: most((trial) => trial.best_value),
+    },
     ...(trials.some((trial) => trial.feasible !== null)
       ? [
           {
@@ -64,7 +75,14 @@ export function columnsOf(
         ]
       : []),
     ...(narrow
-      ? [{ id: BRIEF, label: "Configuration, why", numeric: false, value: (trial: Trial) => config(trial.params) }]
+      ? [
+          {
+            id: BRIEF,
+            label: "Configuration, why",
+            numeric: false,
+            value: (trial: Trial) => config(trial.params, labels),
+          },
+        ]
       : []),
     // The front is made of last values, so they are shown for the other objectives, too. Twice the same numbers say nothing.
     ...(trials.some((trial) => trial.last_value !== trial.best_value)
@@ -74,6 +92,7 @@ export function columnsOf(
             label: objectives.length > 1 ? `Last ${metric}` : "Last",
             numeric: true,
             value: (trial: Trial) => trial.last_value,
+            decimals: most((trial) => trial.last_value),
           },
         ]
       : []),
@@ -82,6 +101,7 @@ export function columnsOf(
       label: `Last ${name}`,
       numeric: true,
       value: (trial) => trial.last[name],
+      decimals: most((trial) => trial.last[name]),
     })),
     {
       id: "iteration",
@@ -91,7 +111,7 @@ export function columnsOf(
     },
     ...[...params].map((name): Column => ({
       id: `param:${name}`,
-      label: paramName(name),
+      label: paramName(name, labels),
       numeric: numeric.get(name) ?? false,
       value: (trial) => trial.params[name],
     })),

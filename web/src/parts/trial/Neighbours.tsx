@@ -68,8 +68,8 @@ export function Neighbours({ trial, experiment, onSelect }: NeighboursProps) {
                 </td>
                 <td>{percent(one.distance)}</td>
                 <td>
-                  {metric(one.best_value)}
-                  {gap(one.best_value, trial.best_value)}
+                  <span className={classes.value}>{metric(one.best_value)}</span>
+                  <Gap value={one.best_value} own={trial.best_value} />
                 </td>
                 <td>{one.iteration}</td>
                 <td>{changesWords(one.changes, experiment.labels)}</td>
@@ -115,16 +115,22 @@ function percent(distance: number): string {
   return `${value > 0 && value < 10 ? value.toPrecision(2) : Math.round(value)} %`;
 }
 
-function gap(value: number | null, own: number | null): string {
-  if (value === null || own === null || value === own) return "";
+function Gap({ value, own }: { value: number | null; own: number | null }) {
+  if (value === null || own === null || value === own) return null;
   const difference = value - own;
-  return ` (${difference > 0 ? "+" : "−"}${Number(Math.abs(difference).toPrecision(3))})`;
+  const words = `(${difference > 0 ? "+" : "−"}${Number(Math.abs(difference).toPrecision(3))})`;
+  return (
+    <>
+      {" "}
+      <span className={classes.value}>{words}</span>
+    </>
+  );
 }
 
 function changesWords(changes: Found["items"][number]["changes"], labels: Experiment["labels"]): string {
   const other = Object.fromEntries(Object.entries(changes).map(([name, { after }]) => [name, after]));
   const words = Object.entries(readable(other, labels)).map(
-    ([name, value]) => `${paramName(name)}=${value === null ? "not present" : param(value)}`,
+    ([name, value]) => `${paramName(name, labels)}=${value === null ? "not present" : param(value)}`,
   );
   return words.join(", ") || "nothing";
 }

@@ -82,12 +82,14 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           <Overview trial={trial} experiment={experiment} across={across} rank={rank} of={of} address={address} />
         </Tabs.Panel>
         <Tabs.Panel value="segments">
-          <Segments trial={trial} onSelect={onSelect} />
+          <Segments trial={trial} labels={experiment.labels} onSelect={onSelect} />
         </Tabs.Panel>
         <Tabs.Panel value="checkpoints">
           {tab === "checkpoints" && <Checkpoints trial={trial} experiment={experiment} />}
         </Tabs.Panel>
-        <Tabs.Panel value="lineage">{tab === "lineage" && <Lineage trial={trial} onSelect={onSelect} />}</Tabs.Panel>
+        <Tabs.Panel value="lineage">
+          {tab === "lineage" && <Lineage trial={trial} labels={experiment.labels} onSelect={onSelect} />}
+        </Tabs.Panel>
         <Tabs.Panel value="neighbours">
           {tab === "neighbours" && <Neighbours trial={trial} experiment={experiment} onSelect={onSelect} />}
         </Tabs.Panel>
@@ -196,7 +198,7 @@ function Overview({ trial, experiment, across, rank, of, address }: OverviewProp
       <Heading>Parameters</Heading>
       <Facts
         items={Object.entries(readable(trial.params, experiment.labels)).map(([name, value]) => [
-          paramName(name),
+          paramName(name, experiment.labels),
           <span title={JSON.stringify(value)}>{param(value)}</span>,
         ])}
       />
@@ -249,8 +251,14 @@ const CAUSE: Record<Segment["cause"], string> = {
   resize: "Resized",
 };
 
+interface SegmentsProps {
+  trial: TrialWithSegments;
+  labels: Experiment["labels"];
+  onSelect: (number: number) => void;
+}
+
 /** Each uninterrupted execution of this trial, oldest first. */
-function Segments({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
+function Segments({ trial, labels, onSelect }: SegmentsProps) {
   const now = useNow(!hasEnded(trial.state));
   if (trial.segments.length === 0) return <p className={classes.none}>The trial has not run yet.</p>;
   return (
@@ -290,12 +298,19 @@ function Segments({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (nu
                   : " from the beginning"}
               {segment.outcome && <span> · {segment.outcome}</span>}
             </p>
-            {changed.length > 0 && <p>now {config(Object.fromEntries(changed))}</p>}
+            {changed.length > 0 && <p>now {config(readable(Object.fromEntries(changed), labels), labels)}</p>}
             <p className={classes.dimmed}>
               {moment(segment.started_at)} · ran {duration(elapsed(segment.started_at, segment.ended_at, now))}
               {places(segment)}
-              {segment.startup_s !== null &&
-                ` · started in ${duration(segment.startup_s)}${segment.warm ? ", warm" : ""}`}
+              {segment.startup_s !== null && (
+                <>
+                  {" · "}
+                  <span className={classes.value}>
+                    started in {duration(segment.startup_s)}
+                    {segment.warm && ", warm"}
+                  </span>
+                </>
+              )}
             </p>
           </li>
         );

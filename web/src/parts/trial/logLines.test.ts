@@ -10,7 +10,7 @@ describe("the lines of a log", () => {
       "0 rank 0 · out · 2 lines",
       "1 a",
       "2 b",
-      "0 rank 2 · out · 1 lines",
+      "0 rank 2 · out · 1 line",
       "1 c",
     ]);
   });

@@ -15,7 +15,12 @@ export function linesOf(parts: readonly Pick<LogPart, "rank" | "stream" | "text"
   return parts.flatMap(({ rank, stream, text }) => {
     if (text === "") return [];
     const lines = text.replace(/\n$/, "").split("\n");
-    const heading = { number: 0, rank, text: `rank ${rank} · ${stream} · ${lines.length} lines`, heading: true };
+    const heading = {
+      number: 0,
+      rank,
+      text: `rank ${rank} · ${stream} · ${lines.length} ${lines.length === 1 ? "line" : "lines"}`,
+      heading: true,
+    };
     return [heading, ...lines.map((line, i) => ({ number: i + 1, rank, text: shown(line), heading: false }))];
   });
 }
