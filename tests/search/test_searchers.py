@@ -395,7 +395,7 @@ def test_optuna_stays_quiet(capfd: pytest.CaptureFixture[str]) -> None:
         ({"type": "tpe", "constraints": [1]}, "/search/constraints", "expected {metric"),
         ({"type": "tpe", "warm_start": [3]}, "/search/warm_start/0", "params and a value"),
         ({"type": "tpe", "warm_start": [[{}, None]]}, "/search/warm_start/0/value", "finite number"),
-        ({"type": "optuna"}, "/search", "sampler"),
+        ({"type": "optuna"}, "/search/sampler", "needed"),
         ({"type": "optuna", "sampler": "TPESampl"}, "/search/sampler", "did you mean TPESampler?"),
         ({"type": "optuna", "sampler": "TPESampler", "options": {"n": 1}}, "/search/options/n", "unknown option"),
         ({"type": "optuna", "sampler": "TPESampler", "pickle": "!"}, "/search/pickle", "unknown option"),

@@ -128,6 +128,7 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         counts=shown.counts.model_dump(),
         first_spec=spec,
         changes={},
+        pauses=None if shown.paused_since is None else [(_time(shown.paused_since), None)],
     )
 
 

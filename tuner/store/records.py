@@ -119,7 +119,7 @@ class ExperimentRecord:
 
     @property
     def paused_since(self) -> float | None:
-        """When the pause began that still lasts. None if there is none, and if the experiment has ended."""
+        """Return when the present pause began; None if the experiment is not paused, or has ended."""
         if not self.pauses or self.state.ended:
             return None
         start, end = self.pauses[-1]

@@ -238,7 +238,7 @@ async def test_a_running_experiment_shows_its_trials(client: httpx.AsyncClient, 
 
     found = (await client.get(f"{API}/{made.public_id}")).json()
     first = trial_id(made.public_id, 0)
-    assert found["best"] == {**best, "trial_id": first, "finished": None, "objectives": []}
+    assert found["best"] == {**best, "trial_id": first, "finished": None, "objectives": [], "runs": None}
     assert (found["trials"], found["counts"]["stopped"], found["metrics"], found["last_event_seq"]) == (
         2,
         1,

@@ -64,7 +64,7 @@ def _parameters(section: str) -> Iterator[inspect.Parameter]:
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
 
 
 def _words_beside_a_number(hint: Any) -> list[str]:

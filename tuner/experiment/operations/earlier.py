@@ -35,7 +35,7 @@ Found = list[tuple[ExperimentRecord, Space]]
 
 
 class ProjectFacts:
-    """What new experiments need to know of their projects: the settings, and the newest experiments for the hint.
+    """Holds what new experiments need to know of their projects: the settings, and the newest experiments for the hint.
 
     Each is read once, so that experiments that are created together need one read. Use the facts in one thread, and only for
     requests that have arrived before.

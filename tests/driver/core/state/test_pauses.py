@@ -1,4 +1,4 @@
-"""When an experiment did not run: paused, ended before it was continued, or without a driver."""
+"""Test when an experiment counts as not running: paused, ended before it was continued, or without a driver."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MOST_COMPARED = 500
 
 
 class Repeats:
-    """What the runs of equal configurations say. Part of `State`, which calls `changed` when a trial changes.
+    """Compares the runs of equal configurations. Part of `State`, which calls `changed` when a trial changes.
 
     A configuration is its parameters. If several trials of the search have the same ones, the one that has trained longest is
     the *first run*, and those that were trained as long are further runs. Only the configurations whose trials have changed are
