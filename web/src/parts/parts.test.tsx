@@ -418,6 +418,10 @@ describe("small parts", () => {
     expect(domainWords({ type: "loguniform", lower: 1e-4, upper: 0.1 })).toBe("loguniform(1e-4, 0.1)");
     expect(domainWords({ type: "choice", categories: [16, 32] })).toBe("choice([16,32])");
     expect(domainWords(3)).toBe("3");
+    const sgd = { name: "sgd", momentum: { type: "uniform", lower: 0, upper: 0.9 } };
+    expect(domainWords({ type: "choice", categories: [sgd, "adam"] })).toBe(
+      "choice([{name: sgd, momentum: uniform(0, 0.9)}, adam])",
+    );
     const inner = { lr: { type: "uniform", lower: 0, upper: 1 }, nested: { layers: 3 } };
     expect(domainsOf({ depth: 2, loop: inner })).toEqual([
       ["depth", "2"],
@@ -481,7 +485,7 @@ describe("a lineage", () => {
 
   it("tells from which trials the weights come, and what changed on the way", () => {
     const selected: number[] = [];
-    show(<LineageOf found={found} onSelect={(number) => selected.push(number)} />);
+    show(<LineageOf found={found} labels={{}} onSelect={(number) => selected.push(number)} />);
     expect(screen.getAllByRole("listitem").map((one) => one.textContent)).toEqual([
       "Trial 0, iterations 1 to 10 · startedlr=0.1",
       "Trial 5, iteration 11 · exploit of trial 0lr 0.1 → 0.12",
@@ -493,16 +497,28 @@ describe("a lineage", () => {
     expect(selected).toEqual([0]);
   });
 
+  it("shows what the index of a choice stands for", () => {
+    const first = { ...found.items[0]!, params: { optimizer: 1 } };
+    const second = { ...found.items[1]!, changes: { optimizer: { before: 1, after: 0 } } };
+    const labels = { optimizer: ["sgd", "adam"] };
+    show(<LineageOf found={{ ...found, items: [first, second] }} labels={labels} onSelect={() => {}} />);
+    expect(screen.getAllByRole("listitem").map((one) => one.lastChild!.textContent)).toEqual([
+      "optimizer=adam",
+      "optimizer adam → sgd",
+    ]);
+  });
+
   it("is short where nothing was taken over, and says so where there is nothing", () => {
     show(
       <LineageOf
+        labels={{}}
         found={{ ...found, items: found.items.slice(1), schedule: found.schedule.slice(1) }}
         onSelect={() => {}}
       />,
     );
     expect(screen.getByText("Only its own training")).toBeTruthy();
     expect(screen.queryByText(/Schedule/)).toBeNull();
-    show(<LineageOf found={{ ...found, items: [] }} onSelect={() => {}} />);
+    show(<LineageOf found={{ ...found, items: [] }} labels={{}} onSelect={() => {}} />);
     expect(screen.getByText("It has no weights yet.")).toBeTruthy();
   });
 });

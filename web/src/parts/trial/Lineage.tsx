@@ -1,16 +1,16 @@
 import { Anchor, Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { api } from "../../api/client";
-import type { Lineage as Found, LineageSegment, TrialWithSegments } from "../../api/types";
+import type { Experiment, Lineage as Found, LineageSegment, TrialWithSegments } from "../../api/types";
 import { download } from "../../charts/save";
-import { config, param, paramName } from "../../format";
+import { config, param, paramName, readable } from "../../format";
 import { Heading } from "../common/Heading";
 import { Facts } from "../common/Panel";
 import { ProblemBox } from "../common/Problem";
 import classes from "./TrialDetails.module.css";
 
 /** The origin of a trial's weights: segments of this and of other trials, oldest first, and the schedule that reproduces them. */
-export function Lineage({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
+export function Lineage({ trial, ...rest }: { trial: TrialWithSegments } & Pick<LineageProps, "labels" | "onSelect">) {
   const query = useQuery({
     queryKey: ["trial", trial.id, "lineage"],
     queryFn: ({ signal }) => api.lineage(trial.id, signal),
@@ -18,10 +18,16 @@ export function Lineage({ trial, onSelect }: { trial: TrialWithSegments; onSelec
   if (query.isError && !query.data)
     return <ProblemBox error={query.error} what="lineage" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={120} />;
-  return <LineageOf found={query.data} onSelect={onSelect} />;
+  return <LineageOf found={query.data} {...rest} />;
 }
 
-export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number: number) => void }) {
+interface LineageProps {
+  found: Found;
+  labels: Experiment["labels"];
+  onSelect: (number: number) => void;
+}
+
+export function LineageOf({ found, labels, onSelect }: LineageProps) {
   if (found.items.length === 0) return <p className={classes.none}>It has no weights yet.</p>;
   const others = new Set(found.items.map((item) => item.trial_number));
   others.delete(found.trial_number);
@@ -45,7 +51,7 @@ export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number
               )}
               , {span(item)} <span>· {WORDS[item.cause](item.trial_number, found.items[i - 1]?.trial_number)}</span>
             </p>
-            <p>{i === 0 ? config(item.params) : changes(item)}</p>
+            <p>{i === 0 ? config(readable(item.params, labels)) : changes(item, labels)}</p>
           </li>
         ))}
       </ol>
@@ -55,7 +61,7 @@ export function LineageOf({ found, onSelect }: { found: Found; onSelect: (number
           <Facts
             items={found.schedule.map((entry) => [
               entry.iteration === 0 ? "from the start" : `after iteration ${entry.iteration}`,
-              config(entry.params),
+              config(readable(entry.params, labels)),
             ])}
           />
           <p className={classes.dimmed}>
@@ -98,10 +104,11 @@ function span({ start_iteration: start, end_iteration: end }: LineageSegment): s
 }
 
 /** Say what has changed since the segment before: "lr 0.1 → 0.12". */
-function changes({ changes }: LineageSegment): string {
+function changes({ changes }: LineageSegment, labels: Experiment["labels"]): string {
+  const say = (name: string, value: unknown) => param(readable({ [name]: value }, labels)[name]);
   return (
     Object.entries(changes)
-      .map(([name, { before, after }]) => `${paramName(name)} ${param(before)} → ${param(after)}`)
+      .map(([name, { before, after }]) => `${paramName(name)} ${say(name, before)} → ${say(name, after)}`)
       .join(", ") || "same configuration"
   );
 }
