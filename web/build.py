@@ -144,15 +144,14 @@ def types(into: Path = WEB / "src" / "api") -> None:
 
 
 def limits(properties: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the module with the limits for the form in which an experiment is changed, where null is an empty field.
-
-    The fields of the form are numbers, so limits that may also be a word are left out.
-    """
-    numbers = {name: one for name, one in properties.items() if not any("const" in kind for kind in one.get("anyOf", ()))}
-    rows = [[name, one["title"], one["description"].replace("null:", "empty:")] for name, one in numbers.items()]
+    """Return the module with the limits for the form in which an experiment is changed, where null is an empty field."""
+    rows = []
+    for name, one in properties.items():
+        words = [kind["const"] for kind in one.get("anyOf", ()) if "const" in kind]
+        rows.append([name, one["title"], one["description"].replace("null:", "empty:"), words[0] if words else None])
     lines = "".join(f"  {json.dumps(row, ensure_ascii=False)},\n" for row in rows)
     return (
-        "/** Name, label and meaning of each limit. `python web/build.py types` writes this file; do not edit it. */\n"
+        "/** Name, label and meaning of each limit, and the word that it may be instead of a number. `python web/build.py types` writes this file; do not edit it. */\n"
         f"export const LIMITS = [\n{lines}] as const;\n"
     )
 

@@ -379,7 +379,7 @@ class Decider:
             if choice is None or not can_resume(self.trials[choice.trial]):
                 if self._nothing_is_left():
                     count = len(self.trials.searched)
-                    why = f"{'all' if count > 1 else 'the'} {counted(count, 'trial')} ended"
+                    why = "the only trial ended" if count == 1 else f"all {counted(count, 'trial')} ended"
                     if (yield from self._repeat_or_finish(why)):
                         continue
                 return

@@ -166,7 +166,7 @@ export interface ExperimentPatch {
   num_samples?: number | null;
   priority?: number;
   weight?: number;
-  limits?: Record<string, number | null>;
+  limits?: Record<string, number | string | null>;
   /** A merge patch: null removes a parameter, and a domain replaces the old one. */
   space?: Record<string, unknown>;
   /** The values that new parameters had in the trials so far; null: they are not known. */

@@ -3157,7 +3157,7 @@ export interface components {
              */
             max_failed_trials: number | null;
             /**
-             * Repeats
+             * Repeats of leading configurations
              * @description how many times leading configurations may be evaluated again once the search has used its trials or its budget, if results differ from run to run. Each repeat is a trial of its own. The best configuration is then the one with the best expected value over its runs. auto: as many as are worth it, with at most a fifth of the training before them
              * @default 0
              */
@@ -5307,7 +5307,7 @@ export interface components {
              */
             max_failed_trials: number | null;
             /**
-             * Repeats
+             * Repeats of leading configurations
              * @description how many times leading configurations may be evaluated again once the search has used its trials or its budget, if results differ from run to run. Each repeat is a trial of its own. The best configuration is then the one with the best expected value over its runs. auto: as many as are worth it, with at most a fifth of the training before them
              * @default 0
              */

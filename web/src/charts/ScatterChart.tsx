@@ -163,17 +163,18 @@ export function ScatterChart(props: ScatterChartProps) {
           </g>
         ))}
         {left > LEFT && (
-          <text
-            className={classes.axisMark}
-            transform={`translate(${LEFT + 9},${bottom - 4}) rotate(-90)`}
-            textAnchor="start"
-          >
+          <text className={classes.axisMark} x={left - 2} y={height - BOTTOM + 14} textAnchor="end">
             not present
           </text>
         )}
         {bottom < height - BOTTOM && (
-          <text className={classes.axisMark} x={right} y={height - BOTTOM - 8} textAnchor="end">
-            not present
+          <text className={classes.axisMark} textAnchor="end">
+            <tspan x={LEFT - 6} y={height - BOTTOM - ABSENT_ROOM / 2 - 2}>
+              not
+            </tspan>
+            <tspan x={LEFT - 6} dy={12}>
+              present
+            </tspan>
           </text>
         )}
         <text className={classes.axisTitle} x={(left + right) / 2} y={height - 6} textAnchor="middle">

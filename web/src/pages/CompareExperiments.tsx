@@ -221,7 +221,7 @@ function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
       experiments.map((one) => ({
         method: one.method,
         objectives: one.objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", "),
-        samples: one.num_samples,
+        "trials at most": one.num_samples,
         "longest trial": longestOf(one),
         seed: one.seed,
         workers: one.scaling.num_workers,

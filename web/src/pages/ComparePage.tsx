@@ -249,7 +249,7 @@ function comparedRows(
         state: trial.state,
         ...Object.fromEntries(Object.entries(trial.last).map(([name, value]) => [`last ${name}`, value])),
         [counted(of(trial) ?? { metric: "value", scope: "all" })]: trial.best_value,
-        "value at iteration": trial.best_iteration,
+        "reached at iteration": trial.best_iteration,
         iteration: trial.iteration,
         "trained for": trial.running_s,
         segments: trial.segments.length,

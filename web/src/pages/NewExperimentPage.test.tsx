@@ -42,3 +42,26 @@ it("says that a clone with the same seed begins with the same configurations, an
   expect(screen.queryByText(/The seed is that of digits/)).toBeNull();
   expect(screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML").value).toMatch(/^seed: (?!3$)\d+$/m);
 });
+
+it("asks for repeats, as a word or as a number", async () => {
+  vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
+  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+  Object.defineProperty(document, "fonts", { value: new EventTarget(), configurable: true });
+  render(
+    <MantineProvider env="test">
+      <MemoryRouter initialEntries={["/new"]}>
+        <QueryClientProvider client={new QueryClient()}>
+          <NewExperimentPage />
+        </QueryClientProvider>
+      </MemoryRouter>
+    </MantineProvider>,
+  );
+  const yaml = screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML");
+  const field = await screen.findByLabelText<HTMLInputElement>("Repeats", { selector: "input" });
+  fireEvent.change(field, { target: { value: "auto" } });
+  expect(yaml.value).toContain("limits:\n  repeats: auto\n");
+  fireEvent.change(field, { target: { value: "3" } });
+  expect([field.value, yaml.value.includes("repeats: 3\n")]).toEqual(["3", true]);
+  fireEvent.change(field, { target: { value: "" } });
+  expect(yaml.value).not.toContain("repeats");
+});

@@ -1,4 +1,4 @@
-import { Alert, Button, NumberInput, Select, Skeleton, Textarea, TextInput } from "@mantine/core";
+import { Alert, Autocomplete, Button, NumberInput, Select, Skeleton, Textarea, TextInput } from "@mantine/core";
 import { useDebouncedValue } from "@mantine/hooks";
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
@@ -10,6 +10,7 @@ import { Crumbs } from "../App";
 import { createCall } from "../charts/copies";
 import { config, readable, trained } from "../format";
 import { keys } from "../live/keys";
+import { limitOf } from "../parts/actions/edit";
 import { readMapping } from "../parts/common/mapping";
 import { Mistakes } from "../parts/common/Mistakes";
 import { Facts, Panel } from "../parts/common/Panel";
@@ -19,7 +20,7 @@ import { useTitle } from "../parts/common/useTitle";
 import classes from "./NewExperimentPage.module.css";
 import { askedWords, bundleOf, costWords, reachWords, roomWords, workersOf } from "./room";
 import { SpaceFields } from "./SpaceFields";
-import { EXAMPLE, newSeed, numberOf, specOf, textOf, withField, withName, type Spec } from "./spec";
+import { EXAMPLE, newSeed, numberOf, repeatsOf, specOf, textOf, withField, withName, type Spec } from "./spec";
 
 const SAMPLES = 8;
 
@@ -151,6 +152,13 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
               value={numberOf((spec?.["scaling"] ?? null) as Spec | null, "num_workers") || 1}
               onChange={(value) => set(["scaling", "num_workers"], value === "" ? undefined : value)}
             />
+            <Autocomplete
+              label="Repeats"
+              description="of leading configurations, if results are noisy: auto or a number; empty: none"
+              data={["auto"]}
+              value={repeatsOf(spec)}
+              onChange={(text) => set(["limits", "repeats"], limitOf(text))}
+            />
             {source && spec?.["seed"] === source.seed && (
               <p className={classes.legend}>
                 The seed is that of <b>{source.name}</b>, so a search with the same method and space begins with the
@@ -163,6 +171,28 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
             <p className={classes.legend}>Other options can be set in the YAML.</p>
           </fieldset>
         </Panel>
+        <div className={classes.wide}>
+          <Panel title="Search space">
+            <div className={classes.spaceColumns}>
+              <fieldset className={classes.form} disabled={spec === null}>
+                <legend className={classes.hidden}>The parameters and their domains</legend>
+                <SpaceFields
+                  spec={spec}
+                  onChange={(name, domain) => set(["space", name], domain)}
+                  onRename={(from, to) => setText(withName(text, from, to))}
+                />
+              </fieldset>
+              <div>
+                <h3 className={classes.samplesTitle}>The first configurations</h3>
+                <ol className={classes.samples}>
+                  {check.data?.configurations.map(({ params }, i) => (
+                    <li key={i}>{config(readable(params, check.data.labels), check.data.labels)}</li>
+                  ))}
+                </ol>
+              </div>
+            </div>
+          </Panel>
+        </div>
         <Panel title="The spec as YAML" aside={spec && <CopyMenu call={createCall(spec)} link={false} />}>
           <Textarea
             aria-label="Spec as YAML"
@@ -222,26 +252,6 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
           </div>
         </Panel>
       </div>
-      <Panel title="Search space">
-        <div className={classes.spaceColumns}>
-          <fieldset className={classes.form} disabled={spec === null}>
-            <legend className={classes.hidden}>The parameters and their domains</legend>
-            <SpaceFields
-              spec={spec}
-              onChange={(name, domain) => set(["space", name], domain)}
-              onRename={(from, to) => setText(withName(text, from, to))}
-            />
-          </fieldset>
-          <div>
-            <h3 className={classes.samplesTitle}>The first configurations</h3>
-            <ol className={classes.samples}>
-              {check.data?.configurations.map(({ params }, i) => (
-                <li key={i}>{config(readable(params, check.data.labels), check.data.labels)}</li>
-              ))}
-            </ol>
-          </div>
-        </div>
-      </Panel>
     </div>
   );
 }

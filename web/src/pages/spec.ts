@@ -95,3 +95,10 @@ export function numberOf(spec: Spec | null, name: string): number | "" {
   const value = spec?.[name];
   return typeof value === "number" ? value : "";
 }
+
+/** How often leading configurations are repeated, as it is typed: a number, "auto", or nothing. */
+export function repeatsOf(spec: Spec | null): string {
+  const limits = spec?.["limits"] as Spec | null | undefined;
+  const repeats = limits?.["repeats"];
+  return typeof repeats === "string" || typeof repeats === "number" ? String(repeats) : "";
+}

@@ -419,6 +419,10 @@ describe("small parts", () => {
     expect(domainWords({ type: "loguniform", lower: 1e-4, upper: 0.1 })).toBe("loguniform(1e-4, 0.1)");
     expect(domainWords({ type: "choice", categories: [16, 32] })).toBe("choice([16,32])");
     expect(domainWords(3)).toBe("3");
+    const sgd = { name: "sgd", momentum: { type: "uniform", lower: 0, upper: 0.9 } };
+    expect(domainWords({ type: "choice", categories: [sgd, "adam"] })).toBe(
+      "choice([{name: sgd, momentum: uniform(0, 0.9)}, adam])",
+    );
     const inner = { lr: { type: "uniform", lower: 0, upper: 1 }, nested: { layers: 3 } };
     expect(domainsOf({ depth: 2, loop: inner })).toEqual([
       ["depth", "2"],
@@ -492,6 +496,17 @@ describe("a lineage", () => {
     expect(screen.getByText("after iteration 10")).toBeTruthy();
     fireEvent.click(screen.getByRole("button", { name: "Trial 0" }));
     expect(selected).toEqual([0]);
+  });
+
+  it("shows what the index of a choice stands for", () => {
+    const first = { ...found.items[0]!, params: { optimizer: 1 } };
+    const second = { ...found.items[1]!, changes: { optimizer: { before: 1, after: 0 } } };
+    const labels = { optimizer: ["sgd", "adam"] };
+    show(<LineageOf found={{ ...found, items: [first, second] }} labels={labels} onSelect={() => {}} />);
+    expect(screen.getAllByRole("listitem").map((one) => one.lastChild!.textContent)).toEqual([
+      "optimizer=adam",
+      "optimizer adam → sgd",
+    ]);
   });
 
   it("is short where nothing was taken over, and says so where there is nothing", () => {

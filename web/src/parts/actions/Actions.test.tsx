@@ -21,7 +21,7 @@ const EXPERIMENT = {
   trials: 3,
   max_t: 27,
   time_attr: "training_iteration",
-  limits: { max_concurrent_trials: 4 },
+  limits: { max_concurrent_trials: 4, repeats: 0 },
   space: { lr: { type: "loguniform", lower: 1e-4, upper: 0.1 } },
   labels: {},
   best: { params: { lr: 0.01 } },
@@ -129,6 +129,24 @@ describe("the actions of an experiment", () => {
     await act(() => Promise.resolve(fireEvent.click(save)));
     const width = { type: "randint", lower: 1, upper: 9 };
     expect(change).toHaveBeenLastCalledWith("exp_1", { space: { lr: null, width }, assume: { width: 3 } });
+  });
+
+  it("change how often leading configurations are repeated", async () => {
+    vi.stubGlobal("document", Object.assign(document, { fonts: new EventTarget() }));
+    const change = vi.spyOn(api, "change").mockResolvedValue(EXPERIMENT);
+    show(<Actions experiment={EXPERIMENT} />);
+    menu();
+    fireEvent.click(screen.getByText("Edit"));
+    const field = await screen.findByLabelText<HTMLInputElement>("Repeats of leading configurations", {
+      selector: "input",
+    });
+    const save = screen.getByRole<HTMLButtonElement>("button", { name: "Save" });
+    expect(field.value).toBe("0");
+    fireEvent.change(field, { target: { value: "often" } });
+    expect([field.getAttribute("aria-invalid"), save.disabled]).toEqual(["true", true]);
+    fireEvent.change(field, { target: { value: "auto" } });
+    await act(() => Promise.resolve(fireEvent.click(save)));
+    expect(change).toHaveBeenLastCalledWith("exp_1", { limits: { repeats: "auto" } });
   });
 
   it("continue it with more trials", async () => {

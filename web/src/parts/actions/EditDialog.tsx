@@ -1,4 +1,4 @@
-import { NumberInput, Textarea, TextInput } from "@mantine/core";
+import { Autocomplete, NumberInput, Textarea, TextInput } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ApiError } from "../../api/client";
@@ -6,7 +6,7 @@ import { LIMITS } from "../../api/limits";
 import type { Experiment } from "../../api/types";
 import { keys } from "../../live/keys";
 import classes from "./actions.module.css";
-import { draftOf, patchOf, wrongAssumption, wrongSpace } from "./edit";
+import { draftOf, limitOf, patchOf, wrongAssumption, wrongLimit, wrongSpace } from "./edit";
 import { FormDialog, type DialogProps } from "./FormDialog";
 
 /** The form in which an experiment is changed, also while it runs. */
@@ -27,6 +27,7 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
   // Editing a field takes the service's words about it away.
   const places = mistakesOf(send.error, ["space", "assume"]);
   const wrong = { space: wrongSpace(draft.space), assume: wrongAssumption(draft.assume) };
+  const wrongLimits = LIMITS.some(([key, , , word]) => word !== null && wrongLimit(draft.limits[key], word) !== null);
   const edited = (part: Partial<typeof draft>) => {
     send.reset();
     setDraft({ ...draft, ...part });
@@ -40,7 +41,7 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
       size="lg"
       pending={send.isPending}
       error={places.rest ? send.error : null}
-      disabled={Object.keys(patch).length === 0 || wrong.space !== null || wrong.assume !== null}
+      disabled={Object.keys(patch).length === 0 || wrong.space !== null || wrong.assume !== null || wrongLimits}
       onSend={() => send.mutate()}
       onClose={onClose}
     >
@@ -91,16 +92,23 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
           allowDecimal={false}
           onChange={(value) => setDraft({ ...draft, num_samples: number(value) })}
         />
-        {LIMITS.map(([key, label, about]) => (
-          <NumberInput
-            key={key}
-            label={label}
-            description={about}
-            value={draft.limits[key]}
-            min={0}
-            onChange={(value) => setDraft({ ...draft, limits: { ...draft.limits, [key]: number(value) } })}
-          />
-        ))}
+        {LIMITS.map(([key, label, description, word]) => {
+          const value = draft.limits[key];
+          const set = (limit: number | string) => setDraft({ ...draft, limits: { ...draft.limits, [key]: limit } });
+          const field = { label, description };
+          return word === null ? (
+            <NumberInput key={key} {...field} value={value} min={0} onChange={(limit) => set(number(limit))} />
+          ) : (
+            <Autocomplete
+              key={key}
+              {...field}
+              data={[word]}
+              value={String(value)}
+              error={wrongLimit(value, word)}
+              onChange={(text) => set(limitOf(text))}
+            />
+          );
+        })}
       </div>
       <Textarea
         label="Search space"

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { spacePatch } from "./edit";
+import { limitOf, spacePatch, wrongLimit } from "./edit";
 
 const lr = { type: "loguniform", lower: 1e-4, upper: 0.1 };
 
@@ -17,4 +17,10 @@ describe("the patch of a search space", () => {
       more: 1,
     });
   });
+});
+
+it("takes a word or a number as a limit that may be either", () => {
+  expect(["auto", " 3 ", "0", "-1", ""].map(limitOf)).toEqual(["auto", 3, 0, "-1", ""]);
+  const right = ["auto", 3, "-1", ""].map((value) => wrongLimit(value, "auto") === null);
+  expect(right).toEqual([true, true, false, false]);
 });

@@ -16,7 +16,7 @@ export interface Draft {
   priority: number | "";
   weight: number | "";
   num_samples: number | "";
-  limits: Record<Limit, number | "">;
+  limits: Record<Limit, number | string>;
   /** The search space as YAML. */
   space: string;
   /** The values that new parameters had in the trials so far, as YAML. */
@@ -70,6 +70,13 @@ function isGroup(value: unknown): value is Json {
   );
 }
 
+/** The limit that a text stands for, if a word may be given instead of a number: a number if it is one, else the text. */
+export const limitOf = (text: string): number | string => (/^\d+$/.test(text.trim()) ? Number(text) : text.trim());
+
+/** Why the value is no limit, if this word may be given instead of a number; null if it is one. */
+export const wrongLimit = (value: number | string, word: string): string | null =>
+  typeof value === "number" || value === word ? null : `expected ${word} or a number of 0 or more`;
+
 /** An empty number is null, which lifts the limit; the service says so if one cannot be lifted. */
 export function patchOf(experiment: Source, draft: Draft): ExperimentPatch {
   const before = draftOf(experiment);
@@ -83,7 +90,7 @@ export function patchOf(experiment: Source, draft: Draft): ExperimentPatch {
   const limits = LIMITS.flatMap(([key]) =>
     draft.limits[key] === before.limits[key] ? [] : [[key, draft.limits[key] === "" ? null : draft.limits[key]]],
   );
-  if (limits.length > 0) patch.limits = Object.fromEntries(limits) as Record<string, number | null>;
+  if (limits.length > 0) patch.limits = Object.fromEntries(limits) as Record<string, number | string | null>;
   const [space] = readMapping(draft.space, SPACE_LINE);
   const changed = space === null ? {} : spacePatch(experiment.space, space);
   if (Object.keys(changed).length > 0) {

@@ -147,8 +147,8 @@ export default function ParetoTab({ experiment, sample, trials, byNumber, where,
             height={150}
           />
           <p className={classes.noShares}>
-            The box spans each objective from its worst to its best value. The chart shows which share of it the front
-            dominated when trials ended.
+            The share of the box from the worst to the best value of each objective that the Pareto front dominates,
+            after each trial.
           </p>
         </Panel>
       )}

@@ -32,7 +32,7 @@ export function Setup({ experiment }: { experiment: Experiment }) {
               objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", "),
             ],
             ["Entrypoint", experiment.entrypoint ?? "a function, by value"],
-            ["Samples", experiment.num_samples ?? "as many as the time budget allows"],
+            ["Trials at most", experiment.num_samples ?? "as many as the time budget allows"],
             ["Longest trial", longest === null ? "no limit" : trained(param(longest), experiment.time_attr)],
             ...(resolved?.budget ? [["Budget", resolved.budget] as [string, string]] : []),
             ["Seed", experiment.seed],
@@ -76,7 +76,7 @@ export function Setup({ experiment }: { experiment: Experiment }) {
           <Facts
             items={Object.entries(section)
               .filter(([, value]) => value !== null)
-              .map(([name, value]) => [name, param(value)])}
+              .map(([name, value]) => [name, domainWords(value)])}
           />
         </section>
       ))}
@@ -106,13 +106,22 @@ function isNested(domain: unknown): domain is Readonly<Record<string, unknown>> 
   return size > 0 && typeof type !== "string" && !(size === 1 && Array.isArray(grid));
 }
 
-/** {"type": "loguniform", "lower": 0.001, "upper": 0.1} as loguniform(0.001, 0.1). */
+/** {"type": "loguniform", "lower": 0.001, "upper": 0.1} as loguniform(0.001, 0.1), also within other values. */
 export function domainWords(domain: unknown): string {
-  if (domain === null || typeof domain !== "object" || !("type" in domain) || typeof domain.type !== "string")
-    return param(domain);
-  const { type, ...rest } = domain;
-  return `${type}(${Object.values(rest)
-    .filter((value) => value !== null)
-    .map(param)
-    .join(", ")})`;
+  if (!holdsObject(domain)) return param(domain);
+  if (Array.isArray(domain)) return `[${domain.map(domainWords).join(", ")}]`;
+  const { type, ...rest } = domain as Readonly<Record<string, unknown>>;
+  if (typeof type === "string")
+    return `${type}(${Object.values(rest)
+      .filter((value) => value !== null)
+      .map(domainWords)
+      .join(", ")})`;
+  return `{${Object.entries(domain)
+    .map(([name, value]) => `${name}: ${domainWords(value)}`)
+    .join(", ")}}`;
+}
+
+function holdsObject(value: unknown): value is object {
+  if (Array.isArray(value)) return value.some(holdsObject);
+  return value !== null && typeof value === "object";
 }

@@ -45,7 +45,14 @@ export function columnsOf(
     { id: "number", label: "Trial", numeric: true, value: (trial) => trial.number },
     { id: "state", label: "State", numeric: false, value: (trial) => STATE_ORDER.indexOf(trial.state) },
     ...(trials.some((trial) => typeof trial.repeat_of === "number")
-      ? [{ id: "repeat_of", label: "Repeats trial", numeric: true, value: (trial: Trial) => trial.repeat_of }]
+      ? [
+          {
+            id: "repeat_of",
+            label: narrow ? "Repeats" : "Repeats trial",
+            numeric: true,
+            value: (trial: Trial) => trial.repeat_of ?? undefined, // an empty cell
+          },
+        ]
       : []),
     ...(objectives.length > 1
       ? [

@@ -78,6 +78,9 @@ export function Neighbours({ trial, experiment, onSelect }: NeighboursProps) {
           </tbody>
         </table>
       </div>
+      <p className={classes.dimmed}>
+        Distance: 0 % is the same configuration, 100 % the opposite corner of the search space.
+      </p>
       {left_out > 0 && <p className={classes.dimmed}>{left_out.toLocaleString("en")} trials were not compared.</p>}
     </>
   );

@@ -79,7 +79,15 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           <Tabs.Tab value="profile">Profile</Tabs.Tab>
         </Tabs.List>
         <Tabs.Panel value="overview">
-          <Overview trial={trial} experiment={experiment} across={across} rank={rank} of={of} address={address} />
+          <Overview
+            trial={trial}
+            experiment={experiment}
+            across={across}
+            rank={rank}
+            of={of}
+            address={address}
+            onSelect={onSelect}
+          />
         </Tabs.Panel>
         <Tabs.Panel value="segments">
           <Segments trial={trial} labels={experiment.labels} onSelect={onSelect} />
@@ -187,9 +195,10 @@ interface OverviewProps {
   of: number;
   across: Across;
   address: Address;
+  onSelect: (number: number) => void;
 }
 
-function Overview({ trial, experiment, across, rank, of, address }: OverviewProps) {
+function Overview({ trial, experiment, across, rank, of, address, onSelect }: OverviewProps) {
   return (
     <div className={classes.overview}>
       {trial.iteration > 0 && (
@@ -205,6 +214,16 @@ function Overview({ trial, experiment, across, rank, of, address }: OverviewProp
       <Heading>Result</Heading>
       <Facts
         items={[
+          ...(trial.repeat_of === null
+            ? []
+            : [
+                [
+                  "Repeats",
+                  <Anchor component="button" type="button" size="sm" onClick={() => onSelect(trial.repeat_of!)}>
+                    trial {trial.repeat_of}
+                  </Anchor>,
+                ] as [string, ReactNode],
+              ]),
           [
             title(counted(experiment)),
             <>
@@ -251,6 +270,12 @@ const CAUSE: Record<Segment["cause"], string> = {
   resize: "Resized",
 };
 
+const OUTCOME: Readonly<Record<string, string>> = {
+  returned: "its function returned",
+  left: "ended by a decision",
+  failed: "failed",
+};
+
 interface SegmentsProps {
   trial: TrialWithSegments;
   labels: Experiment["labels"];
@@ -262,60 +287,65 @@ function Segments({ trial, labels, onSelect }: SegmentsProps) {
   const now = useNow(!hasEnded(trial.state));
   if (trial.segments.length === 0) return <p className={classes.none}>The trial has not run yet.</p>;
   return (
-    <ol className={classes.segments}>
-      {trial.segments.map((segment, i) => {
-        const before = trial.segments[i - 1];
-        const changed = before
-          ? Object.entries(segment.params).filter(
-              ([name, value]) => JSON.stringify(before.params[name]) !== JSON.stringify(value),
-            )
-          : [];
-        const donor = segment.source_trial_number;
-        return (
-          <li key={segment.id} data-cause={segment.cause}>
-            <p>
-              <b>
-                {segment.cause === "exploit" && donor === trial.number
-                  ? "Continued with other parameters"
-                  : CAUSE[segment.cause]}
-              </b>
-              {segment.cause === "resize" && segment.workers != null && before?.workers != null
-                ? ` from ${before.workers} to ${segment.workers} ${segment.workers === 1 ? "worker" : "workers"}`
-                : ""}
-              {donor !== null && donor !== trial.number && (
-                <>
-                  {" "}
-                  the weights of{" "}
-                  <Anchor component="button" type="button" size="sm" onClick={() => onSelect(donor)}>
-                    trial {donor}
-                  </Anchor>
-                </>
-              )}
-              {segment.start_iteration > 0
-                ? ` at iteration ${segment.start_iteration}`
-                : segment.cause === "start"
-                  ? ""
-                  : " from the beginning"}
-              {segment.outcome && <span> · {segment.outcome}</span>}
-            </p>
-            {changed.length > 0 && <p>now {config(readable(Object.fromEntries(changed), labels), labels)}</p>}
-            <p className={classes.dimmed}>
-              {moment(segment.started_at)} · ran {duration(elapsed(segment.started_at, segment.ended_at, now))}
-              {places(segment)}
-              {segment.startup_s !== null && (
-                <>
-                  {" · "}
-                  <span className={classes.value}>
-                    started in {duration(segment.startup_s)}
-                    {segment.warm && ", warm"}
-                  </span>
-                </>
-              )}
-            </p>
-          </li>
-        );
-      })}
-    </ol>
+    <>
+      <p className={`${classes.dimmed} ${classes.about}`}>
+        A segment is one execution of the trial without interruption.
+      </p>
+      <ol className={classes.segments}>
+        {trial.segments.map((segment, i) => {
+          const before = trial.segments[i - 1];
+          const changed = before
+            ? Object.entries(segment.params).filter(
+                ([name, value]) => JSON.stringify(before.params[name]) !== JSON.stringify(value),
+              )
+            : [];
+          const donor = segment.source_trial_number;
+          return (
+            <li key={segment.id} data-cause={segment.cause}>
+              <p>
+                <b>
+                  {segment.cause === "exploit" && donor === trial.number
+                    ? "Continued with other parameters"
+                    : CAUSE[segment.cause]}
+                </b>
+                {segment.cause === "resize" && segment.workers != null && before?.workers != null
+                  ? ` from ${before.workers} to ${segment.workers} ${segment.workers === 1 ? "worker" : "workers"}`
+                  : ""}
+                {donor !== null && donor !== trial.number && (
+                  <>
+                    {" "}
+                    the weights of{" "}
+                    <Anchor component="button" type="button" size="sm" onClick={() => onSelect(donor)}>
+                      trial {donor}
+                    </Anchor>
+                  </>
+                )}
+                {segment.start_iteration > 0
+                  ? ` at iteration ${segment.start_iteration}`
+                  : segment.cause === "start"
+                    ? ""
+                    : " from the beginning"}
+                {segment.outcome && <span> · {OUTCOME[segment.outcome] ?? segment.outcome}</span>}
+              </p>
+              {changed.length > 0 && <p>now {config(readable(Object.fromEntries(changed), labels), labels)}</p>}
+              <p className={classes.dimmed}>
+                {moment(segment.started_at)} · ran {duration(elapsed(segment.started_at, segment.ended_at, now))}
+                {places(segment)}
+                {segment.startup_s !== null && (
+                  <>
+                    {" · "}
+                    <span className={classes.value}>
+                      started in {duration(segment.startup_s)}
+                      {segment.warm && ", warm"}
+                    </span>
+                  </>
+                )}
+              </p>
+            </li>
+          );
+        })}
+      </ol>
+    </>
   );
 }
 
