@@ -151,7 +151,8 @@ def limits(properties: Mapping[str, Mapping[str, Any]]) -> str:
         rows.append([name, one["title"], one["description"].replace("null:", "empty:"), words[0] if words else None])
     lines = "".join(f"  {json.dumps(row, ensure_ascii=False)},\n" for row in rows)
     return (
-        "/** Name, label and meaning of each limit, and the word that it may be instead of a number. `python web/build.py types` writes this file; do not edit it. */\n"
+        "/** Name, label and meaning of each limit, and the word that it may be instead of a number. `python web/build.py types` "
+        "writes this file; do not edit it. */\n"
         f"export const LIMITS = [\n{lines}] as const;\n"
     )
 
