@@ -338,7 +338,7 @@ def test_several_objectives_are_shown_as_a_front(visit: Open, service: Service, 
     page.goto(f"{service.url}/experiments/{search.public_id}?tab=parameters&objective=latency")
     shares = page.get_by_label("Importance of parameters for latency")
     expect(shares.locator("dt").first).to_have_text("width")  # the latency follows from the width
-    expect(page.get_by_text("Colours show the rank in latency")).to_be_visible()
+    expect(page.get_by_text("Colors show the rank in latency")).to_be_visible()
     # Both objectives have an axis, and a brush on the second one is a filter of the service.
     brush = quote(json.dumps({"objective:latency": [0, 2.4]}))
     page.goto(page.url.split("?")[0] + f"?tab=parameters&objective=latency&brush={brush}")
