@@ -1,16 +1,24 @@
-import { Fragment } from "react";
+import { Fragment, type ReactNode } from "react";
 
-/** The name of a parameter, which may break after its slashes. */
-export function Breakable({ name }: { name: string }) {
+/** The name of a parameter, which may break after its slashes. `end` stays beside its last part. */
+export function Breakable({ name, end }: { name: string; end?: ReactNode }) {
   const parts = name.split("/");
-  return parts.map((part, i) => (
-    <Fragment key={i}>
-      {i > 0 && (
-        <>
-          /<wbr />
-        </>
+  const last = parts.pop();
+  return (
+    <>
+      {parts.map((part, i) => (
+        <Fragment key={i}>
+          {part}/<wbr />
+        </Fragment>
+      ))}
+      {end === undefined ? (
+        last
+      ) : (
+        <span style={{ whiteSpace: "nowrap" }}>
+          {last}
+          {end}
+        </span>
       )}
-      {part}
-    </Fragment>
-  ));
+    </>
+  );
 }

@@ -13,10 +13,11 @@ import { Fragment, memo, useEffect, useLayoutEffect, useMemo, useRef, useState, 
 import { ROOT } from "../../api/root";
 import type { Experiment, Trial, TrialState } from "../../api/types";
 import type { Call } from "../../charts/copies";
+import { shortened } from "../../charts/dimensions";
 import { frontOf, pointsOf } from "../../charts/pareto";
 import type { Rows } from "../../charts/save";
 import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../../curves/colours";
-import { config, duration, metricInColumn, param } from "../../format";
+import { config, duration, metricInColumn, param, paramName } from "../../format";
 import { Breakable } from "../common/Breakable";
 import { Panel } from "../common/Panel";
 import { SaveMenu } from "../common/SaveMenu";
@@ -73,6 +74,8 @@ interface TrialTableProps {
 const ROW = 31;
 /** On a phone, where a row has the configuration and the reason in up to four lines. */
 const TALL_ROW = 68;
+/** Of a parameter's name there, so that its value is in sight. */
+const MOST_LETTERS = 19;
 const STATES: TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 const ALWAYS = ["number", "best"];
 const NUMBER_WIDTH = 92;
@@ -220,8 +223,7 @@ export function TrialTable(props: TrialTableProps) {
       >
         {tableColumn.getCanSort() ? (
           <button type="button" onClick={flip}>
-            <Breakable name={column.label} />
-            <i aria-hidden>{active ? (sort.descending ? "▾" : "▴") : ""}</i>
+            <Breakable name={column.label} end={<i aria-hidden>{active ? (sort.descending ? "▾" : "▴") : ""}</i>} />
           </button>
         ) : (
           <span>{column.label}</span>
@@ -522,7 +524,9 @@ function Cell({ trial, column, colour, onSelect }: CellProps) {
             {Object.entries(trial.params).map(([name, value]) => (
               // A space between them, at which lines break; not after the minus of an exponent.
               <Fragment key={name}>
-                <b>{config({ [name]: value })}</b>{" "}
+                <b title={config({ [name]: value }, column.labels)}>
+                  {shortened(paramName(name, column.labels), MOST_LETTERS)}={param(value)}
+                </b>{" "}
               </Fragment>
             ))}
           </span>

@@ -16,6 +16,8 @@ export interface Column {
   value: (trial: Trial) => unknown;
   /** Of reported values: the most digits after the point, by which the points are kept in line. */
   decimals?: number;
+  /** Of whole configurations: what the indices of choices stand for. */
+  labels?: Labels;
 }
 
 const STATE_ORDER = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
@@ -88,6 +90,7 @@ export function columnsOf(
             label: "Configuration, why",
             numeric: false,
             value: (trial: Trial) => config(trial.params, labels),
+            labels,
           },
         ]
       : []),

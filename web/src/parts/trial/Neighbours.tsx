@@ -1,9 +1,11 @@
 import { Anchor, Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
+import { Fragment } from "react";
 import { api } from "../../api/client";
 import type { Experiment, Neighbours as Found, TrialWithSegments } from "../../api/types";
 import { counted, metric, param, paramName, readable, title } from "../../format";
 import { hasEnded } from "../../live/states";
+import { Breakable } from "../common/Breakable";
 import { ProblemBox } from "../common/Problem";
 import { StateBadge } from "../common/StateBadge";
 import classes from "./TrialDetails.module.css";
@@ -72,7 +74,9 @@ export function Neighbours({ trial, experiment, onSelect }: NeighboursProps) {
                   <Gap value={one.best_value} own={trial.best_value} />
                 </td>
                 <td>{one.iteration}</td>
-                <td>{changesWords(one.changes, experiment.labels)}</td>
+                <td>
+                  <Changes of={one.changes} labels={experiment.labels} />
+                </td>
               </tr>
             ))}
           </tbody>
@@ -130,10 +134,16 @@ function Gap({ value, own }: { value: number | null; own: number | null }) {
   );
 }
 
-function changesWords(changes: Found["items"][number]["changes"], labels: Experiment["labels"]): string {
-  const other = Object.fromEntries(Object.entries(changes).map(([name, { after }]) => [name, after]));
+function Changes({ of, labels }: { of: Found["items"][number]["changes"]; labels: Experiment["labels"] }) {
+  const other = Object.fromEntries(Object.entries(of).map(([name, { after }]) => [name, after]));
   const words = Object.entries(readable(other, labels)).map(
     ([name, value]) => `${paramName(name, labels)}=${value === null ? "not present" : param(value)}`,
   );
-  return words.join(", ") || "nothing";
+  if (words.length === 0) return "nothing";
+  return words.map((one, i) => (
+    <Fragment key={i}>
+      {i > 0 && ", "}
+      <Breakable name={one} />
+    </Fragment>
+  ));
 }
