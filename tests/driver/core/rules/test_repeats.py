@@ -144,6 +144,17 @@ def test_they_run_beside_each_other_once_the_noise_is_known() -> None:
     assert len(set(repeats(bench)[1:])) == 2
 
 
+def test_a_failed_repeat_does_not_make_a_finished_search_a_failed_one() -> None:
+    bench = searched(MANY, limits={"max_failed_trials": 1})
+    assert repeats(bench) == [(15, 1)]
+    bench.started(15)
+    bench.ended(15, "failed", Failure(kind="user", message="ValueError: unlucky", rank=0))
+    assert repeats(bench)[1:], "another leader is repeated"
+    while bench.core.state is ExperimentState.RUNNING:
+        run(bench, repeats(bench)[-1][0], 0.2)
+    assert bench.core.state is ExperimentState.COMPLETED
+
+
 @pytest.mark.parametrize("how", ["fails", "diverges", "violates"])
 def test_a_configuration_that_does_not_always_work_does_not_lead(how: str) -> None:
     constraints = {"constraints": {"size": {"max": 1}}} if how == "violates" else {}

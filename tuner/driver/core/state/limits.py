@@ -49,7 +49,8 @@ def reached(experiment: State) -> tuple[Limit, Finish] | None:
 
 
 def _failed(experiment: State) -> int:
-    return experiment.trials.count(TrialState.FAILED)
+    """Count the failed trials of the search. A repeat that fails does not make a finished search a failed one."""
+    return experiment.trials.searched.count(TrialState.FAILED)
 
 
 def _only_failures(experiment: State, failed: float) -> Finish | None:
