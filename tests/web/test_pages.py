@@ -274,7 +274,7 @@ def test_whole_experiments_are_compared(visit: Open, service: Service, ended: Se
         page, lambda: chart.evaluate(f"box => {{ {INK.split('{', 1)[1].replace('document.', 'box.')}") > 100, "lines"
     )
     table = page.get_by_role("region", name="Comparison")
-    expect(table.get_by_role("row", name=re.compile("^samples"))).to_contain_text("27")
+    expect(table.get_by_role("row", name=re.compile("^trials at most"))).to_contain_text("27")
     best = {one.name: one.best["value"] for one in service.store.experiments.page().items}
     row = table.get_by_role("row", name=re.compile("^best accuracy"))
     expect(row.get_by_title("the best of them")).to_have_text(re.compile(f"^{max(best.values()):.4f}"[:6]))
