@@ -101,7 +101,9 @@ def test_the_search_is_paused_and_goes_on_later(
     assert not (home.parent / "went on").exists()
     until("no process left", lambda: not any(child.is_running() for child in children))
     paused = the_search(home)
-    assert (paused.state, paused.counts["paused"]) == ("paused", 1)
+    # If a rank ends before the driver asks it to pause, its trial waits for a retry, and counts as pending.
+    waits = paused.counts["paused"] + (paused.counts["pending"] if tell is everything else 0)
+    assert (paused.state, waits) == ("paused", 1), paused.counts
 
 
 def test_it_goes_on_later(home: Path) -> None:
