@@ -15,7 +15,7 @@ from typing import Any
 
 HEADER = struct.Struct("!I")
 Heard = Callable[[int, bool, Any], None]
-"""Is called with the number of a call, whether the method has returned, and its value or the text of its error."""
+"""Take the number of a call, whether the method has returned, and its value or the text of its error."""
 
 
 class CallLine:

@@ -21,7 +21,7 @@ class _Call:
 
 
 class RankHandle:
-    """Is used like the handle of the rank's actor. Calls of the methods in `SERIAL` go over the rank's call line.
+    """Stands in for the handle of the rank's actor. Calls of the methods in `SERIAL` go over the rank's call line.
 
     The calls are numbered, and the rank makes them in the order of their numbers, however they reach it. If the line breaks,
     unanswered calls go on: Ray tells whether the rank has received them, brings the answers of those, and carries the others.
