@@ -19,25 +19,13 @@ import os
 import tempfile
 
 from benchmarks import peers
-from benchmarks.report_trial import MILESTONES, trial
+from benchmarks.report_trial import MILESTONES, search, trial
 from benchmarks.verdict_floor import transaction_s
 
 
 def run(reports: int, milestones: bool) -> dict[str, float]:
-    import tuner
-
     scheduler = MILESTONES if milestones else "fifo"
-    result = tuner.run(
-        trial,
-        {"reports": reports, "work_s": 0.0005},
-        metric="loss",
-        mode="min",
-        num_samples=1,
-        scheduler=scheduler,
-        search_alg="random",
-        executor="ray",
-        verbose=0,
-    )
+    result = search(trial, {"reports": reports, "work_s": 0.0005}, "ray", scheduler)
     assert result.best_trial is not None
     last = result.best_trial.metrics
     return {name: last[name] for name in ("p50", "p99", "p999")}

@@ -1,10 +1,14 @@
-"""The trial of the benchmarks of `tuner.report`."""
+"""The search of the benchmarks of `tuner.report`: a single trial."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tuner.sdk.result import Result
 
 MILESTONES = {"type": "median", "grace_period": 1, "min_samples_required": 10}
 """A scheduler that judges every report, and lets the only trial go on."""
@@ -25,3 +29,25 @@ def trial(config: dict[str, Any]) -> None:
         took.append(time.perf_counter() - begun)
     cuts = statistics.quantiles(took, n=1000)
     tuner.report({"loss": 0.0, "p50": statistics.median(took), "p99": cuts[989], "p999": cuts[998]})
+
+
+def search(
+    function: Callable[[dict[str, Any]], None],
+    config: Mapping[str, Any],
+    executor: str,
+    scheduler: str | Mapping[str, Any] = MILESTONES,
+) -> Result:
+    """Run a search with a single trial of this configuration, without output."""
+    import tuner
+
+    return tuner.run(
+        function,
+        dict(config),
+        metric="loss",
+        mode="min",
+        num_samples=1,
+        scheduler=scheduler,
+        search_alg="random",
+        executor=executor,
+        verbose=0,
+    )

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.report_trial import MILESTONES, trial
+from benchmarks.report_trial import search, trial
 
 Statement = tuple[str, Sequence[Any], bool]  # SQL, its parameters, or the rows of an executemany, and whether it is one
 _SKIPPED = 20  # the first transactions insert rows that later ones only update
@@ -31,7 +31,6 @@ def transaction_s(reports: int) -> float:
 
 def _recorded(home: str, reports: int, before: str) -> list[list[Statement]]:
     os.environ["TUNER_HOME"] = home
-    import tuner
     from tuner.domain.events import Reported
     from tuner.store.writing import writer
 
@@ -76,17 +75,7 @@ def _recorded(home: str, reports: int, before: str) -> list[list[Statement]]:
     patched: Callable[..., Any] = init
     writer.Cursor.__init__, writer.Writer.write = patched, write  # type: ignore[method-assign,assignment]
     try:
-        tuner.run(
-            trial,
-            {"reports": reports, "work_s": 0.0005},
-            metric="loss",
-            mode="min",
-            num_samples=1,
-            scheduler=MILESTONES,
-            search_alg="random",
-            executor="local",
-            verbose=0,
-        )
+        search(trial, {"reports": reports, "work_s": 0.0005}, "local")
     finally:
         writer.Cursor.__init__, writer.Writer.write = real_init, real_write  # type: ignore[method-assign]
     return transactions[:-2]  # not those that end the trial and the search

@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 
 from benchmarks import peers
-from benchmarks.report_trial import MILESTONES
+from benchmarks.report_trial import search
 from benchmarks.verdict_floor import transaction_s
 
 PHASES = (
@@ -166,21 +166,9 @@ def main() -> None:
     count = parser.parse_args().milestones
     with tempfile.TemporaryDirectory() as home:
         os.environ["TUNER_HOME"] = home
-        import tuner
-
         watch_driver()
         out = os.path.join(home, "times.json")
-        tuner.run(
-            trial,
-            {"reports": count, "out": out},
-            metric="loss",
-            mode="min",
-            num_samples=1,
-            scheduler=MILESTONES,
-            search_alg="random",
-            executor="local",
-            verbose=0,
-        )
+        search(trial, {"reports": count, "out": out}, "local")
         found = phases(json.loads(Path(out).read_text()))
     raw = peers.measure("socket_reports", repeats=count)
     transaction = transaction_s(count)
