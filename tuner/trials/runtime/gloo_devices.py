@@ -18,9 +18,8 @@ from typing import Any
 _SETTINGS = ("GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT", "TORCH_GLOO_LAZY_INIT")
 """The environment variables that say which devices a group gets."""
 
-_kept: tuple[tuple[str | None, ...], Any, int] | None = (
-    None  # the settings, the devices, and how many threads a group has
-)
+_kept: tuple[tuple[str | None, ...], Any, int] | None = None
+"""The settings, the devices, and how many threads a group has."""
 
 
 @contextlib.contextmanager

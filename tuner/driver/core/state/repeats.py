@@ -37,9 +37,8 @@ class Repeats:
         self._objective, self._trials, self._standing = spec.objective, trials, standing
         self._numbers: list[int] = []  # the trials that are repeats
         self._changed: dict[int, None] = {}  # the trials that have changed since the following attributes were computed
-        self._texts: dict[
-            int, tuple[dict[str, Any], str]
-        ] = {}  # trial -> its parameters, and its configuration as text
+        # trial -> its parameters, and its configuration as text
+        self._texts: dict[int, tuple[dict[str, Any], str]] = {}
         self._groups: dict[str, set[int]] = {}  # configuration -> its trials
         self._alone: dict[int, float] = {}  # trial that cannot be repeated -> its score
         self._known: dict[str, Runs] = {}  # configuration -> its runs
