@@ -19,6 +19,7 @@ from tests.api.conftest import SPEC, app, poked, server
 from tests.store.examples import T0
 from tests.web.searches import Search, digits
 from tuner.cli import commands
+from tuner.cli.service.experiments import lines
 from tuner.errors import SpecError
 from tuner.sdk.result import Result
 from tuner.store import Store
@@ -68,6 +69,17 @@ def test_ls_show_and_best(search: Search, sqlite_store: Store) -> None:
     text = output("show", "halved")
     assert len(text.splitlines()) >= 8
     assert f"by trial {shown['best']['trial']}" in text
+
+
+def test_the_best_value_after_repeats_is_called_a_mean() -> None:
+    best = {"trial": 5, "metric": "loss", "value": 0.25, "runs": [5, 10], "config": {"lr": 0.5}, "checkpoint": None}
+    row = {"name": "noisy", "id": "exp_1", "state": "completed", "reason": "", "error": None, "how_to_go_on": None}
+    assert list(lines({**row, "best": best, "trials": []}))[1] == (
+        'best loss 0.25 by trial 5 (the mean of 2 runs): {"lr": 0.5}'
+    )
+    assert (
+        list(lines({**row, "best": {**best, "runs": [5]}, "trials": []}))[1] == 'best loss 0.25 by trial 5: {"lr": 0.5}'
+    )
 
 
 def test_a_search_whose_script_was_killed_is_shown_as_abandoned(

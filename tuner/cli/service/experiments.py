@@ -171,6 +171,7 @@ def best(found: Result) -> Row | None:
         "trial": found.best_trial.number,
         "metric": found.metric,
         "value": found.best_value,
+        "runs": [trial.number for trial in found.best_runs],
         "config": found.best_config,
         "checkpoint": found.best_checkpoint.info.uri if found.best_checkpoint and found.best_checkpoint.info else None,
     }
@@ -212,7 +213,8 @@ def lines(row: Row) -> Iterator[str]:
         yield row["how_to_go_on"]
     if row["best"] is not None:
         top = row["best"]
-        yield f"best {top['metric']} {top['value']:.6g} by trial {top['trial']}: {json.dumps(top['config'])}"
+        mean = f" (the mean of {len(top['runs'])} runs)" if len(top["runs"]) > 1 else ""
+        yield f"best {top['metric']} {top['value']:.6g} by trial {top['trial']}{mean}: {json.dumps(top['config'])}"
     for trial in row["trials"]:
         value = "" if trial["best_value"] is None else f"{trial['best_value']:.6g}"
         yield f"{trial['number']:>5}  {trial['state']:<10}  {trial['iterations']:>5}  {value:>12}  {trial['reason']}"
