@@ -450,9 +450,9 @@ async def test_a_failed_write_of_the_audit_trail_keeps_no_request_waiting(
             raise RuntimeError("broken")
 
     monkeypatch.setattr(sqlite_store.access, "note", note)
-    first = asyncio.create_task(authenticator.note(a_call("/first")))
+    first = asyncio.ensure_future(authenticator.note(a_call("/first")))
     await asyncio.to_thread(began.wait, 10)
-    later = [asyncio.create_task(authenticator.note(a_call(path))) for path in ("/second", "/third")]
+    later = [asyncio.ensure_future(authenticator.note(a_call(path))) for path in ("/second", "/third")]
     await asyncio.sleep(0)
     may_fail.set()
     async with asyncio.timeout(10):
@@ -472,9 +472,9 @@ async def test_a_cancelled_write_of_the_audit_trail_keeps_no_request_waiting(
         may_end.wait(10)
 
     monkeypatch.setattr(sqlite_store.access, "note", note)
-    waiting = [asyncio.create_task(authenticator.note(a_call("/first")))]
+    waiting = [asyncio.ensure_future(authenticator.note(a_call("/first")))]
     await asyncio.to_thread(began.wait, 10)
-    waiting.append(asyncio.create_task(authenticator.note(a_call("/second"))))
+    waiting.append(asyncio.ensure_future(authenticator.note(a_call("/second"))))
     await asyncio.sleep(0)
     assert authenticator._notes is not None
     authenticator._notes.cancel()
@@ -485,3 +485,22 @@ async def test_a_cancelled_write_of_the_audit_trail_keeps_no_request_waiting(
         may_end.set()
     assert [type(answer) for answer in answers] == [asyncio.CancelledError] * 2
     await authenticator.note(a_call("/third"))
+
+
+async def test_the_trail_has_every_request_that_was_answered(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = sqlite_store.access.note
+
+    def slowly(*records: AuditRecord) -> None:
+        time.sleep(0.3)
+        write(*records)
+
+    monkeypatch.setattr(sqlite_store.access, "note", slowly)
+    for url in serving(create_app(Settings(home=tmp_path), sqlite_store)):
+        async with httpx.AsyncClient(base_url=url) as client:
+            for auto in ("auto", None):
+                changed = await client.patch("/api/v1/projects/vision", json={"warm_start": auto})
+                assert changed.status_code == 200, changed.text
+                items = (await client.get("/api/v1/audit")).json()["items"]
+                assert [item["path"] for item in items] == ["/api/v1/projects/vision"] * (1 if auto else 2)

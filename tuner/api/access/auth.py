@@ -120,6 +120,7 @@ class Authenticator:
         self._writing: set[asyncio.Task[None]] = set()
         self._unwritten: list[tuple[AuditRecord, asyncio.Future[None]]] = []
         self._notes: asyncio.Task[None] | None = None
+        self._newest: asyncio.Future[None] | None = None  # done once the newest entry is written
 
     def asks(self, scope: Scope) -> bool:
         """Return whether the sender of a request needs a token.
@@ -191,17 +192,25 @@ class Authenticator:
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 
-    async def note(self, record: AuditRecord) -> None:
+    def note(self, record: AuditRecord) -> asyncio.Future[None]:
         """Write an entry into the audit trail. If the database does not answer, write it to the log instead.
 
         Entries that arrive during a write are written together in the next one. If a write fails for another reason,
         each of its entries raises the error.
+
+        Return a future that is done once the entry is written.
         """
-        written = asyncio.get_running_loop().create_future()
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unwritten.append((record, written))
+        self._newest = written
         if self._notes is None:
             self._notes = asyncio.create_task(self._write_notes())
-        await written
+        return written
+
+    async def noted(self) -> None:
+        """Wait until all entries so far are written, so that whoever has an answer finds its request in the trail."""
+        if self._newest is not None:
+            await asyncio.wait({self._newest})
 
     async def _write_notes(self) -> None:
         """Write all waiting entries, and answer each request that waits for one, even if a write fails."""
@@ -283,13 +292,21 @@ class Authenticate:
             await self._app(scope, receive, send)
             return
         method = scope["method"]
-        status = 500
         identity: Identity | None = None
+        noted: asyncio.Future[None] | None = None
+
+        def note(status: int) -> None:
+            """Begin to write the request into the audit trail, if it belongs there and has not been written yet."""
+            nonlocal noted
+            # Requests without a valid token are not recorded, because anybody could fill the disk with them. Requests of
+            # agents are not recorded either, because the experiment's log already has them, with the agent's name.
+            quiet = status < 400 and FOR_AGENTS.fullmatch(path)
+            if noted is None and method not in SAFE and identity is not None and not quiet:
+                noted = self._note(scope, identity, method, path, status)
 
         async def noting(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                note(message["status"])  # before the client has the answer, and can ask for the trail
             await send(message)
 
         try:
@@ -302,12 +319,12 @@ class Authenticate:
             state["identity"], state["is_allowed"] = identity, True
             state["still_allowed"] = functools.partial(self._still_allowed, identity, credential)
             await self._app(scope, receive, noting)
+        except BaseException:
+            note(500)  # unless the answer had begun
+            raise
         finally:
-            # Requests without a valid token are not recorded, because anybody could fill the disk with them. Requests of
-            # agents are not recorded either, because the experiment's log already has them, with the agent's name.
-            quiet = status < 400 and FOR_AGENTS.fullmatch(path)
-            if method not in SAFE and identity is not None and not quiet:
-                await self._note(scope, identity, method, path, status)
+            if noted is not None:
+                await noted
 
     async def _still_allowed(self, identity: Identity | None, credential: Credential | None) -> bool:
         """Return whether the client of an open event stream may still read it.
@@ -349,7 +366,7 @@ class Authenticate:
             return identity, problem_response(403, detail)
         return identity, None
 
-    async def _note(self, scope: Scope, identity: Identity, method: str, path: str, status: int) -> None:
+    def _note(self, scope: Scope, identity: Identity, method: str, path: str, status: int) -> asyncio.Future[None]:
         record = AuditRecord(
             time=time.time(),
             actor=identity.name,
@@ -360,7 +377,7 @@ class Authenticate:
             address=address_of(scope),
             project=identity.project,
         )
-        await self._authenticator.note(record)
+        return self._authenticator.note(record)
 
 
 def address_of(scope: Scope) -> str:

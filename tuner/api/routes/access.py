@@ -271,12 +271,13 @@ async def revoke_token(here: Here, token_id: Annotated[str, Path(description="to
     responses={**BAD, **FORBIDDEN},
     summary="List who changed what, newest first; for admins",
 )
-def audit(
+async def audit(
     here: Here,
     page_size: Annotated[int, Query(ge=1, le=1000, description="items on a page")] = 100,
     page_token: Annotated[int | None, Query(ge=0, le=2**62, description="next_page_token of the previous page")] = None,
 ) -> Response:
-    found = here.store.access.trail(limit=page_size, before=page_token)
+    await here.authenticator.noted()
+    found = await asyncio.to_thread(here.store.access.trail, limit=page_size, before=page_token)
     more = str(found[-1][0]) if len(found) == page_size else None
     return answer(AuditPage(items=[AuditEntry.of(*entry) for entry in found], next_page_token=more))
 
