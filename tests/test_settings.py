@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import SpecError
-from tuner.settings import Quota, Settings
+from tuner.settings import MisspelledSetting, Quota, Settings, misspelled
 
 ROOT = Path(__file__).parents[1]
 
@@ -95,6 +95,18 @@ def test_impossible_values_are_named_together() -> None:
         "TUNER_LOG_LEVEL",
     ]
     assert "'http'" in str(caught.value)
+
+
+def test_a_misspelled_variable_is_warned_of() -> None:
+    with pytest.warns(MisspelledSetting, match=r"TUNER_LEASES_S is ignored, .*; did you mean TUNER_LEASE_S\?"):
+        found = Settings.from_env({"TUNER_LEASES_S": "5"})
+    assert found.lease_s == 30
+    assert len(misspelled({"TUNER_DATABASE": "x", "TUNER_OIDC_CLIENTID": "x"})) == 2
+
+
+def test_other_variables_are_not_warned_of() -> None:
+    others = {"TUNER_BUILD_NUMBER": "5", "LEASE_S": "5", "_TUNER_SCRIPT": "/", "RAY_ADRESS": "auto"}
+    assert misspelled({**others, **{setting.metadata["variable"]: "1" for setting in fields(Settings)}}) == []
 
 
 def test_a_quota_may_be_one_of_a_resource_with_colons() -> None:

@@ -6,6 +6,7 @@ import ipaddress
 import math
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,12 +14,17 @@ from typing import Any, Literal
 
 from tuner.domain.experiment import PROJECT
 from tuner.errors import SpecError
+from tuner.names import nearest
 from tuner.trials.checkpoints.storage import absolute, unknown_scheme
 from tuner.trials.groups.cluster.growth import NodeType
 
 
 def _setting(variable: str, about: str, default: Any, *, shown: bool = True) -> Any:
     return field(metadata={"variable": variable, "about": about}, default=default, repr=shown)
+
+
+class MisspelledSetting(UserWarning):
+    """The environment has a variable whose name resembles that of a setting, and which is therefore ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +224,14 @@ class Settings:
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Read the settings from the environment, where an empty variable counts as unset.
 
+        Warns of each variable whose name is probably a misspelled setting (MisspelledSetting).
+
         Raises:
             SpecError: variables have invalid values. The error lists all of them.
         """
         environ = os.environ if environ is None else environ
+        for message in misspelled(environ):
+            warnings.warn(message, MisspelledSetting, stacklevel=2)
         values: dict[str, Any] = {}
         errors: list[tuple[str, str]] = []
         for setting in fields(cls):
@@ -236,6 +246,18 @@ class Settings:
         if errors:
             raise SpecError(errors)
         return cls(**values)
+
+
+def misspelled(environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each variable that is not a setting but whose name resembles one, such as TUNER_LEASES_S."""
+    known = {setting.metadata["variable"].removeprefix("TUNER_") for setting in fields(Settings)}
+    given = (name.removeprefix("TUNER_") for name in sorted(environ) if name.startswith("TUNER_"))
+    meant = ((name, nearest(name, known)) for name in given if name not in known)
+    return [
+        f"the environment variable TUNER_{name} is ignored, since it is not a setting; did you mean TUNER_{setting}?"
+        for name, setting in meant
+        if setting is not None
+    ]
 
 
 def _storage(text: str) -> str:

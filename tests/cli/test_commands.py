@@ -52,6 +52,14 @@ def output(*arguments: str) -> str:
     return done.output
 
 
+def test_a_misspelled_setting_is_warned_of(experiment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_LEASES_S", "5")
+    done = CliRunner().invoke(app, ["list"])
+    assert done.exit_code == 0
+    assert done.stderr.count("did you mean TUNER_LEASE_S?") == 1
+    assert experiment in done.stdout
+
+
 def test_list_names_the_experiment(experiment: str) -> None:
     (line,) = output("list").strip().splitlines()
     assert experiment in line

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -31,6 +34,17 @@ def choose(
 ) -> None:
     """Distributed hyperparameter tuning."""
     _chosen.update(address=address, token=token)
+    _warn_of_misspelled_settings()
+
+
+def _warn_of_misspelled_settings() -> None:
+    from tuner.settings import MisspelledSetting, misspelled
+
+    warnings.simplefilter(
+        "ignore", MisspelledSetting
+    )  # it would name a line of tuner, once more for each part that reads settings
+    for message in misspelled(os.environ):
+        print(f"warning: {message}", file=sys.stderr)
 
 
 def chosen_settings(**changes: Any) -> Any:
