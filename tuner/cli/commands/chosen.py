@@ -40,9 +40,7 @@ def choose(
 def _warn_of_misspelled_settings() -> None:
     from tuner.settings import MisspelledSetting, misspelled
 
-    warnings.simplefilter(
-        "ignore", MisspelledSetting
-    )  # it would name a line of tuner, once more for each part that reads settings
+    warnings.simplefilter("ignore", MisspelledSetting)  # each would be printed again, with a line of tuner's own code
     for message in misspelled(os.environ):
         print(f"warning: {message}", file=sys.stderr)
 
