@@ -249,7 +249,7 @@ class Watch:
         message = (
             f"the rank did not leave within {self._limits.stop_grace_s:g} s of the other ranks"
             + (f" ({', '.join(known)})" if known else "")
-            + ": every rank must call tuner.report equally often and must not catch its exceptions"
+            + ": every rank must call tuner.report the same number of times and must not catch its exceptions"
         )
         return await self._failure(ranks[0], "stop_ignored", message)
 

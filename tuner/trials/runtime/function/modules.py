@@ -18,7 +18,7 @@ class Modules:
     def __init__(self) -> None:
         self._stamps: dict[str, int] = {}
         self._known: set[str] = set()
-        self._seen: tuple[int, str] = (0, "")  # how many modules there were at the last call, and the newest of them
+        self._seen: tuple[int, str] = (0, "")  # the number of modules at the last call, and the newest of them
         self._noted_at = time.time_ns()
 
     def note(self) -> None:
