@@ -39,7 +39,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _THREADING = threading.__file__
 _TASKS = "/proc/self/task"
 
-STILL_SUMS_UP = "is still summing up an earlier profile"
+STILL_SUMS_UP = "is still summarizing an earlier profile"
 
 CPU_NOTES = (
     "Time spent in C code counts toward the Python line that called it. Child processes, such as the workers of a data loader, "
