@@ -335,7 +335,7 @@ def _hash(file: BufferedReader) -> str:
 
 
 def _sweep_cache() -> None:
-    """Delete downloaded checkpoints that no process has locked: those whose users were killed."""
+    """Delete downloaded checkpoints that no process has locked, because the processes that used them were killed."""
     for name in os.listdir(_cache()):
         folder, suffix = os.path.splitext(os.path.join(_cache(), name))
         if suffix != ".lock" or not glob.glob(f"{glob.escape(folder)}*{os.sep}"):

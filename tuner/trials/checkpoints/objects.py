@@ -104,7 +104,7 @@ def sweep(storage: str, database: str, needed: Callable[[], Iterable[bytes]]) ->
 class Parameterized:
     """A trainable with the objects that were passed to `tuner.with_parameters`.
 
-    A call passes the objects to the trainable as keyword arguments.
+    Calling it passes the objects to the trainable as keyword arguments.
     """
 
     trainable: Callable[..., Any]

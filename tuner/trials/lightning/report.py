@@ -141,7 +141,7 @@ class ReportCallback(Flavoured):
             self._configured,
             _paces(trainer, restored["steps_per_epoch"]),
         ):
-            print(f"new configuration: {change}")  # the trial's log has this however logging is set up
+            print(f"new configuration: {change}")  # print, so that the log has it with any logging setup
         if self.after_restore is not None:
             self.after_restore(trainer, pl_module)
 

@@ -1,4 +1,4 @@
-"""Errors about worker processes that could not be started, have died, or could not be reached for a moment.
+"""Errors about worker processes that could not be started, have died, or were briefly unreachable.
 
 A call to a rank on Ray raises Ray's errors, and a call to a rank of the local executor raises the errors of this module.
 The functions of this module return the errors of both kinds for `except` clauses, without importing Ray.

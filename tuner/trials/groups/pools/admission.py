@@ -117,7 +117,7 @@ class Waiter:
         return self.admitted_at is not None and not self.placed.is_set() and not all_there(self.at)
 
     def pending(self, now: float) -> bool:
-        """Return whether Ray has not placed the group for some time since its admission, although it needs no further nodes."""
+        """Return whether Ray has had time to place the admitted group but has not done so, although all its nodes have joined."""
         waits = self.admitted_at is not None and not self.placed.is_set() and now - self.admitted_at >= _PENDING_S
         return waits and not self.awaits_node
 

@@ -206,7 +206,7 @@ class GroupBuilder:
             threads.shutdown(wait=False)
 
     async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function that calls Ray in a thread, and return its value."""
+        """Use a thread pool to run a function that blocks on Ray, and return its value."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     async def nodes(self) -> dict[str, dict[str, float]]:

@@ -5,17 +5,17 @@ The rule is dominant resource fairness with decaying usage:
 - An experiment's *dominant share* is the largest fraction of any cluster resource that its groups hold
   (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011).
 - Its *usage* is its recent average dominant share. The average decays with a half-life, like the usage in Slurm's
-multifactor priority and in Kueue's admission fair sharing. So experiments that cannot all run at once take turns, and
-an experiment that has been idle for a long time does not accumulate unlimited credit.
+  multifactor priority and in Kueue's admission fair sharing. So experiments that cannot all run at once take turns, and
+  an experiment that has been idle for a long time does not accumulate unlimited credit.
 - Its *level* is the usage that it is expected to have when its current groups end, divided by its weight. These groups
   are expected to run for as long as the experiment's earlier groups did. Start-time fair queueing and DRFQ (Ghodsi et
   al., SIGCOMM 2012) look ahead in the same way.
 - Waiting experiments are served in order of priority, highest first. At equal priority, the experiment with the lowest
-level is served first.
+  level is served first.
 - The workers of a group are placed together or not at all. A group that does not fit is skipped until it has waited for
   `reserve_after_s`. From then on it has a reservation: free resources on the nodes that it will use are kept for it.
 - An experiment that holds nothing and has waited for `STARVED_S` gets one group before all other experiments,
-regardless of priority.
+  regardless of priority.
 
 `docs/sharing.md` explains the rule to users.
 """

@@ -168,7 +168,7 @@ class LocalPool:
             waiter.turn.set_result(self._warm(waiter))
 
     def _rank_of(self, waiter: _Waiter) -> tuple[float, float, float]:
-        """Return a waiter's sort key: its priority, its experiment's share, and its waiting time. The smallest key is next."""
+        """Return a waiter's sort key: its priority, its experiment's share, and its arrival time. The smallest key is next."""
         experiment = waiter.launch.experiment_id
         standing = self._standing(experiment)
         held = sum(_cpus(launch) for launch in self._held.values() if launch.experiment_id == experiment)
