@@ -143,7 +143,7 @@ async def _answer(reference: Any) -> None:
 
 
 def known_nodes() -> dict[str, bool]:
-    """Return whether each node that this Ray has ever had is alive."""
+    """Return, for each node that this Ray cluster has ever had, whether it is alive."""
     return {node["NodeID"]: node["Alive"] for node in ray.nodes()}
 
 

@@ -42,7 +42,7 @@ def as_function(trainable: Any) -> TrainFunction:
         if is_algorithm_config(trainable):
             instead = ": pass the algorithm, with the configuration as the space, such as tuner.run(PPO, config)"
         raise EntrypointError(
-            f"expected a function of the configuration, a class with setup and step, a trainer of Ray Train, or an Optuna "
+            f"expected a function of the configuration, a class with setup and step, a Ray Train trainer, or an Optuna "
             f"objective, got {trainable!r}{instead}",
             "/trainable",
         )

@@ -77,7 +77,7 @@ class ReportCallback(Flavoured):
         self.after_restore = after_restore
         self.opened = contextlib.ExitStack()  # keeps the folder of a checkpoint open while it is restored
         self._due = False
-        self._begun = False  # whether reports no longer wait until the objective is logged
+        self._begun = False  # whether reports no longer wait for the objective to be logged
         self._held_back = False  # whether a report was skipped because the objective was not logged
         self._trained: dict[str, float] = {}  # the metrics that were logged before a validation
         self._validated: dict[str, float] = {}  # the metrics that the latest validation has logged

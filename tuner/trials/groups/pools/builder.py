@@ -395,7 +395,7 @@ class GroupBuilder:
         await self.blocking(remove_placement_group, group.placement)
 
     async def _handed_on(self, group: Group) -> bool:
-        """Offer the group's placement group to new groups for a moment. Return whether one has taken it."""
+        """Offer the group's placement group to new groups for `_HANDED_ON_S` seconds. Return whether one has taken it."""
         offer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._free_placements[offer] = group
         await asyncio.wait({offer}, timeout=_HANDED_ON_S)

@@ -364,7 +364,7 @@ class LocalPool:
         return held / self.cpus if self.cpus else 0.0
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
-        """Return an empty list: without Ray, no segment is ended to make room for another experiment."""
+        """Return an empty list: without Ray, no segment has to make room for another experiment."""
         return []
 
     async def leaving(self) -> Mapping[str, str]:

@@ -50,7 +50,7 @@ class LocalRank:
         return _Method(self, method)
 
     def begin(self, address: Address, log_limit: LogLimit | None) -> None:
-        """Send the process its settings. Call this before any other method of the process."""
+        """Send the process its settings. Call this before calling any of its methods."""
         self._send((address, log_limit))
 
     def call(self, method: str, arguments: Any) -> asyncio.Future[Any]:

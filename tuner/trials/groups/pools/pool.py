@@ -309,7 +309,7 @@ class Pool:
                 if taken and waiter.placed.is_set() and waiter.reuses and not self._closed:
                     self._spare(building, waiter.placed, waiter.key)
                 else:
-                    building.cancel()  # when `build` is cancelled, it ends the processes that it has started
+                    building.cancel()  # when `build` is cancelled, it stops the processes that it has started
                     self._builder.track(building)
             elif (not taken or waiter.warm.done()) and not building.cancelled() and building.exception() is None:
                 self.release(building.result(), waiter.reuses)

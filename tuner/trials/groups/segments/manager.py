@@ -99,10 +99,10 @@ class GroupPool(Protocol):
         """Run a function, such as those in the module `nodes`, on a node, and return its value."""
 
     async def rest(self, keep: bool) -> None:
-        """End the idle groups, and wait until they have ended. If `keep` is true, idle groups without GPUs may stay."""
+        """Shut down the idle groups, and wait until they have exited. If `keep` is true, idle groups without GPUs may stay."""
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """End all idle groups except the newest `count` with this scaling. If `count` is None, keep all with this scaling."""
+        """Shut down all idle groups except the newest `count` with this scaling, or except all of these if `count` is None."""
 
     async def close(self) -> None:
         """Shut down all groups, and wait until they have exited."""
@@ -267,11 +267,11 @@ class GroupManager:
         self._pool.cut(rank, silent)
 
     async def rest(self, keep: bool) -> None:
-        """End the idle groups, and wait until they have ended. If `keep` is true, idle groups without GPUs may stay."""
+        """Shut down the idle groups, and wait until they have exited. If `keep` is true, idle groups without GPUs may stay."""
         await self._pool.rest(keep)
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """End all idle groups except the newest `count` with this scaling. If `count` is None, keep all with this scaling."""
+        """Shut down all idle groups except the newest `count` with this scaling, or except all of these if `count` is None."""
         self._pool.trim(scaling, count)
 
     async def close(self) -> None:

@@ -22,7 +22,7 @@ class Modules:
         self._noted_at = time.time_ns()
 
     def note(self) -> None:
-        """Record the modules that have been imported since the last call of this method.
+        """Record the modules that have been imported since the last call to this method.
 
         If the file of such a module was also modified since the last call, the file counts as changed, because it may
         have been modified after the import.

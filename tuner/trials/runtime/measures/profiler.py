@@ -204,7 +204,7 @@ def _prompt() -> Iterator[None]:
 
 
 def _is_short() -> bool:
-    """Return whether the switch interval is still the profiler's, so that the training code has not changed it meanwhile."""
+    """Return whether the switch interval is still the profiler's, that is, the training code has not changed it."""
     return abs(sys.getswitchinterval() - _SWITCH_S) < 2e-6  # it is rounded to microseconds
 
 
