@@ -136,7 +136,7 @@ def once_free(profile: Callable[[], Any]) -> Any:
         try:
             return profile()
         except Conflict as error:
-            if "is being profiled already" not in str(error) and "is still summing up" not in str(error):
+            if "is being profiled already" not in str(error) and "is still summarizing" not in str(error):
                 raise
 
 

@@ -160,7 +160,7 @@ def profile(segment: str, arguments: Mapping[str, Any]) -> Future[dict[str, Any]
         "kind": "cpu",
         "duration_s": 5.0,
         "complete": True,
-        "notes": ["The time of C code counts for the Python line that called it."],
+        "notes": ["Time spent in C code counts toward the Python line that called it."],
         "cpu": {
             "samples": 498,
             "rate_hz": 100.0,

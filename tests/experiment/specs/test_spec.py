@@ -199,7 +199,7 @@ def test_unknown_fields_of_sections() -> None:
          "unknown kind of storage s4://; expected a path or a URI with abfs://, abfss://, file://, gcs://, gs://, hdfs://, "
          "hf://, local://, s3://, viewfs:// or fsspec+NAME://"),
         ({"checkpoint": {"storage": "file://host/tmp/x"}}, "/checkpoint/storage",
-         "file:// is followed by an absolute path of this machine; expected file:///host/tmp/x"),
+         "file:// must be followed by an absolute path on this machine; expected file:///host/tmp/x"),
         ({"runtime_env": {"env_vars": {"A": 1}}}, "/runtime_env/env_vars/A", "expected a string, got 1"),
         ({"entrypoint": "train.py"}, "/entrypoint", 'expected "module:function", got "train.py"'),
         ({"entrypoint": ...}, "/entrypoint", 'is required; expected "module:function"'),

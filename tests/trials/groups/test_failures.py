@@ -112,7 +112,7 @@ def test_a_process_that_leaves_no_traceback_leaves_its_last_lines_instead() -> N
         ([5, 5, 5], ""),
         ([5], ""),
         ([0, 0], ""),
-        ([5, 6, 5, 0], "rank 0 5, rank 1 6, rank 3 0; every rank must call tuner.report equally often"),
+        ([5, 6, 5, 0], "rank 0 5, rank 1 6, rank 3 0; every rank must call tuner.report the same number of times"),
         ([2] + [1] * 12, "rank 8 1 and 4 more ranks with other counts; every rank"),
     ],
 )

@@ -106,7 +106,7 @@ def test_what_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
     ):
         tuner.lightning.load_model(Checkpoint(tmp_path), LitNet)
     (tmp_path / "checkpoint.ckpt").mkdir()
-    with pytest.raises(CheckpointError, match="is sharded: join it with `python -m lightning.pytorch.utilities"):
+    with pytest.raises(CheckpointError, match="is sharded: consolidate it with `python -m lightning.pytorch.utilities"):
         tuner.lightning.load_model(Checkpoint(tmp_path), LitNet)
 
 
@@ -131,7 +131,7 @@ def test_a_class_that_loads_in_its_own_way_unpickles_no_objects(tmp_path: Path) 
 def test_a_checkpoint_that_names_code_is_refused(tmp_path: Path, key: str, name: str) -> None:
     LitNet = lit_net("lightning.pytorch", keeps=True)
     torch.save({"state_dict": {}, key: {"width": 5, name: "os.system"}}, tmp_path / "checkpoint.ckpt")
-    with pytest.raises(CheckpointError, match=f"name code that creates the module, as {name}: .*trusted=True"):
+    with pytest.raises(CheckpointError, match=f"name code that creates the module, in {name}: .*trusted=True"):
         tuner.lightning.load_model(Checkpoint(tmp_path), LitNet)
 
 

@@ -386,7 +386,7 @@ def test_a_restore_from_elsewhere_is_an_error(tmp_path: Path) -> None:
     with trial(1) as first:
         fit(FLAVOURS[0], plain, CONFIG)
     made = trainer(FLAVOURS[0], max_epochs=2, callbacks=[tuner.lightning.ReportCallback()])
-    with trial(checkpoint=first.saved), pytest.raises(CheckpointError, match="pass no ckpt_path to fit"):
+    with trial(checkpoint=first.saved), pytest.raises(CheckpointError, match="do not pass ckpt_path to fit"):
         made.fit(module(FLAVOURS[0], CONFIG, plain), *loaders(), ckpt_path=tmp_path / "other.ckpt")
 
 

@@ -1,7 +1,7 @@
 """Checkpoints: directories with a manifest, committed by a marker that is written last.
 
-    {uri}/...             the user's files, of all ranks, and nothing else
-    {uri}.manifest.json   every file with its size and hash (XXH3, 128 bits), and the segment and iteration that the
+    {uri}/...             the user's files, from all ranks, and nothing else
+    {uri}.manifest.json   every file with its size and hash (128-bit XXH3), and the segment and iteration that the
                           checkpoint belongs to
     {uri}.committed       the SHA-256 of the manifest; a directory without this marker is not a checkpoint
 
@@ -36,9 +36,10 @@ _MARKER = ".committed"
 class Checkpoint:
     """A directory of files at a local path or a URI.
 
-    If `tuner` saved the checkpoint, its files are compared with its manifest before they are used, and a CheckpointError
-    names a missing or damaged file. For a trial's checkpoint, which has `info`, the error is CheckpointLost, or
-    CheckpointUnreachable if the storage does not answer. Neither of these is blamed on the training code.
+    If `tuner` saved the checkpoint, its files are compared with its manifest before they are used, and a
+    CheckpointError names a missing or damaged file. For a trial's checkpoint, which has `info`, the error is
+    CheckpointLost, or CheckpointUnreachable if the storage does not respond. Neither of these is blamed on the training
+    code.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Checkpoint:
         """Create a reference to the directory at `path`. The directory is not read yet.
 
         info: the description of the checkpoint, if it belongs to a trial.
-        fetch: a function that copies the files from another node's disk into the local directory that is passed to it.
+        fetch: copies the files from another node's disk into the local directory that is passed to it.
         """
         self.path = os.fspath(path)
         self.info = info
@@ -94,7 +95,7 @@ class Checkpoint:
         with open(f"{folder}.lock", "a+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)  # while a process holds this lock, no other process removes the folder
             if not os.path.isdir(folder):
-                # The download has its own lock: an exclusive lock on the other file would also wait for all readers.
+                # The download has a lock of its own: an exclusive lock on the other file would have to wait for all readers too.
                 with open(f"{folder}.download", "a+b") as one:
                     fcntl.flock(one, fcntl.LOCK_EX)
                     if not os.path.isdir(folder):
@@ -105,7 +106,7 @@ class Checkpoint:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    pass  # another process is reading the folder, and will remove it
+                    pass  # another process is reading the folder, and will remove it afterwards
                 else:
                     shutil.rmtree(folder, ignore_errors=True)
 
@@ -118,9 +119,9 @@ class Checkpoint:
             shutil.rmtree(aside, ignore_errors=True)
 
     def verify(self) -> None:
-        """Read every file and compare its hash. Raise CheckpointError if a file is missing or damaged."""
+        """Read every file and check its hash. Raise CheckpointError if a file is missing or damaged."""
         if self.is_elsewhere:
-            return  # `fetch` compares the hashes
+            return  # `fetch` checks the hashes
         with self._told():
             where = place(self.path)
             manifest = self._manifest(where)
@@ -129,12 +130,12 @@ class Checkpoint:
 
     @property
     def iteration(self) -> int | None:
-        """The training_iteration of the checkpoint's report; None for a directory that is not a trial's checkpoint."""
+        """The training_iteration of the report with the checkpoint; None for a directory that is not a trial's checkpoint."""
         return self.info.step if self.info is not None else None
 
     @property
     def is_elsewhere(self) -> bool:
-        """Return whether the files are on the disk of another node and have to be fetched."""
+        """Return whether the files are on another node's disk and have to be fetched."""
         if self._fetch is None:
             return False
         try:
@@ -145,7 +146,7 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """Within a `with` block, replace an error by CheckpointLost or CheckpointUnreachable, which name the checkpoint."""
+        """Within a `with` block, turn errors into CheckpointLost or CheckpointUnreachable, which name the checkpoint."""
         try:
             yield
         except (CheckpointLost, CheckpointUnreachable):
@@ -162,7 +163,7 @@ class Checkpoint:
             ) from error
 
     def _manifest(self, where: Place) -> Manifest | None:
-        """Return the manifest of the checkpoint, or None for a directory that `tuner` did not save."""
+        """Return the checkpoint's manifest, or None for a directory that `tuner` did not save."""
         if self.info is None and where.beside(_MARKER).read() is None and where.beside(_MANIFEST).read() is None:
             return None
         return committed(self.path)
@@ -189,7 +190,7 @@ class Manifest:
 
 
 def digest(folder: str) -> dict[str, tuple[int, str]]:
-    """Return the size and the hash of every file below a local directory."""
+    """Return the size and hash of every file below a local directory."""
     files = {}
     for name in walk(folder):
         with open(os.path.join(folder, name), "rb") as file:
@@ -201,9 +202,9 @@ def digest(folder: str) -> dict[str, tuple[int, str]]:
 def commit(
     uri: str, files: Mapping[str, tuple[int, str]], about: Mapping[str, Any], durable_below: str | None = None
 ) -> None:
-    """Make the files at `uri` a checkpoint: check that all of them exist, write the manifest, and then write the marker.
+    """Turn the files at `uri` into a checkpoint: check that all of them exist, write the manifest, and then the marker.
 
-    durable_below: the storage directory that contains `uri` if the checkpoint must survive a power failure, else None.
+    durable_below: if the checkpoint must survive a power failure, the storage directory that contains `uri`; else None.
         If it is given, the result of each step is flushed to the disk before the next step begins. Files at a URI are
         not flushed: how safe they are depends on the remote storage.
     """
@@ -236,7 +237,7 @@ def committed(uri: str) -> Manifest:
 
 
 def manifest_and_marker(uri: str) -> tuple[str, str]:
-    """Return the paths of the manifest and the marker of a checkpoint on the disk of a node.
+    """Return the paths of the manifest and the marker of a checkpoint on a node's disk.
 
     `uri` does not have to exist on this machine.
     """
@@ -245,7 +246,7 @@ def manifest_and_marker(uri: str) -> tuple[str, str]:
 
 
 def read_manifest(uri: str, content: bytes | None, marker: bytes) -> Manifest:
-    """Parse the content of a manifest. Raise CheckpointError if its hash differs from the one in the marker."""
+    """Parse the content of a manifest. Raise CheckpointError if its hash is not the one in the marker."""
     if content is None or hashlib.sha256(content).hexdigest().encode() != marker.strip():
         raise CheckpointError(f"the checkpoint at {uri} is damaged: its manifest does not match its marker")
     data = json.loads(content)
@@ -286,8 +287,8 @@ def delete(uri: str) -> None:
 def sweep(storage: str, known: Collection[str] | None = None) -> list[str]:
     """Delete the checkpoints in an experiment's storage that are not needed, and return their URIs.
 
-    A checkpoint is deleted if it was never committed, or if it is not in the database. The latter happens when the ranks
-    or the driver are killed before the report is stored. Call this only while no trial of the experiment runs.
+    A checkpoint is deleted if it was never committed, or if it is not in the database. The latter happens if the ranks
+    or the driver are killed before the report is stored. Call this only while no trial of the experiment is running.
 
     Args:
         storage: where the experiment's checkpoints are stored.
@@ -311,7 +312,7 @@ def sweep(storage: str, known: Collection[str] | None = None) -> list[str]:
 
 
 def compare(uri: str, manifest: Manifest, folder: str) -> None:
-    """Raise CheckpointError if a file of the manifest is missing from `folder`, or if its content has another hash."""
+    """Raise CheckpointError if a file in the manifest is missing from `folder`, or if its hash differs."""
     for name, (size, sha) in manifest.files.items():
         try:
             with open(os.path.join(folder, name), "rb") as file:
@@ -328,7 +329,7 @@ def compare(uri: str, manifest: Manifest, folder: str) -> None:
 def _hash(file: BufferedReader) -> str:
     """Return the hash of a file's content, which reveals damaged and mixed-up files.
 
-    The hash function is a fast one, because every save and restore waits for it. It does not protect against forgery.
+    The hash function is chosen for speed, because every save and restore waits for it. It does not protect against forgery.
     """
     return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 

@@ -1,8 +1,8 @@
 """Large objects that belong to a training function, sent to the ranks through Ray's object store.
 
-An object is stored in a file in the experiment's storage, so that another process can continue the experiment. The file
-is named by a hash of its content. The driver host reads the file once and puts the object into the object store. All
-ranks of a node share that copy, and arrays are not copied at all.
+Each object is stored in a file in the experiment's storage, so that another process can continue the experiment. The
+file is named by a hash of its content. The driver host reads the file once and puts the object into the object store.
+All ranks on a node share that copy, and arrays are not copied at all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Stored:
     uri: str
 
     def get(self) -> Any:
-        """Return the object. The function that `fetch_by` has set gets it; without one, it is read from its file."""
+        """Return the object, with the function that `fetch_by` has set if there is one, else from its file."""
         return _fetch(self) if _fetch is not None else self.load()
 
     def load(self) -> Any:
@@ -43,21 +43,21 @@ _fetch: Fetch | None = None
 
 
 def fetch_by(fetch: Fetch | None) -> None:
-    """Set the function with which this process gets stored objects. If None, objects are read from their files."""
+    """Set the function that gets stored objects in this process. If it is None, objects are read from their files."""
     global _fetch
     _fetch = fetch
 
 
 KEEP_S = 3600.0
-"""Objects that were stored in the last KEEP_S seconds are kept, because their experiment may not be in the database yet."""
+"""Objects stored within the last KEEP_S seconds are kept, because their experiment may not be in the database yet."""
 _FILE = re.compile(rb"[0-9a-f]{32}\.pkl")
 
 
 def folder_of(storage: str, database: str) -> str:
     """Return the folder with the objects of the experiments in one database.
 
-    Databases that share a storage have separate folders, because a database does not know which objects the experiments
-    of another database need.
+    Databases that share storage have separate folders, because a database does not know which objects the experiments
+    in another database need.
     """
     key = hashlib.blake2b(database.encode(), digest_size=8).hexdigest()
     return join(storage, "objects", key)
@@ -84,7 +84,7 @@ def store(name: str, value: Any, storage: str, database: str = "") -> Stored:
 
 
 def sweep(storage: str, database: str, needed: Callable[[], Iterable[bytes]]) -> list[str]:
-    """Delete the objects that no experiment of this database still needs, and return their names.
+    """Delete the objects that no experiment in this database still needs, and return their names.
 
     needed: a function that yields the pickled training functions of all experiments that have not ended. It is called
         only if there is an object that is old enough to be deleted.
@@ -102,9 +102,9 @@ def sweep(storage: str, database: str, needed: Callable[[], Iterable[bytes]]) ->
 
 @dataclass(frozen=True)
 class Parameterized:
-    """A trainable with the objects that were given to `tuner.with_parameters`.
+    """A trainable with the objects that were passed to `tuner.with_parameters`.
 
-    A call passes the objects to the trainable as keyword arguments.
+    Calling it passes the objects to the trainable as keyword arguments.
     """
 
     trainable: Callable[..., Any]
@@ -131,7 +131,7 @@ def with_parameters(trainable: Callable[..., Any], **objects: Any) -> Parameteri
     tuner.run(tuner.with_parameters(train, data=images), space, ...)
 
     The objects are not sent with each trial: they are stored once, and ranks get them through Ray's object store. The
-    ranks of a node share the arrays in these objects, so the arrays are read-only.
+    ranks on a node share the arrays in these objects, so the arrays are read-only.
     """
     if isinstance(trainable, Parameterized):
         return Parameterized(trainable.trainable, {**trainable.objects, **objects})

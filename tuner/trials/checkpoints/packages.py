@@ -1,6 +1,6 @@
 """Pack and store local directories of a `runtime_env`, so that workers and later processes can use them.
 
-Ray uploads local directories only for one job, but another job may continue the experiment. So directories are packed
+Ray uploads local directories for one job only, but another job may continue the experiment. So directories are packed
 into zip files in the experiment's storage. The files are named by a hash of their content, and the environment refers to
 them by URI.
 """
@@ -24,15 +24,15 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def ship(runtime_env: Mapping[str, Any], storage: str, named: Callable[[str], str] = lambda uri: uri) -> dict[str, Any]:
-    """Store the local directories and files that a `runtime_env` names, and return it with URIs instead of their paths.
+    """Store the local directories and files that a `runtime_env` names, and return it with their paths replaced by URIs.
 
     Raise SpecError if a path does not exist.
 
     Args:
         runtime_env: the runtime environment.
-        storage: the folder or the URI below which packages are stored.
-        named: called with the URI of a package that is named by the hash of its content; returns the URI under which to
-            keep the package.
+        storage: the folder or URI below which packages are stored.
+        named: called with a package's URI, which ends in the hash of its content; returns the URI under which to keep
+            the package.
     """
     out = dict(runtime_env)
     excludes = out.get("excludes") or ()
@@ -52,13 +52,13 @@ def ship(runtime_env: Mapping[str, Any], storage: str, named: Callable[[str], st
 
 
 def any_local(runtime_env: Mapping[str, Any]) -> bool:
-    """Return whether the `runtime_env` names a directory or a file of this machine."""
+    """Return whether the `runtime_env` names a directory or file on this machine."""
     modules = runtime_env.get("py_modules") or ()
     return any(_is_path(value) or hasattr(value, "__file__") for value in (runtime_env.get("working_dir"), *modules))
 
 
 def uris(runtime_env: Mapping[str, Any]) -> list[str]:
-    """Return the URIs of directories and files that the `runtime_env` names."""
+    """Return the URIs of the directories and files that the `runtime_env` names."""
     places = (runtime_env.get("working_dir"), *(runtime_env.get("py_modules") or ()))
     return [value for value in places if isinstance(value, str) and "://" in value]
 
@@ -66,7 +66,7 @@ def uris(runtime_env: Mapping[str, Any]) -> list[str]:
 def unpacked(runtime_env: Mapping[str, Any], folder: str) -> tuple[str | None, list[str]]:
     """Unpack the packages of a `runtime_env` into a folder. Return the `working_dir` there, and the entries for `sys.path`.
 
-    Packages at URIs that only Ray can read are left out, such as https://.
+    Packages at URIs that only Ray can read, such as https://, are skipped.
 
     Raises:
         CheckpointError: a package is missing or cannot be read.
@@ -77,7 +77,7 @@ def unpacked(runtime_env: Mapping[str, Any], folder: str) -> tuple[str | None, l
 
 
 def _unpacked(uri: Any, folder: str) -> str | None:
-    """Unpack a package. Return the directory to import from, or the path of a wheel; None if Ray alone can read it."""
+    """Unpack a package. Return the directory to import from, or the path of a wheel; None if only Ray can read it."""
     if not isinstance(uri, str) or "://" not in uri or unknown_scheme(uri) is not None:
         return None
     content = place(uri).read()
@@ -88,7 +88,7 @@ def _unpacked(uri: Any, folder: str) -> str | None:
         archive.extractall(folder)
     if uri.partition("?")[0].endswith(".whl"):
         return folder
-    # Like Ray, leave out a single directory at the top, beside which macOS may have put another one.
+    # Like Ray, strip a single top-level directory, beside which macOS may have put a directory of its own.
     inside = [os.path.join(folder, name) for name in os.listdir(folder) if name != "__MACOSX"]
     return inside[0] if len(inside) == 1 and os.path.isdir(inside[0]) else folder
 
@@ -105,7 +105,7 @@ def _shipped(
     pointer: str,
     named: Callable[[str], str],
 ) -> str:
-    """Store the directory's files as a package, or a .zip or .whl file unchanged. Return the URI of the stored file."""
+    """Store a directory as a package, or a .zip or .whl file unchanged. Return the URI of the stored file."""
     real = os.path.abspath(os.path.expanduser(os.fspath(path)))
     suffix = os.path.splitext(real)[1]
     if os.path.isfile(real) and suffix in (".zip", ".whl"):
@@ -130,8 +130,8 @@ def _shipped(
 def _wheel_name(name: str, content_hash: str) -> str:
     """Return the name of a wheel with the hash of its content in the build tag.
 
-    pip reads the version and the platform from the name, and Ray keeps one file of a name. Without the hash, a wheel
-    that was built again without a new version would be taken for the earlier one.
+    pip reads the version and the platform from the name, and Ray keeps only one file per name. Without the hash, a
+    wheel that was rebuilt with the same version would be mistaken for the earlier one.
     """
     parts = name.split("-")
     if len(parts) not in (5, 6):

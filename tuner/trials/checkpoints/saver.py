@@ -1,13 +1,13 @@
-"""Save the checkpoints of a rank to storage, in a background thread.
+"""Save a rank's checkpoints to storage, in a background thread.
 
 The training thread only hands over a directory: it renames the directory if it is in the temp directory, else it copies
-the files. A thread of the saver hashes the files and, if the storage is a URI, uploads them. The saver of rank 0 then
-asks every other rank for its shard, which is its part of the same checkpoint, and commits the checkpoint. If the storage
-is on a disk, rank 0 moves all shards from the ranks' staging directories to their final place, and copies shards from
-the disks of other nodes. If several ranks save a file with the same name, the file of the lowest rank is kept.
+the files. The saver's thread hashes the files and, if the storage is a URI, uploads them. The saver of rank 0 then asks
+every other rank for its shard, which is its part of the same checkpoint, and commits the checkpoint. If the storage is
+on a disk, rank 0 moves all shards from the ranks' staging directories to their final location, and copies shards from
+the disks of other nodes. If several ranks save a file with the same name, the lowest rank's file is kept.
 
 An upload may take minutes, so it may go on after its segment has ended (`leave`), while the process already runs the next
-trial. The driver then asks for its end (`outcome`). Saving on a disk is quick, so the end of a segment waits for it.
+trial. The driver then asks how it ended (`outcome`). Saving to a disk is quick, so the end of a segment waits for it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Moment = tuple[int, bool]
 """Identifies a checkpoint within a segment: (report_no, whether the checkpoint was saved after the last report)."""
 
 Bring = Callable[[str, str, Files, str], None]
-"""A function of (path, node, files, directory). It moves the files from `path` on `node` to `directory`, and removes `path`."""
+"""Called with (path, node, files, directory): moves the files from `path` on `node` to `directory`, and removes `path`."""
 
 _SHARD_TIMEOUT_S = 600.0  # seconds that rank 0 waits for another rank to reach the checkpoint's report
 
@@ -48,7 +48,7 @@ class Shard:
 
     files: Files
     node: str | None = None  # Ray's id of that rank's node
-    # the directory on that rank's node with the files; None if the files are already in their final place
+    # the directory with the files on that rank's node; None if the files are already in their final location
     staging: str | None = None
 
 
@@ -59,14 +59,14 @@ class _Job:
     iteration: int
     uri: str
     staging: str
-    elsewhere: str | None = None  # a directory in the spool whose content still has to be copied to `staging`
+    elsewhere: str | None = None  # a directory in the spool whose contents still have to be copied to `staging`
     taken_at: float = 0.0  # by the monotonic clock
     took_s: float = 0.0
     size: int = 0  # bytes of this rank's part
     locks: list[int] = field(default_factory=list)  # descriptors of its directories in the spool; see `spool`
 
     def drop(self) -> None:
-        """Delete the directories of this checkpoint, which is not saved."""
+        """Delete the directories of this checkpoint, which will not be saved."""
         for folder in filter(None, (self.staging, self.elsewhere)):
             shutil.rmtree(folder, ignore_errors=True)
         self.unlock()
@@ -124,10 +124,10 @@ class Saver:
         self._abandoned = ""  # why no further checkpoint may be committed
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
-        """Move or copy the content of a checkpoint to the staging directory, and let the background thread save it.
+        """Move or copy the contents of a checkpoint to the staging directory, and let the background thread save it.
 
-        Rank 0 gets the description of the checkpoint, which is not saved yet; other ranks get None. If saving fails
-        later, the next call of `take` or `drain` raises the error.
+        On rank 0, return the description of the checkpoint, which is not saved yet; on other ranks, return None. If
+        saving fails later, the next call to `take` or `drain` raises the error.
         """
         self._raise()
         begun = time.monotonic()
@@ -184,14 +184,14 @@ class Saver:
         return self._info(job, size, ready=False) if self._rank == 0 else None
 
     def passed(self, report_no: int) -> None:
-        """Record that this rank passes no checkpoint with this report, so that rank 0 does not wait for one."""
+        """Record that this rank has made this report without a checkpoint, so that rank 0 does not wait for one."""
         if self._world_size > 1:
             with self._progress:
                 self._passed = (report_no, False)
                 self._progress.notify_all()
 
     def drain(self, timeout: float | None = None) -> None:
-        """Wait until all checkpoints that were given to `take` are saved. Raise CheckpointError if saving one failed."""
+        """Wait until all checkpoints that were passed to `take` are saved. Raise CheckpointError if saving one failed."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(timeout)
@@ -203,14 +203,15 @@ class Saver:
 
     @property
     def uploads(self) -> bool:
-        """Return whether checkpoints are uploaded. If not, they are saved on a disk."""
+        """Return whether checkpoints are uploaded, rather than saved to a disk."""
         return not place(self._storage).local
 
     def leave(self, patience_s: float | None) -> list[CheckpointInfo]:
         """End the segment on this rank. Uploads go on if they take longer than `patience_s` seconds.
 
-        If `patience_s` is None, wait for all of them. Rank 0 gets the descriptions of the checkpoints that are not saved yet;
-        `outcome` tells how each of them ends. Other ranks get an empty list. Raise CheckpointError if saving one has failed.
+        If `patience_s` is None, wait for all of them. On rank 0, return the descriptions of the checkpoints that are
+        not saved yet; `outcome` tells how saving each of them ends. On other ranks, return an empty list. Raise
+        CheckpointError if saving one has failed.
         """
         if self._thread is not None:
             self._jobs.put(None)
@@ -225,23 +226,23 @@ class Saver:
         return [self._info(job, job.size, ready=False) for job in rest] if self._rank == 0 else []
 
     def outcome(self, checkpoint: str) -> CheckpointInfo | str:
-        """Wait until a checkpoint that `leave` has returned is saved, and return it, or return why it could not be saved."""
+        """Wait until a checkpoint that `leave` returned is saved or lost. Return it, or the reason why it could not be saved."""
         with self._progress:
             self._progress.wait_for(lambda: checkpoint in self._outcomes or bool(self._abandoned))
             return self._outcomes.get(checkpoint, self._abandoned)
 
     def abandon(self, why: str) -> None:
-        """Commit no further checkpoint. An upload that is under way continues, but no trial will start from it."""
+        """Commit no more checkpoints. An upload that is under way continues, but no trial will start from its checkpoint."""
         with self._progress:
             self._abandoned = self._abandoned or why
             self._progress.notify_all()
 
     @property
     def unsaved(self) -> int:
-        """Return how many checkpoints this rank still has to save."""
+        """The number of checkpoints that this rank still has to save."""
         return len(self._unsaved)
 
-    # -- committing by rank 0, and the answers of the other ranks
+    # -- how rank 0 commits, and how the other ranks answer it
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -279,7 +280,7 @@ class Saver:
             try:
                 merged = self._commit(job, target, files)
             except BaseException:
-                with contextlib.suppress(Exception):  # the driver deletes later what is left
+                with contextlib.suppress(Exception):  # the driver deletes leftovers later
                     checkpoints.delete(job.uri)
                 raise
             self._tell(job, self._info(job, sum(length for length, _ in merged.values())))
@@ -287,7 +288,7 @@ class Saver:
             shutil.rmtree(job.staging, ignore_errors=True)
 
     def _tell(self, job: _Job, info: CheckpointInfo) -> None:
-        """Tell the driver about a saved checkpoint. If the segment has ended, keep it until the driver asks for it."""
+        """Tell the driver about a saved checkpoint. If the segment has ended, keep the news until the driver asks for it."""
         with self._progress:
             if self._left:
                 self._outcomes[job.id] = info
@@ -318,7 +319,7 @@ class Saver:
         )
 
     def _gather(self, target: Place, own: Files, others: Mapping[int, Shard]) -> Files:
-        """Move the shards of the other ranks to `target`, which is on this node's disk. Return the files of all ranks."""
+        """Move the other ranks' shards to `target`, which is on this node's disk. Return the files of all ranks."""
         merged = dict(own)
         for rank, shard in sorted(others.items()):
             wanted = {name: file for name, file in shard.files.items() if name not in merged}
@@ -335,9 +336,9 @@ class Saver:
         return merged
 
     def _agree(self, target: Place, job: _Job, own: Files, others: Mapping[int, Shard]) -> Files:
-        """Check that no two other ranks uploaded different files under one name, and return the files of all ranks.
+        """Check that no two of the other ranks uploaded different files under one name, and return the files of all ranks.
 
-        If rank 0 has a file with that name too, its file replaces the others and there is no error.
+        If rank 0 has a file with that name too, its file replaces the others, and this is no error.
         """
         merged: Files = {}
         for rank, shard in sorted(others.items(), reverse=True):
@@ -375,7 +376,7 @@ class Saver:
                         continue
                     if answer is not None:
                         break
-                    patience = None  # that rank has begun to save, which may take any time
+                    patience = None  # that rank has begun to save, which may take arbitrarily long
             except TimeoutError:
                 raise CheckpointError(
                     f"rank {rank} did not reach report {moment[0]} within {self.patience_s:g} s, so its part of the "
@@ -386,7 +387,7 @@ class Saver:
             shards[rank] = answer
 
     def answer(self, moment: Moment, under_way: Callable[[], None]) -> Shard | str:
-        """Wait until this rank has saved its shard of a checkpoint, and return the shard or the reason why saving it failed.
+        """Wait until this rank's shard of a checkpoint is saved, and return it, or the reason why it could not be saved.
 
         Only ranks other than 0 call this. If this rank has made the checkpoint's report and is still saving its shard,
         `under_way` is called before the wait.
@@ -428,7 +429,7 @@ def answer_notes(
 
     begun: a function that returns whether this rank has begun a segment. If the ranks have no process group of
         `torch.distributed`, rank 0 may ask about a segment before this rank has begun it.
-    cut: called if the machine of rank 0 cannot be reached any more.
+    cut: called if rank 0's machine can no longer be reached.
     """
     try:
         while True:

@@ -1,7 +1,7 @@
-"""Directories for the content of checkpoints that are not saved yet, and their removal after a process was killed.
+"""Directories for the contents of checkpoints that are not saved yet, and their removal after a process was killed.
 
-If the storage is on a disk, its folder `.staging` has them: moving the content to its final place is then quick. Otherwise the
-*spool* in the temporary directory has them.
+If the storage is on a disk, they are in its folder `.staging`, from where moving the contents to their final location
+is quick. Otherwise they are in the *spool*, a folder in the temporary directory.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tuner.trials.checkpoints.storage import copy_tree, join, place, private_fol
 
 
 def take_over(source: str, staging: str, locks: list[int]) -> str | None:
-    """Move the content of `source` to `staging` if `source` is in the temp directory, else copy it.
+    """Move the contents of `source` to `staging` if `source` is in the temp directory, else copy them.
 
-    After a move, `source` stays as an empty directory, which the code that created it deletes. If `staging` is on another
-    filesystem, the content is moved to a new directory in the spool, from which the saver copies it in the background.
-    Return that directory, or None if there is none. Its lock is added to `locks`.
+    A move leaves `source` as an empty directory, for the code that created it to delete. If `staging` is on another
+    filesystem, the contents are moved to a new directory in the spool, from which the saver copies them in the
+    background. Return that directory, or None if there is none. Its lock is added to `locks`.
     """
     if not os.path.isdir(source):
         raise CheckpointError(
@@ -50,21 +50,21 @@ def take_over(source: str, staging: str, locks: list[int]) -> str | None:
 
 
 def spool() -> str:
-    """Return the folder in the temporary directory for content that waits to be uploaded or copied to another filesystem.
+    """Return the folder in the temporary directory for files that wait to be uploaded or copied to another filesystem.
 
-    A process holds a lock on each directory that it has there.
+    Each process holds locks on its own directories there.
     """
     return private_folder("tuner-spool")
 
 
 def sweep_spool() -> None:
-    """Delete what killed processes have left in the spool of this node."""
+    """Delete what killed processes have left in this node's spool."""
     try:
         home = spool()
     except OSError:  # the temporary directory is full, or cannot be written to
         return
     for name in os.listdir(home):
-        with contextlib.suppress(OSError):  # another process has locked it, or was quicker
+        with contextlib.suppress(OSError):  # another process has locked it, or has already deleted it
             folder = os.open(os.path.join(home, name), os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,7 +74,7 @@ def sweep_spool() -> None:
 
 
 def clear(storage: str, trial_number: int, segment_id: str) -> None:
-    """Delete the parts of unsaved checkpoints that a segment has left on this node. Its processes must have ended."""
+    """Delete the parts of unsaved checkpoints that a segment has left on this node. Its processes must have exited."""
     sweep_spool()
     home = place(join(storage, ".staging"))
     if not home.local:
@@ -85,7 +85,7 @@ def clear(storage: str, trial_number: int, segment_id: str) -> None:
 
 
 def clear_earlier(home: str, trial: str, segment_id: str) -> None:
-    """Delete what earlier segments of a trial have left in this staging directory. Their processes were killed.
+    """Delete what earlier segments of a trial, whose processes were killed, have left in this staging directory.
 
     trial: the name of the trial's folder.
     """
@@ -100,14 +100,14 @@ def trial_folder(trial_number: int) -> str:
 
 
 def make_locked(path: str) -> int:
-    """Make a directory, and return it with a descriptor. `sweep_spool` does not delete it while the descriptor is open."""
+    """Create a directory, and return a descriptor of it. `sweep_spool` spares the directory while the descriptor is open."""
     while True:
         os.makedirs(path, exist_ok=True)
         try:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:  # it was deleted before it could be locked
             continue
-        with contextlib.suppress(OSError):  # on a file system without locks, nothing is deleted
+        with contextlib.suppress(OSError):  # on a filesystem without locks, nothing is deleted
             fcntl.flock(folder, fcntl.LOCK_SH)
         if os.fstat(folder).st_nlink:
             return folder

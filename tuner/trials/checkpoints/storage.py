@@ -55,7 +55,7 @@ class Place:
             return None
 
     def write(self, content: bytes, durable: bool = False) -> None:
-        """Write this small file completely or not at all. durable: flush a local file to the disk before returning."""
+        """Write this small file atomically. If `durable` is set, flush a local file to the disk before returning."""
         target = self.path
         if self.remote is None:
             os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -156,7 +156,7 @@ class Place:
 
 
 def sync(path: str) -> None:
-    """Flush a local file to the disk. If `path` is a directory, flush the list of its entries."""
+    """Flush a local file, or the entries of a local directory, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -185,7 +185,7 @@ def private_folder(name: str) -> str:
     """Return a folder in the temporary directory for the processes of this user. Create it if necessary.
 
     All users share the temporary directory. If the folder does not belong to this user, or if other users can write to
-    it, this process uses a new folder instead, which is removed when the process ends.
+    it, this process uses a new folder instead, which is removed when the process exits.
     """
     folder = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
     with contextlib.suppress(FileExistsError):
@@ -207,7 +207,7 @@ def _own_folder(instead_of: str) -> str:
 
 
 def place(uri: str | os.PathLike[str]) -> Place:
-    """Return the place of a local path, a ``file://`` URI, or any URI that pyarrow.fs supports.
+    """Return the place at a local path, a ``file://`` URI, or any URI that pyarrow.fs supports.
 
     Raise CheckpointError for any other URI, and for a path with an environment variable that is not set in this process.
     """
@@ -221,16 +221,16 @@ def place(uri: str | os.PathLike[str]) -> Place:
 
 
 _SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "hf", "local", "s3", "viewfs")
-_ONE_SLASH = re.compile(rf"({'|'.join(_SCHEMES)}):/(?!/)")  # hardly the name of a directory
+_ONE_SLASH = re.compile(rf"({'|'.join(_SCHEMES)}):/(?!/)")  # unlikely to be a directory's name
 
 
 def unknown_scheme(uri: str) -> str | None:
-    """Return what is wrong with the scheme of a storage URI, or None. This neither loads pyarrow nor connects to anything."""
+    """Return what is wrong with a storage URI's scheme, or None. This neither imports pyarrow nor connects to anything."""
     scheme, mark, rest = uri.partition("://")
     if one_slash := _ONE_SLASH.match(uri):
         return f"expected {one_slash[1]}://, with two slashes, got {uri!r}"
     if mark and scheme == "file" and not rest.startswith("/"):
-        return f"file:// is followed by an absolute path of this machine; expected file:///{rest}"
+        return f"file:// must be followed by an absolute path on this machine; expected file:///{rest}"
     if not mark or scheme in _SCHEMES or scheme.startswith("fsspec+"):
         return None
     expected = ", ".join(f"{name}://" for name in _SCHEMES)
@@ -238,7 +238,7 @@ def unknown_scheme(uri: str) -> str | None:
 
 
 def file_in_the_way(uri: str) -> str | None:
-    """Return the first part of a local path that is a file on this machine, or None: no directory can be made there."""
+    """Return the shortest prefix of a local path that is a file, so that no directory can be created there; else None."""
     if "$" in uri or ("://" in uri and not uri.startswith("file://")):
         return None
     path = Path(place(uri).path)
@@ -246,28 +246,28 @@ def file_in_the_way(uri: str) -> str | None:
 
 
 def of_the_kernel(uri: str) -> bool:
-    """Return whether this is a local path below /proc or /sys, which hold no files of users, and differ in each process."""
+    """Return whether this local path is below /proc or /sys, which hold no user files and may differ between processes."""
     if "$" in uri or ("://" in uri and not uri.startswith("file://")):
         return False
     return os.path.normpath(place(uri).path).startswith(("/proc/", "/sys/"))
 
 
 def is_relative(uri: str) -> bool:
-    """Return whether the meaning of this path depends on the working directory of the process."""
+    """Return whether this path depends on the working directory of the process."""
     return "://" not in uri and not uri.startswith(("/", "~", "$"))
 
 
 def absolute(uri: str | os.PathLike[str]) -> str:
-    """Make a relative path absolute, from the working directory of this process.
+    """Make a relative path absolute, starting from the working directory of this process.
 
-    URIs, malformed ones too, ``~`` and ``$NAME/...`` are returned unchanged.
+    URIs (even malformed ones), ``~`` and ``$NAME/...`` are returned unchanged.
     """
     text = os.fspath(uri)
     return os.path.abspath(text) if is_relative(text) and not _ONE_SLASH.match(text) else text
 
 
 def _expanded(path: str) -> str:
-    """Replace ``~`` and environment variables (``$NAME``) in a path by their values on this node."""
+    """Replace ``~`` and environment variables (``$NAME``) in a path with their values on this node."""
     found = os.path.expanduser(os.path.expandvars(path))
     if unset := re.search(r"\$(\w+|\{\w+\})", found):
         raise CheckpointError(f"the storage {path} names the environment variable {unset[1]}, which is not set here")
@@ -303,9 +303,9 @@ def walk(folder: str) -> list[str]:
 
 
 def replace_links(folder: str) -> None:
-    """Replace symbolic links below a local directory by what they point to, so that the directory can be moved.
+    """Replace symbolic links below a local directory with copies of their targets, so that the directory can be moved.
 
-    Raise CheckpointError if there is a link to nothing or to a directory around it, or a pipe, a socket or a device.
+    Raise CheckpointError if there is a dangling link, a link to a directory that contains it, or a pipe, socket or device.
     """
     top = os.path.realpath(folder)
     for where, folders, names in os.walk(top):
@@ -333,7 +333,7 @@ def _replace_link(path: str, said: str, top: str) -> None:
     elif not os.path.isfile(source):
         raise CheckpointError(f"{link}, which is neither a file nor a directory")
     elif source.startswith(os.path.join(top, "")):
-        os.link(source, aside)  # takes no more space
+        os.link(source, aside)  # takes up no extra space
     else:
         try:
             shutil.copy2(source, aside)
@@ -348,7 +348,7 @@ def _replace_link(path: str, said: str, top: str) -> None:
 def copy_tree(source: str, target: str) -> None:
     """Copy a local directory, and the targets of the symbolic links in it. If that fails, delete what has been copied.
 
-    Raise CheckpointError if a link leads to nothing or back to a directory around it, if there is a pipe, a socket or a
+    Raise CheckpointError if there is a dangling link, a link to a directory that contains it, or a pipe, socket or
     device, or if a file cannot be read or written.
     """
 

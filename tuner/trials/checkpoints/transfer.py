@@ -1,7 +1,7 @@
-"""Copy checkpoint files from the disk of another node, through Ray's object store.
+"""Copy checkpoint files from another node's disk, through Ray's object store.
 
-Storage that every node can reach (a shared directory, a URI) does not need this. Files do not stay in the object store.
-When a process on another node requests a file, parts of the file are put into the store, two at a time.
+This is not needed for storage that every node can reach (a shared directory, a URI). Files are not kept in the object
+store: when a process on another node requests a file, its parts are put into the store, two at a time.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from tuner.trials.messages.tasks import on_node
 
 log = logging.getLogger(__name__)
 
-_DELETE_S = 60.0  # seconds for which a node may be silent; each checkpoint may take one second more
-_PART = 32 << 20  # bytes of a file that are sent as one object
-_WINDOW = 2  # parts that are sent at the same time; each is read by a separate process, while that node also trains
+_DELETE_S = 60.0  # seconds that a node may take to respond, plus one for each checkpoint
+_PART = 32 << 20  # the number of bytes of a file that are sent as one object
+_WINDOW = 2  # parts that are in flight at once; each is read by a separate process, while that node is also training
 _FIND_S = 120.0  # seconds that all nodes together may take to say whether they have a checkpoint
-_RETRIES = 3  # retries of a read whose process is killed, for example for lack of memory
+_RETRIES = 3  # retries of a read whose process was killed, for example for lack of memory
 
 
 def read_part(path: str, offset: int, length: int) -> Any:
-    """Return a part of a local file as an array of bytes, which Ray does not copy. Call this on the node with the file."""
+    """Return part of a local file as an array of bytes, which Ray does not copy. Run this on the node that has the file."""
     import numpy
 
     return numpy.fromfile(path, dtype=numpy.uint8, count=length, offset=offset)
 
 
 def read_small(uris: Iterable[str]) -> list[bytes | None]:
-    """Return the content of these small files. Call this on the node that has them."""
+    """Return the contents of these small files. Run this on the node that has them."""
     return [place(uri).read() for uri in uris]
 
 
 def delete_all(uris: Iterable[str]) -> None:
-    """Delete these checkpoints. Call this on the node that has them."""
+    """Delete these checkpoints. Run this on the node that has them."""
     for uri in uris:
         try:
             checkpoints.delete(uri)
@@ -54,19 +54,19 @@ def delete_all(uris: Iterable[str]) -> None:
 
 
 def local_path(uri: str) -> str:
-    """Return the local path of a URI, with variables replaced by their values on this node."""
+    """Return the local path of a URI, with environment variables replaced by their values on this node."""
     return place(uri).path
 
 
 def fetch(uri: str, node: str, target: str) -> checkpoints.Manifest:
-    """Copy a committed checkpoint from the disk of a node into a local directory.
+    """Copy a committed checkpoint from a node's disk into a local directory.
 
-    If Ray does not have the node now, all nodes are asked: a machine gets a new node id whenever Ray starts there
-    again.
+    If the node is not alive in Ray now, all nodes are asked: a machine gets a new node id whenever Ray is restarted
+    there.
 
     Raises:
-        CheckpointLost: no node has the checkpoint. The error names `node` if its disk is gone, with all that it had.
-        CheckpointUnreachable: a node that may have the checkpoint does not answer at the moment.
+        CheckpointLost: no node has the checkpoint. If the disk of `node` is gone, with everything on it, the error names it.
+        CheckpointUnreachable: a node that may have the checkpoint is not responding at the moment.
         CheckpointError: the files that arrived are damaged.
     """
     living = known_nodes()
@@ -92,8 +92,8 @@ def bring(path: str, node: str, files: Mapping[str, tuple[int, str]], target: st
 class Deletions:
     """Deletes checkpoints from the disks of other nodes.
 
-    Requests that arrive while a node is deleting are then sent to it as one task: after the loss of a disk, there are
-    thousands of them.
+    Requests that arrive while a node is busy deleting are collected and sent to it as one task: after the loss of a
+    disk, there are thousands of them.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Deletions:
         self._sending: dict[str, asyncio.Task[None]] = {}
 
     async def delete(self, uri: str, node: str) -> None:
-        """Delete a checkpoint from the disk of a node, or from every disk if Ray does not have the node now; see `fetch`."""
+        """Delete a checkpoint from a node's disk, or from every disk if the node is not alive in Ray now; see `fetch`."""
         done = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(node, []).append((uri, done))
         if node not in self._sending:
@@ -143,12 +143,12 @@ async def _answer(reference: Any) -> None:
 
 
 def known_nodes() -> dict[str, bool]:
-    """Return whether each node that this Ray has ever had is alive."""
+    """Return, for each node that this Ray cluster has ever had, whether it is alive."""
     return {node["NodeID"]: node["Alive"] for node in ray.nodes()}
 
 
 def _find(uri: str, node: str, living: Mapping[str, bool]) -> tuple[str, bytes, bytes]:
-    """Return the living node that has a checkpoint, and the content of the manifest and the marker."""
+    """Return the live node that has a checkpoint, and the contents of its manifest and marker."""
     paths = checkpoints.manifest_and_marker(uri)
     asked = {on_node(other, read_small, paths, retries=_RETRIES): other for other, lives in living.items() if lives}
     silent: str | None = None

@@ -1,13 +1,13 @@
-"""Training code in the form of a class: one step for each report, saved and loaded by methods.
+"""Training code in the form of a class, with one step per report, and methods that save and load its state.
 
 class Digits:
-    def setup(self, config): ...          # initializes a new object; an exploit makes a new one, too
+    def setup(self, config): ...          # initializes a new object; an exploit creates a new one too
     def step(self) -> dict: ...           # the metrics of one report; {"done": True} among them ends the trial
     def save(self, folder: str): ...      # optional, with load; without them, a resumed trial starts from the beginning
     def load(self, folder: str): ...
     def cleanup(self): ...                # optional; also called when the trial is stopped
 
-`ray.tune.Trainable` classes work unchanged. Every rank has its own object and calls all methods. The checkpoint consists
+`ray.tune.Trainable` classes work unchanged. Every rank has its own object and calls all its methods. The checkpoint consists
 of the files that rank 0 saves. If the class has ``save_on_every_rank = True``, it consists of the files of all ranks, which
 must then have different names.
 """
@@ -27,7 +27,7 @@ from tuner.trials.training import session
 
 
 class Steps(Protocol):
-    """An object that trains step by step, made from a class for one segment. saves: whether it can save checkpoints."""
+    """An object that trains step by step, created from a class for one segment. saves: whether it can save checkpoints."""
 
     saves: bool
 
@@ -82,7 +82,7 @@ class ClassForm:
 
         def save(folder: str) -> None:
             steps.save(folder)
-            if not keeps:  # `save` was called all the same, because it may communicate with the other ranks
+            if not keeps:  # `save` was called anyway, because it may communicate with the other ranks
                 for entry in os.scandir(folder):
                     shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
 

@@ -1,4 +1,4 @@
-"""Support Ray Data in trials: split data sets among the ranks of a trial, and say how far they have been read."""
+"""Support Ray Data in trials: split data sets among a trial's ranks, and show how far they have been read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tuner.trials.training import session
 def pack(datasets: Mapping[str, Any]) -> dict[str, Any]:
     """Return data sets in a form that can be sent to other processes.
 
-    If Ray can describe how a data set is made, the description is sent; otherwise, references to the data set's blocks
-    are sent. Blocks exist only until the process that made them ends. Another process can therefore not resume an
+    If Ray can describe how a data set is made (its lineage), the description is sent; otherwise, references to the data
+    set's blocks are sent. Blocks exist only until the process that made them exits, so another process cannot resume an
     experiment with such references.
     """
     packed: dict[str, Any] = {}
@@ -58,7 +58,7 @@ class _Blocks:
 
 
 class Shards:
-    """The data sets of a trial, all of which are split among the ranks when a rank first requests one of them.
+    """A trial's data sets. All of them are split among the ranks when a rank first requests one of them.
 
     `config` is a `ray.train.DataConfig`. Every rank must request the same data sets. Rank 0 splits them, and sends each
     other rank its parts.
@@ -117,7 +117,7 @@ class Shards:
 
             if not dist.is_initialized():
                 raise TunerError(
-                    "splitting data sets among ranks needs torch.distributed, which backend='none' leaves out"
+                    "splitting data sets among ranks needs torch.distributed, which backend='none' does not set up"
                 )
             nodes = [None] * size
             dist.all_gather_object(nodes, node)
@@ -137,8 +137,8 @@ class Shards:
     def look(self) -> list[dict[str, Any]]:
         """Return the state of each data set that this rank reads.
 
-        It consists of the states of the operators, according to Ray Data's own actor, and of the statistics that
-        `stats()` returns. Each epoch is an execution of the data set. The state of the newest execution is returned. Ray Data
+        It consists of the states of the operators, as Ray Data's own actor has them, and of the statistics that
+        `stats()` returns. Each epoch is one execution of the data set; this returns the state of the newest. Ray Data
         updates it every 5 s.
         """
         here = session.current()
@@ -151,7 +151,7 @@ class Shards:
             tags = _tags(_called(here.context.segment_id, name))
             mine = [one for tag, one in executions.items() if tags.fullmatch(tag)]
             text = None
-            with contextlib.suppress(Exception):  # it is being executed, or its coordinator does not answer
+            with contextlib.suppress(Exception):  # it is being executed, or its coordinator does not respond
                 text = str(part.stats())[:MOST_STATS]
             newest = max(mine, key=lambda one: one["start_time"], default=None)
             found.append({"name": name, "executions": len(mine), "stats": text, **_state(newest, time.time())})
@@ -159,9 +159,9 @@ class Shards:
 
 
 MOST_STATS = 20_000
-"""The largest number of characters of Ray Data's statistics that are passed on."""
+"""The maximum number of characters of Ray Data's statistics to pass on."""
 LOOK_S = 2.0
-"""Timeout in seconds of a request to the actor in which Ray Data keeps the states of data sets."""
+"""The timeout, in seconds, of requests to the actor in which Ray Data keeps the states of data sets."""
 
 
 def look() -> list[dict[str, Any]]:
@@ -170,7 +170,7 @@ def look() -> list[dict[str, Any]]:
 
 
 def _called(segment_id: str, name: str) -> str:
-    """Return the name of a data set for Ray Data, which also shows it in its dashboard and metrics."""
+    """Return the name to give a data set in Ray Data, which also shows it in its dashboard and metrics."""
     return f"{segment_id}.{name}"
 
 
@@ -180,14 +180,14 @@ def _tags(called: str) -> re.Pattern[str]:
 
 
 def _executions() -> dict[str, dict[str, Any]]:
-    """Return what Ray Data's actor knows of all executions, by tag; nothing if it does not answer."""
+    """Return what Ray Data's actor knows of all executions, by tag; an empty dict if it does not respond."""
     try:
         import ray
         from ray.data._internal.stats import STATS_ACTOR_NAME, STATS_ACTOR_NAMESPACE
 
         actor = ray.get_actor(STATS_ACTOR_NAME, namespace=STATS_ACTOR_NAMESPACE)
         found: dict[str, dict[str, Any]] = ray.get(actor.get_datasets.remote(), timeout=LOOK_S)
-    except Exception:  # nothing has been executed yet, the actor is busy, or another version of Ray has other names
+    except Exception:  # nothing has been executed yet, the actor is busy, or this version of Ray uses other names
         return {}
     return found
 
@@ -219,7 +219,7 @@ def _state(execution: Mapping[str, Any] | None, now: float) -> dict[str, Any]:
 
 
 def _check_room() -> None:
-    """Raise TunerError if no node has a free CPU for the tasks of Ray Data.
+    """Raise TunerError if no node has a free CPU for Ray Data's tasks.
 
     Ray Data runs its tasks outside the worker groups, and waits forever if there is no CPU for them.
     """

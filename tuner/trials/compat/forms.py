@@ -1,4 +1,4 @@
-"""Convert training code, in each form that `tuner.run` accepts, to a function of the configuration."""
+"""Convert training code, in any form that `tuner.run` accepts, to a function of the configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TrainFunction = Callable[[dict[str, Any]], Any]
 def as_function(trainable: Any) -> TrainFunction:
     """Convert training code to a training function, even if it is wrapped by `tuner.with_parameters`.
 
-    Training code is a function, a class with `setup` and `step`, a trainer of Ray Train, or an Optuna objective. Raise
+    Training code is a function, a class with `setup` and `step`, a Ray Train trainer, or an Optuna objective. Raise
     EntrypointError for anything else.
     """
     if is_objective(trainable):
@@ -42,7 +42,7 @@ def as_function(trainable: Any) -> TrainFunction:
         if is_algorithm_config(trainable):
             instead = ": pass the algorithm, with the configuration as the space, such as tuner.run(PPO, config)"
         raise EntrypointError(
-            f"expected a function of the configuration, a class with setup and step, a trainer of Ray Train, or an Optuna "
+            f"expected a function of the configuration, a class with setup and step, a Ray Train trainer, or an Optuna "
             f"objective, got {trainable!r}{instead}",
             "/trainable",
         )
@@ -57,20 +57,20 @@ _INSTEAD_OF = {
 
 
 def with_metrics(function: TrainFunction, metrics: Sequence[str]) -> TrainFunction:
-    """Return an Optuna objective with the names under which its values are reported, or any other function unchanged."""
+    """Set the names under which an Optuna objective's values are reported. Return any other function unchanged."""
     if not metrics or getattr(function, "metrics", None) != ():
         return function
     return dataclasses.replace(function, metrics=tuple(metrics))  # type: ignore[type-var]
 
 
 def is_trainer(trainable: Any) -> bool:
-    """Return whether this object is a trainer of Ray Train, judged by its public attributes."""
+    """Return whether this object is a Ray Train trainer, judged by its public attributes."""
     names = ("train_loop_per_worker", "train_loop_config", "scaling_config", "run_config")
     return not isinstance(trainable, type) and all(hasattr(trainable, name) for name in names)
 
 
 def is_algorithm_config(value: Any) -> bool:
-    """Return whether this is the configuration of an RLlib algorithm, such as a `PPOConfig`. Its public attributes decide."""
+    """Return whether this is an RLlib algorithm's configuration, such as a `PPOConfig`, judged by its public attributes."""
     return not isinstance(value, type) and all(
         hasattr(value, name) for name in ("algo_class", "env_runners", "to_dict")
     )

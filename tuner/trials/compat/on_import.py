@@ -20,7 +20,7 @@ class _Hook(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         if fullname != self.name:
             return None
-        sys.meta_path.remove(self)  # so that the search below finds the real module
+        sys.meta_path.remove(self)  # so that `find_spec` below finds the real module
         spec = find_spec(fullname)
         if spec is None or spec.loader is None:
             return spec

@@ -1,4 +1,4 @@
-"""Run Optuna's objectives as training functions. `objective(trial)` runs unchanged, on one rank or on several ranks.
+"""Run Optuna objectives as training functions. `objective(trial)` runs unchanged, on one rank or several.
 
 The driver chooses the values of `trial.suggest_*`, which are the same on every rank. `trial.report` makes a report,
 `should_prune` returns True if the scheduler stopped the trial early at that report, and the objective's return value is the
@@ -33,7 +33,7 @@ from tuner.trials.training.session import LeaveTrial, Session
 
 @dataclass(frozen=True)
 class Objective:
-    """An Optuna objective, as a training function. If there is a search space, the configuration has its parameters.
+    """An Optuna objective as a training function. If there is a search space, the configuration has its parameters.
 
     metrics: the names under which the objective's values are reported, in order.
     """
@@ -84,7 +84,7 @@ DISTRIBUTED = "optuna_integration.pytorch_distributed.pytorch_distributed"
 
 
 def _one_for_all_ranks() -> None:
-    """Make `TorchDistributedTrial(trial)` return a trial of `tuner` unchanged, because it already works on all ranks."""
+    """Make `TorchDistributedTrial(trial)` return `tuner`'s own trial unchanged, because it already works on all ranks."""
     wrapper: Any = sys.modules[DISTRIBUTED].TorchDistributedTrial
 
     def new(cls: Any, trial: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -94,7 +94,7 @@ def _one_for_all_ranks() -> None:
 
 
 class _Attributes:
-    """Replaces Optuna's storage. Attributes that Optuna's helpers set are stored with the trial of `tuner`."""
+    """Replaces Optuna's storage. Attributes that Optuna's helpers set are stored with `tuner`'s own trial."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -112,7 +112,7 @@ class _Attributes:
 
 
 class Trial(optuna.trial.Trial):
-    """The trial that an Optuna objective gets. It derives from Optuna's class only to pass isinstance checks."""
+    """The trial that is passed to an Optuna objective. It derives from Optuna's class only to pass isinstance checks."""
 
     def __init__(self, here: Session, config: Mapping[str, Any], metrics: tuple[str, ...]) -> None:
         self._trial_id = here.context.trial_number
@@ -156,7 +156,7 @@ class Trial(optuna.trial.Trial):
             given = self._config.get(name)
             if name in self._config and not isinstance(given, Mapping):
                 if not distribution._contains(distribution.to_internal_repr(given)):
-                    raise ValueError(f"{name} is {given!r} in this trial, which is outside of {distribution}")
+                    raise ValueError(f"{name} is {given!r} in this trial, which is outside {distribution}")
                 self._params[name] = given
             else:
                 self._params[name] = driver_calls.here().draw(name, distribution_to_json(distribution))
@@ -166,9 +166,10 @@ class Trial(optuna.trial.Trial):
     def report(self, value: float, step: int, checkpoint: Source | None = None) -> None:
         """Report the objective's value at a step.
 
-        If the trial must stop, the next report ends the objective. `should_prune` returns True after this call if the
-        scheduler stops the trial early, and False if the trial has completed, for example because it has reached max_t.
-        `checkpoint` has the same meaning as in `tuner.report`; Optuna's own method does not have this argument.
+        After this call, `should_prune` returns True if the scheduler has stopped the trial early, and False if the
+        trial continues or has completed, for example because it has reached max_t. If the trial must stop, the next
+        report ends the objective. `checkpoint` has the same meaning as in `tuner.report`; Optuna's own method does not
+        have this argument.
         """
         if len(self._metrics) > 1:
             raise NotImplementedError("Trial.report is not supported for multi-objective optimization.")
@@ -197,7 +198,7 @@ class Trial(optuna.trial.Trial):
         self.note(key, value)
 
     def note(self, key: str, value: Any) -> None:
-        """Store a value with the trial, in the `notes` of its result. Raise TypeError if the value is not JSON."""
+        """Store a value in the `notes` of the trial's result. Raise TypeError if the value cannot be expressed as JSON."""
         if self._session.context.world_rank == 0:
             driver_calls.here().note({key: _as_json(key, value)})
 
@@ -246,7 +247,7 @@ def _as_json(key: str, value: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """Convert arrays, tensors and numbers of NumPy to lists and plain numbers."""
+    """Convert arrays, tensors and NumPy scalars to lists and plain numbers."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is not JSON")

@@ -1,4 +1,4 @@
-"""Tell a rank which of its trial's nodes are about to be taken away, as `ray.train.get_preemption_info` does."""
+"""Tell a rank which of its trial's nodes are about to be preempted, as `ray.train.get_preemption_info` does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tuner.errors import TunerError
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""Seconds for which an answer of Ray is used again, since a training loop may ask at every step."""
+"""Seconds for which Ray's answer is reused, since a training loop may ask at every step."""
 
 
 class Notices:
-    """The nodes of a trial's ranks that Ray is about to take away.
+    """The nodes of a trial's ranks that are about to be preempted.
 
     Args:
         rank: this rank.
@@ -30,7 +30,7 @@ class Notices:
         self._draining: Mapping[str, int] = {}
 
     def affected(self) -> dict[str, Any] | None:
-        """Return the affected ranks by node, and the earliest time at which one of these nodes will be gone; None if none is.
+        """Return the affected ranks by node, and the earliest time at which one of their nodes will be gone; None if none is.
 
         The answer has the fields of Ray's `PreemptionInfo`. All ranks must call this the same number of times: rank 0 asks
         Ray, and the others get its answer.
@@ -48,7 +48,9 @@ class Notices:
         import torch.distributed as dist
 
         if not dist.is_initialized():
-            raise TunerError("ray.train.get_preemption_info needs torch.distributed, which backend='none' leaves out")
+            raise TunerError(
+                "ray.train.get_preemption_info needs torch.distributed, which backend='none' does not set up"
+            )
         if self._nodes is None:
             found: list[Any] = [None] * self._size
             dist.all_gather_object(found, node)
@@ -59,22 +61,22 @@ class Notices:
         return answer
 
     def _look(self) -> Mapping[str, int]:
-        """Return the nodes that are being drained, each with the time at which it will be gone, in ms since the epoch, or 0.
+        """Return the nodes that are being drained, each with the time when it will be gone, in ms since the epoch; 0 if unknown.
 
-        If Ray does not answer, for example while its head is started again, the last answer still holds. An error here
-        would fail the trial, and leave its other ranks waiting for the answer of rank 0.
+        If Ray does not respond, for example while its head node is restarting, its last answer still holds. An error
+        here would fail the trial, and leave its other ranks waiting for rank 0's answer.
         """
         if time.monotonic() - self._looked_at >= LOOK_S:
             try:
                 self._draining = draining_nodes()
             except Exception as error:
-                log.warning("Ray does not say which nodes are about to be taken away: %s", error)
+                log.warning("Ray does not say which nodes are about to be preempted: %s", error)
             self._looked_at = time.monotonic()
         return self._draining
 
 
 def draining_nodes() -> Mapping[str, int]:
-    """Return the nodes that are being drained, each with its last moment in ms since the epoch, or 0."""
+    """Return the nodes that are being drained, each with the time when it will be gone, in ms since the epoch; 0 if unknown."""
     from ray._private.state import state  # there is no public function; Ray's own libraries call the same one
 
     found: Mapping[str, int] = state.get_draining_nodes()

@@ -1,19 +1,18 @@
 """Make the functions of Ray Train and Ray Tune work inside the trials of `tuner`.
 
-Two module-level variables of Ray hold the objects that `ray.train.report`, `ray.tune.report`, `get_checkpoint`,
-`get_context`, `ray.train.torch.*` and `ray.train.lightning.*` call. The first variable holds a session object. Ray Tune
-uses it, and so does Ray Train if version 2 of Ray Train is switched off. The second variable holds the functions of Ray
-Train, and Ray has a setter for it. This module sets both variables to objects that pass all calls on to the trial's
-`Session`.
+Two module-level variables in Ray hold the objects that `ray.train.report`, `ray.tune.report`, `get_checkpoint`,
+`get_context`, `ray.train.torch.*` and `ray.train.lightning.*` call. The first holds a session object. Ray Tune uses it,
+and so does Ray Train if version 2 of Ray Train is switched off. The second holds Ray Train's functions, and Ray has a
+setter for it. This module sets both variables to objects that pass all calls on to the trial's `Session`.
 
-This module also replaces two methods. A trainer's `fit` then runs the training function on the existing ranks, and the
-constructor of the callback that reports from a trainer to Ray Tune then does nothing. Each replacement is made when user
-code has imported the Ray module in question; this module does not import it.
+This module also replaces two methods: a trainer's `fit` then runs the training function on the existing ranks, and the
+constructor of the callback that reports from a trainer to Ray Tune then does nothing. Each replacement is made once
+user code has imported the Ray module in question; this module does not import it.
 
-Few modules name private modules of Ray: this one, `datasets` and `preemption` beside it, `tuner.trials.groups.cluster.ray_nodes`,
-and `ray_start` and `tokens` in `tuner.hosts.ray`. The private attributes of Ray's schedulers and stoppers are read only in
-`tuner.schedulers.from_ray` and `tuner.schedulers.stoppers.from_ray`. Tests list these modules, and check the names of this one
-and of `ray_start` against the installed Ray.
+Only a few modules use Ray's private modules: this one, `datasets` and `preemption` beside it,
+`tuner.trials.groups.cluster.ray_nodes`, and `ray_start` and `tokens` in `tuner.hosts.ray`. The private attributes of
+Ray's schedulers and stoppers are read only in `tuner.schedulers.from_ray` and `tuner.schedulers.stoppers.from_ray`.
+Tests list these modules, and check the names that this one and `ray_start` use against the installed Ray.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ PRIVATE: Mapping[str, tuple[str, ...]] = {
     TUNE_CALLBACK: ("TuneReportCallback",),
     MACHINE: ("ResourceAndLabelSpec",),
 }
-"""The private names of Ray that this module uses, by Ray's module. `missing` checks them against the installed Ray."""
+"""The private names that this module uses, by Ray's module. `missing` checks them against the installed Ray."""
 TRAINABLE_COUNTS = ("_iteration", "_time_total", "_timesteps_total", "_episodes_total")
 """Private attributes of a `ray.tune.Trainable` that its `restore` sets. The first attribute is the number of steps."""
 TRAINABLE_DIRECTORY = ("_logdir", "_setup_logdir")
 TRAINABLE_TRIAL = "TRIAL_INFO"
-"""The global variable with which a `ray.tune.Trainable` finds its trial in its configuration."""
+"""The global variable with the key under which a `ray.tune.Trainable` finds its trial in its configuration."""
 TUNE_WRAPPERS = "ray.tune.trainable.util"
 TUNE_RESOURCES = "_resources"
 """The attribute that `ray.tune.with_resources` sets. `TUNE_WRAPPERS` is the module that defines that function."""
@@ -119,7 +118,7 @@ def _missing_of_tune() -> list[str]:
 
 
 def install(session: Session) -> Callable[[], None]:
-    """Make Ray's functions in this process use this session. Return a function that undoes the change."""
+    """Make Ray's functions in this process use this session. Return a function that undoes this."""
     trial = Trial(session)
 
     def tune() -> None:
@@ -158,7 +157,7 @@ def install(session: Session) -> Callable[[], None]:
 def _load_lazily() -> None:
     """Import `ray.train.torch` and similar modules when they are first used.
 
-    Ray's own workers import these modules at their start, so user code may use them without importing them.
+    Ray's own workers import these modules at startup, so user code may use them without importing them.
     """
     package = sys.modules["ray.train"]
 
@@ -179,7 +178,7 @@ def _replaced(cls: Any, name: str, method: Callable[..., Any]) -> Callable[[], N
 
 
 def _fit(trainer: Any, trial: Trial) -> Any:
-    """Run the training function of a trainer on the ranks of this trial, in place of `trainer.fit()`.
+    """Run a trainer's training function on the ranks of this trial, instead of `trainer.fit()`.
 
     Return a `ray.train.Result`. Its `checkpoint` is None, because reported checkpoints belong to the trial. Raise
     NotHere if the trainer asks for a different number of workers, or for GPUs that the trial does not have.
@@ -246,7 +245,7 @@ class Trial:
         return PlacementGroupFactory([dict(bundle) for bundle in group.bundle_specs] if group else [{"CPU": 1.0}])
 
     def numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metrics that are numbers. Ray also accepts other values; their names are printed once."""
+        """Return the metrics that are numbers. Ray accepts other values too; the names of such metrics are printed once."""
         return numbers(metrics, self._told, self.session.objective)
 
 
@@ -311,7 +310,7 @@ class TuneSession:
 
 
 class TrainFunctions:
-    """Replaces Ray Train's own functions (`TrainFnUtils`)."""
+    """Replaces Ray Train's functions (`TrainFnUtils`)."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -330,7 +329,7 @@ class TrainFunctions:
     ) -> None:
         """Report metrics and a checkpoint.
 
-        The options for uploads are ignored, because `tuner` uploads in the background, to directories that it chooses.
+        The upload options are ignored, because `tuner` uploads in the background, to directories of its own choice.
         """
         if validation:
             raise NotHere("ray.train.report(validation=...) needs Ray's own controller; report the value yourself")
@@ -356,9 +355,9 @@ class TrainFunctions:
         return self._context
 
     def get_preemption_info(self) -> Any:
-        """Return which nodes of the trial are about to be taken away, or None.
+        """Return which of the trial's nodes are about to be preempted, or None.
 
-        The driver knows them too: it pauses the trial at its next report, and the trial continues on other nodes.
+        The driver knows of them too: it pauses the trial at its next report, and the trial continues on other nodes.
         """
         found = self._notices.affected()
         if found is None:
@@ -436,15 +435,15 @@ def _torch_distributed(name: str) -> Any:
     import torch.distributed as dist
 
     if not dist.is_initialized():
-        raise NotHere(f"ray.train.collective.{name} needs torch.distributed, which backend='none' leaves out")
+        raise NotHere(f"ray.train.collective.{name} needs torch.distributed, which backend='none' does not set up")
     return dist
 
 
 class RayTrainable:
     """Runs a `ray.tune.Trainable` in a trial. The Trainable's method `train` calls its `step` and counts the calls.
 
-    Each segment creates a new object, whose `setup` gets the current configuration. Then `load_checkpoint` is called if
-    the segment has a checkpoint. `reset_config` is never called, because objects are not reused.
+    Each segment creates a new object, whose `setup` gets the current configuration. If the segment has a checkpoint,
+    `load_checkpoint` is called next. `reset_config` is never called, because objects are not reused.
     """
 
     def __init__(self, cls: type, config: dict[str, Any], objects: Mapping[str, Any], trial: Trial) -> None:
@@ -493,10 +492,10 @@ _COUNTS = "_trainable_counts.json"
 
 
 def _in_trial(cls: Any, config: dict[str, Any], objects: Mapping[str, Any], trial: Trial) -> Any:
-    """Return an object of the Trainable with the directory, the names and the resources of the trial.
+    """Create an instance of the Trainable with the trial's directory, names and resources.
 
-    Its type is the class itself, not a subclass: RLlib pickles it with each checkpoint, and a checkpoint must also be
-    readable elsewhere.
+    Its type is the class itself, not a subclass: RLlib pickles the type with each checkpoint, and a checkpoint must
+    also be readable elsewhere.
     """
     from ray.tune.result import TRIAL_INFO
 
@@ -509,7 +508,7 @@ def _in_trial(cls: Any, config: dict[str, Any], objects: Mapping[str, Any], tria
 
 
 class _TrialInfo:
-    """The object from which a `ray.tune.Trainable` gets the facts about its trial."""
+    """The object from which a `ray.tune.Trainable` gets information about its trial."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -522,7 +521,7 @@ class _TrialInfo:
 
 
 def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
-    """Return the trainable that was given to `ray.tune.with_parameters`, and the objects that were given with it.
+    """Return the trainable that was passed to `ray.tune.with_parameters`, and the objects that were passed with it.
 
     Return None if `trainable` does not come from `ray.tune.with_parameters`.
     """
@@ -540,7 +539,7 @@ def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
             return (layers[at + 1] if isinstance(layer, type) else inside["trainable"]), objects
         except (KeyError, AttributeError) as error:
             raise NotHere(
-                f"this version of Ray has another tune.with_parameters ({error} does not exist): use tuner.with_parameters"
+                f"this version of Ray has a different tune.with_parameters ({error} does not exist): use tuner.with_parameters"
             ) from error
     return None
 
@@ -548,8 +547,8 @@ def without_parameters(trainable: Any) -> tuple[Any, dict[str, Any]] | None:
 def without_resources(trainable: Any, constants: Callable[[], Mapping[str, Any]] = dict) -> tuple[Any, Any]:
     """Return (trainable, resources) for a trainable that `ray.tune.with_resources` may have changed.
 
-    A class may also request resources itself. The resources are None if none are requested. constants: a function that
-    returns the part that all configurations share. The request of a class may depend on it.
+    A class may also request resources itself. The resources are None if none are requested. constants: returns the
+    values that all configurations share, on which a class's request may depend.
     """
     if isinstance(trainable, type):
         request = getattr(trainable, "default_resource_request", None)

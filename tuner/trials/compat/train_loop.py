@@ -15,9 +15,9 @@ LOOP_CONFIG = "train_loop_config"
 
 @dataclass(frozen=True)
 class TrainLoop:
-    """The training loop of a Ray trainer.
+    """The training loop of a Ray Train trainer.
 
-    The loop gets the trainer's `train_loop_config`, in which the values that the search chose replace the trainer's own.
+    The loop gets the trainer's `train_loop_config`, with the values that the search chose in place of the trainer's own.
     """
 
     loop: Callable[..., Any]
@@ -27,9 +27,9 @@ class TrainLoop:
 
     @classmethod
     def of(cls, trainer: Any) -> TrainLoop:
-        """Return the training loop of a trainer.
+        """Return a trainer's training loop.
 
-        Raise SpecError if the trainer is for a framework other than PyTorch, because no other backend is set up in trials.
+        Raise SpecError if the trainer is for a framework other than PyTorch, because trials set up no other backend.
         """
         backend = type(trainer.backend_config).__name__
         if backend not in ("TorchConfig", "BackendConfig"):
@@ -62,7 +62,7 @@ class TrainLoop:
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two configurations and their nested dicts, as Ray Tune does. Values of `over` replace those of `under`."""
+    """Merge two configurations and their nested dicts, as Ray Tune does. Values in `over` replace those in `under`."""
     out = dict(under)
     for name, value in over.items():
         mine = out.get(name)

@@ -1,4 +1,4 @@
-"""Find the cause and the message of a segment's failure in the errors of Ray and of the ranks."""
+"""Derive the cause and the message of a segment's failure from the errors that Ray and the ranks report."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def from_error(error: RankError, place: Placed) -> Failure:
 def uneven(results: Mapping[int, RankResult]) -> str:
     """Return a message if some ranks made more or fewer reports than rank 0, else an empty string.
 
-    A verdict ends the training of all ranks at the same report. So if training code reports equally often on all ranks,
-    the ranks have equal counts whenever a segment ends. There is one exception: if rank 0's only report is the return
+    A verdict ends training on all ranks at the same report. So if training code makes the same number of reports on all
+    ranks, the counts are equal whenever a segment ends. There is one exception: if rank 0's only report is the return
     value of its function, other ranks may return nothing, and then have no report.
     """
     even = {results[0].reports, 0} if results[0].as_value else {results[0].reports}
@@ -72,14 +72,14 @@ def uneven(results: Mapping[int, RankResult]) -> str:
     more = f" and {len(others) - _SHOWN} more ranks with other counts" if len(others) > _SHOWN else ""
     counts = ", ".join(others[:_SHOWN]) + more
     made = f"the ranks made unequal numbers of reports: rank 0 {results[0].reports}, {counts}"
-    return f"{made}; every rank must call tuner.report equally often"
+    return f"{made}; every rank must call tuner.report the same number of times"
 
 
 _SHOWN = 8
 
 
 def from_death(error: BaseException, place: Placed, oom_kills_before: int, found: Findings) -> Failure:
-    """Return the failure of a rank whose process ended without answering the driver.
+    """Return the failure of a rank whose process exited without answering the driver.
 
     The cause is derived from `error`, which comes from Ray or the local executor, and from what was found on the node.
     """
@@ -97,7 +97,7 @@ def from_death(error: BaseException, place: Placed, oom_kills_before: int, found
 
 
 def _last_words(place: Placed, message: str, found: Findings) -> str:
-    """Return the text to show in place of a traceback for a process that died without raising an exception."""
+    """Return the text to show instead of a traceback for a process that died without raising an exception."""
     lines = found.log_tail.splitlines()[-_LAST_LINES:]
     silent = "it printed nothing" if found.node_alive else "its log cannot be read"
     said = "the last lines of its log:\n  " + "\n  ".join(lines) if lines else silent
@@ -105,7 +105,7 @@ def _last_words(place: Placed, message: str, found: Findings) -> str:
 
 
 _LAST_LINES = 20
-# A batch system or a service manager sends SIGTERM to all processes of a job, and training code hardly ever to itself.
+# Batch systems and service managers send SIGTERM to all processes of a job; training code hardly ever sends it to itself.
 TERMINATED: tuple[FailureKind, str, str] = "system", "killed", "the process was killed by SIGTERM"
 
 

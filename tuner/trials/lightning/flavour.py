@@ -1,8 +1,8 @@
-"""Distinguish `lightning.pytorch` and `pytorch_lightning`, which have the same code but different classes.
+"""Tell `lightning.pytorch` and `pytorch_lightning` apart, which have the same code but different classes.
 
-Trainers check with isinstance that callbacks, strategies and so on are of their own package. So the classes of `tuner`
-have to derive from the classes of the package that the user imported, without importing the other package. A
-`Flavoured` class therefore gets its Lightning base class only when it is instantiated.
+Trainers check with isinstance that callbacks, strategies and so on come from their own package. So `tuner`'s classes
+have to derive from those of the package that the user imported, without importing the other package. A `Flavoured`
+class therefore gets its Lightning base class only when it is instantiated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Flavour:
     fabric: str
 
     def find(self, path: str) -> Any:
-        """Import a class or function of this package, for example by ``find("pytorch:callbacks.Callback")``."""
+        """Import a class or function from this package, for example ``find("pytorch:callbacks.Callback")``."""
         package, _, where = path.partition(":")
         module, _, name = where.rpartition(".")
         root = self.pytorch if package == "pytorch" else self.fabric
@@ -44,7 +44,7 @@ FLAVOURS = (Flavour("lightning.pytorch", "lightning.fabric"), Flavour("pytorch_l
 
 
 def flavour_of(thing: object) -> Flavour:
-    """Return the package of an object's Lightning class or base class. Raise TypeError if the object has none."""
+    """Return the package that an object's Lightning class or base class is from. Raise TypeError if it has none."""
     for kind in type(thing).__mro__:
         for flavour in FLAVOURS:
             if kind.__module__ == flavour.pytorch or kind.__module__.startswith(flavour.pytorch + "."):
@@ -53,7 +53,7 @@ def flavour_of(thing: object) -> Flavour:
 
 
 def imported() -> tuple[Flavour, ...]:
-    """Return the Lightning packages that this process has imported; if it has imported none, the first installed one."""
+    """Return the Lightning packages that this process has imported; if there are none, the first installed one."""
     found = tuple(flavour for flavour in FLAVOURS if flavour.pytorch in sys.modules)
     if found:
         return found
@@ -92,7 +92,7 @@ def wanted(name: str | None, depth: int = 2) -> Flavour:
 
 
 class Flavoured(_Lightning):
-    """Base of classes that get their Lightning base class when they are instantiated. They can be subclassed and pickled."""
+    """Base for classes that get their Lightning base class when they are instantiated. They can be subclassed and pickled."""
 
     base: ClassVar[str]
     one_flavour: ClassVar[bool] = False
@@ -105,13 +105,13 @@ class Flavoured(_Lightning):
 
     @classmethod
     def of(cls, *flavours: Flavour) -> Self:
-        """Return a new, uninitialized object of this class, with base classes of these Lightning packages."""
+        """Return a new, uninitialized object of this class, with base classes from these Lightning packages."""
         made: Self = object.__new__(_bound(cls, flavours))
         return made
 
     @classmethod
     def make(cls, flavour: Flavour, *args: Any, **kwargs: Any) -> Self:
-        """Return a new object of this class, with a base class of this Lightning package."""
+        """Return a new object of this class, with a base class from this Lightning package."""
         made = cls.of(flavour)
         made.__init__(*args, **kwargs)  # type: ignore[misc]
         return made

@@ -1,18 +1,18 @@
-"""Set the hyperparameters of optimizers and learning-rate schedulers after a checkpoint was restored.
+"""Set the hyperparameters of optimizers and learning-rate schedulers after restoring a checkpoint.
 
-Restoring a checkpoint overwrites the values of the configuration: the state of an optimizer contains its learning rate,
-its weight decay and so on, and the state of a scheduler contains its shape. After an exploit, the new configuration has
-to apply, but changes by the training itself, such as a decayed learning rate, must be kept.
+Restoring a checkpoint overwrites the values from the configuration: an optimizer's state contains its learning rate,
+weight decay and so on, and a scheduler's state contains its shape. After an exploit, the new configuration has to
+apply, but changes that training itself has made, such as a decayed learning rate, must be kept.
 
-So the values that `configure_optimizers` returned are stored with the checkpoint. After a restore, the stored values are
-compared with those that `configure_optimizers` returns now. If a value is the same, the restored value is kept. If a
-value differs, the new configuration has changed it, and the change is applied:
+So the values that `configure_optimizers` returned are stored with the checkpoint. After a restore, the stored values
+are compared with those that `configure_optimizers` returns now. If the two are the same, the restored value is kept. If
+they differ, the new configuration has changed the value, and the change is applied:
 
 - If the scheduler can compute a learning rate from its position, the new schedule's rate at that position is used.
 - Any other learning rate is multiplied by the ratio of the new to the old configured rate, so that a decay is kept.
 - All other values are set to those of the new configuration.
 
-A schedule that counts steps is set to the position that a run with the new configuration would have after the same
+A schedule that counts steps is moved to the position that a run with the new configuration would have after the same
 number of epochs. For example, if batches are twice as large, the position is halved.
 """
 
@@ -60,7 +60,7 @@ def put_in_force(
         schedulers: the restored schedulers.
         before: the hyperparameters that were stored with the checkpoint.
         now: the hyperparameters of the new configuration.
-        paces: for each scheduler, how many steps of the new configuration correspond to one earlier step.
+        paces: for each scheduler, how many steps under the new configuration correspond to one step under the old one.
     """
     changes: list[str] = []
     touched: set[int] = set()
@@ -117,7 +117,7 @@ def _set(group: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _merge(restored: Any, old: Any, new: Any, words: list[str], name: str = "") -> Any:
-    """Return a copy of `restored` that has the values of `new` where `old` and `new` differ.
+    """Return a copy of `restored`, with the values from `new` wherever `old` and `new` differ.
 
     The changes are appended to `words`.
     """
@@ -142,7 +142,7 @@ def _merge(restored: Any, old: Any, new: Any, words: list[str], name: str = "") 
 
 
 def _stand_at(state: Mapping[str, Any], position: int) -> dict[str, Any]:
-    """Return a scheduler's state with another position. If it is a sequence of schedules, set their positions too."""
+    """Return a scheduler's state at another position. If the scheduler is a sequence of schedulers, move these too."""
     moved = {**state, "last_epoch": position}
     if "_step_count" in state:
         moved["_step_count"] = position + 1
@@ -158,7 +158,7 @@ def _stand_at(state: Mapping[str, Any], position: int) -> dict[str, Any]:
 def _rates(scheduler: Any) -> None:
     """Set the optimizer's learning rates to the rates at the scheduler's position, if they are known.
 
-    Then store the optimizer's rates in the scheduler.
+    Then store the optimizer's current rates in the scheduler.
     """
     groups = scheduler.optimizer.param_groups
     told = _told(scheduler)
@@ -176,7 +176,7 @@ def _told(scheduler: Any) -> Sequence[Any] | None:
         rates: Sequence[Any] = closed_form()
         return rates
     if isinstance(scheduler, lr_scheduler.LambdaLR | lr_scheduler.OneCycleLR):
-        scheduler._get_lr_called_within_step = True  # else PyTorch warns about a call outside of `step`
+        scheduler._get_lr_called_within_step = True  # otherwise PyTorch warns about a call outside `step`
         try:
             return list(scheduler.get_lr())
         finally:

@@ -16,9 +16,9 @@ from tuner.trials.lightning.report import FILE
 
 M = TypeVar("M")
 HYPERPARAMETERS = ("hyper_parameters", "hparams", "module_arguments")
-"""The keys of a checkpoint under which Lightning looks for a module's arguments. Old versions used the last two."""
+"""The checkpoint keys under which Lightning looks for a module's arguments. Old versions used the last two."""
 CODE = ("_instantiator", "_class_path")
-"""Names of stored arguments by which a checkpoint can make Lightning call any function or class."""
+"""Names of stored arguments with which a checkpoint can make Lightning call any function or class."""
 
 
 def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool = False, **hyperparameters: Any) -> M:
@@ -34,11 +34,11 @@ def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool 
         module: the class of the LightningModule.
         trusted: True to unpickle everything in the file, which can run code. By default, only tensors and plain values are
             unpickled, and a checkpoint is refused if it names a function or a class that creates the module.
-        hyperparameters: arguments of the module. They replace the arguments in the checkpoint.
+        hyperparameters: arguments for the module. They override the arguments in the checkpoint.
 
     Raises:
         CheckpointError: there is no checkpoint, it was not saved by `ReportCallback`, an argument is missing, or the
-            weights belong to another module. The message gives the reason.
+            weights belong to another module. The message says which.
         RuntimeError: creating the module or loading its weights failed for another reason.
     """
     if checkpoint is None:
@@ -54,7 +54,7 @@ def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool 
         path = os.path.join(folder, FILE)
         if os.path.isdir(path):
             raise CheckpointError(
-                f"{FILE} of {checkpoint.path} is sharded: join it with "
+                f"{FILE} in {checkpoint.path} is sharded: consolidate it with "
                 f"`python -m lightning.pytorch.utilities.consolidate_checkpoint {path}`, and load the file that this writes"
             )
         if not os.path.exists(path):
@@ -84,7 +84,7 @@ def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool 
 
 
 def _check(path: str) -> None:
-    """Raise CheckpointError if loading a file could run code. Not all versions of Lightning check that themselves."""
+    """Raise CheckpointError if loading a file could run code. Not all versions of Lightning check for this."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -92,13 +92,13 @@ def _check(path: str) -> None:
             f"{path} has more than tensors and plain values, such as objects among the hyperparameters: "
             f"if you trust the author of the file, pass trusted=True ({str(error).splitlines()[0]})"
         ) from error
-    except Exception as error:  # a damaged file leads to errors of many classes
+    except Exception as error:  # a damaged file can cause errors of many classes
         raise CheckpointError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
     for key in HYPERPARAMETERS:
         found = content.get(key) if isinstance(content, Mapping) else None
         named = [name for name in CODE if isinstance(found, Mapping) and name in found]
         if named:
             raise CheckpointError(
-                f"the hyperparameters in {path} name code that creates the module, as {' and '.join(named)}: "
+                f"the hyperparameters in {path} name code that creates the module, in {' and '.join(named)}: "
                 "if you trust the author of the file, pass trusted=True"
             )

@@ -1,7 +1,7 @@
 """Run a script's Trainer on a Ray cluster: `Trainer(strategy=RayStrategy(num_workers=8))`.
 
-When the script calls fit, validate, test or predict, that method is pickled together with the Trainer and the model. It
-then runs on a group of ranks, under Lightning's own DDP or FSDP strategy. `results` describes what is returned.
+When the script calls fit, validate, test or predict, that method is pickled together with the Trainer and the model,
+and runs on a group of ranks, under Lightning's own DDP or FSDP strategy. `results` describes what is returned.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RayStrategy(Flavoured):
             are ignored.
         use_gpu: True to give each worker one GPU. The script's machine does not need a GPU. Do not set the Trainer's
             `accelerator`.
-        resources_per_worker: such as ``{"CPU": 4, "GPU": 0.5, "my_resource": 1}``; one CPU by default.
+        resources_per_worker: for example ``{"CPU": 4, "GPU": 0.5, "my_resource": 1}``; one CPU by default.
         placement_strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD", as in Ray.
         backend: the backend of torch.distributed. "auto" is nccl if each worker has a GPU, else gloo.
         ray_address: the address of a Ray cluster. The default is RAY_ADDRESS if it is set, else a private Ray instance on
@@ -40,8 +40,8 @@ class RayStrategy(Flavoured):
         autoscaling: True if the cluster can grow. Then a call such as `fit` waits up to `placement_timeout_s` even for
             resources that the cluster does not have yet.
         placement_timeout_s: how many seconds to wait for resources.
-        keep_workers_s: how many seconds the processes are kept for the Trainer's next call.
-        lightning: "lightning.pytorch" or "pytorch_lightning", if a script imports both.
+        keep_workers_s: how many seconds to keep the idle processes for the Trainer's next call.
+        lightning: "lightning.pytorch" or "pytorch_lightning", if the script imports both.
         options: options of Lightning's DDPStrategy, such as ``find_unused_parameters=True``.
 
     Raises:
@@ -105,13 +105,13 @@ class RayStrategy(Flavoured):
     def rest_callbacks(self, trainer: Any) -> None:
         """Remove the callbacks from the script's Trainer until `on_exception` is called.
 
-        The copies of the callbacks on the ranks have already been told about the error, so those in the script must not be.
+        The copies of the callbacks on the ranks have already been notified of the error, so those in the script must not be.
         """
         self._resting = trainer, trainer.callbacks
         trainer.callbacks = []
 
     def release_workers(self) -> None:
-        """End the idle worker processes of this script now, instead of after `keep_workers_s`."""
+        """Stop this script's idle worker processes now, instead of after `keep_workers_s` seconds."""
         from tuner.trials.lightning.workers import release
 
         release()
@@ -124,8 +124,8 @@ class RayStrategy(Flavoured):
 class RayFSDPStrategy(RayStrategy):
     """Lightning's FSDP strategy on the workers of a Ray cluster.
 
-    The arguments are those of `RayStrategy`, except that `options` are options of Lightning's FSDPStrategy. The whole
-    model is gathered on rank 0 when training ends, and returned to the script.
+    It takes the arguments of `RayStrategy`, except that `options` are those of Lightning's FSDPStrategy. When training
+    ends, the whole model is gathered on rank 0 and returned to the script.
 
     PyTorch supports FSDP1, which this strategy uses, only on accelerators. Without `use_gpu`, the constructor therefore
     raises SpecError. `RayModelParallelStrategy`, which uses FSDP2, works on CPUs too.
@@ -144,7 +144,7 @@ class RayModelParallelStrategy(RayStrategy):
 
     The module shards itself in `configure_model`, over ``self.device_mesh["data_parallel"]`` and
     ``["tensor_parallel"]``. By default all workers are data-parallel; `data_parallel_size` and `tensor_parallel_size`
-    change this. The whole model is gathered on rank 0 when training ends. The script gets the weights of those layers
+    change this. When training ends, the whole model is gathered on rank 0. The script gets the weights of those layers
     that its own copy of the model has.
     """
 
@@ -176,7 +176,7 @@ _count_as_strategy()
 
 
 class CUDAElsewhere(Flavoured):
-    """Lightning's CUDA accelerator for a script on a machine without a GPU, whose Trainer trains on other machines."""
+    """Lightning's CUDA accelerator for scripts on machines without a GPU whose Trainer trains on other machines."""
 
     base: ClassVar[str] = "pytorch:accelerators.CUDAAccelerator"
 
@@ -198,7 +198,7 @@ class CUDAElsewhere(Flavoured):
 
 
 class Launcher(Flavoured):
-    """Implements Lightning's interface for launching processes: runs the Trainer's method on a group of `Workers`."""
+    """Implements Lightning's interface for launching processes: it runs the Trainer's method on a group of `Workers`."""
 
     base: ClassVar[str] = "pytorch:strategies.launchers.launcher._Launcher"
 
@@ -241,7 +241,7 @@ class Launcher(Flavoured):
 
 
 class _Job:
-    """A call of a Trainer's method, which is pickled and sent to every rank."""
+    """A call to a Trainer's method, which is pickled and sent to every rank."""
 
     def __init__(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], trainer: Any
@@ -272,7 +272,7 @@ class _Job:
 
 
 class _KeepWeights:
-    """Collects the weights of the model at the end of training.
+    """Collects the model's weights at the end of training.
 
     If the model is sharded, the weights have to be collected before the Trainer's strategy is torn down.
     """
@@ -295,7 +295,7 @@ class _KeepWeights:
             return self._kept
         if self._trainer.state.fn != "fit" and self._trainer.ckpt_path is None:
             return None
-        # Call it on every rank, since metrics in the model may gather.
+        # Call this on every rank, since metrics in the model may run collectives.
         state: Mapping[str, Any] = self._trainer.lightning_module.state_dict()
         return state
 
@@ -333,7 +333,7 @@ def _pickled(job: _Job) -> bytes:
     except Exception as error:
         if any(getattr(argument, "_compiler_ctx", None) is not None for argument in job.args):
             raise EntrypointError(
-                "a compiled module cannot be sent to the workers; give fit the module itself and compile in its configure_model, "
+                "a compiled module cannot be sent to the workers; pass fit the module itself and compile in its configure_model, "
                 "as in self.net = torch.compile(self.net)"
             ) from error
         culprits = ", ".join(_culprits(job)) or "an object that the Trainer refers to"
@@ -364,7 +364,7 @@ def _culprits(job: _Job) -> list[str]:
 
 
 def _fetch_checkpoints(trainer: Any, workers: Any) -> None:
-    """Copy the checkpoint files of the Trainer's callbacks to this machine, if they exist only on rank 0's machine."""
+    """Copy the checkpoint files of the Trainer's callbacks to this machine if they exist only on rank 0's."""
     for callback in trainer.checkpoint_callbacks:
         paths = {getattr(callback, name, "") for name in ("best_model_path", "last_model_path")}
         for path in paths | set(getattr(callback, "best_k_models", ())):

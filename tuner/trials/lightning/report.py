@@ -1,10 +1,10 @@
-"""The callback with which Lightning training in a trial reports, saves checkpoints, stops and continues.
+"""The callback through which Lightning training in a trial reports, saves checkpoints, stops and continues.
 
-A report belongs to a validation or to the end of a training epoch. If possible, it is made between two epochs, when the
-hooks of all callbacks have run. By then, EarlyStopping, ModelCheckpoint and the learning-rate schedulers have finished
-with the epoch. So training that continues from the checkpoint of such a report gives the same result as training without
-an interruption. From a checkpoint that was saved while an epoch was ending, Lightning would skip a step of a plateau
-scheduler and fail in EarlyStopping.
+A report belongs to a validation, to the end of a training epoch, or to a batch. Where possible, it is made between two
+epochs, when the hooks of all callbacks have run. By then, EarlyStopping, ModelCheckpoint and the learning-rate
+schedulers have finished with the epoch. So training that continues from such a report's checkpoint gives the same
+result as uninterrupted training. From a checkpoint that was saved while an epoch was ending, Lightning would skip a
+step of a plateau scheduler and fail in EarlyStopping.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ class ReportCallback(Flavoured):
     """Reports the metrics that the module has logged, with a checkpoint if one is due. Outside a trial, it does nothing.
 
     A trial with one rank needs nothing else: `fit` automatically continues from the trial's checkpoint. A trial with
-    several ranks also needs `tuner.lightning.prepare_trainer`. Every rank makes the same number of reports. Only the
-    metrics of rank 0 count; log with ``sync_dist=True`` to average the metrics of all ranks.
+    several ranks also needs `tuner.lightning.prepare_trainer`. Every rank makes the same number of reports. Only rank
+    0's metrics count; log with ``sync_dist=True`` to average the metrics over all ranks.
 
     Args:
         metrics: the logged metrics to report: a name, a list of names, or {reported name: logged name}. If it is None,
-            everything in `trainer.callback_metrics` is reported, and `epoch`, which counts from 0.
+            everything in `trainer.callback_metrics` is reported, plus `epoch`, which counts from 0.
         on: when to report: "validation_end" (except after the sanity check), "train_epoch_end" or "train_batch_end", or
-            several of these. The end of an epoch is reported once, before the next epoch begins, with the training
-            metrics of the epoch. If `on` has several events, the more frequent ones are not reported until the objective
-            has been logged or the rarest event has happened for the first time. After that, the metrics of a validation
-            are reported only once, not again after every batch.
+            several of these. The end of an epoch is reported once, before the next epoch begins, with the epoch's
+            training metrics. If `on` has several events, the more frequent ones are not reported until the objective
+            has been logged or the rarest event has occurred for the first time. After that, a validation's metrics are
+            reported only once, not again after every batch.
         checkpoint: True to save Lightning's whole state (weights, optimizers, schedulers, loops, callbacks) in
-            `checkpoint.ckpt`. Or a function ``save(trainer, folder)`` that saves something else; it is called on every
-            rank, each time with a folder for this rank, and you have to restore what it saved yourself. False to save
-            nothing; then trials cannot be paused or exploited. Nothing is written unless a checkpoint is due.
+            `checkpoint.ckpt`; or a function ``save(trainer, folder)`` that saves something else: it is called on every
+            rank, each time with a new folder for that rank, and you have to restore what it saved yourself; or False to
+            save nothing: trials then cannot be paused or exploited. Nothing is written unless a checkpoint is due.
         after_restore: a function ``after_restore(trainer, module)`` that is called when a trial continues from a
-            checkpoint, after the optimizers and schedulers got the hyperparameters of the new configuration. Use it for
-            further changes.
+            checkpoint, after the optimizers and schedulers have been given the hyperparameters of the new
+            configuration. Use it for further changes.
         lightning: "lightning.pytorch" or "pytorch_lightning", in the rare case that this cannot be detected.
 
     Raises:
@@ -77,8 +77,8 @@ class ReportCallback(Flavoured):
         self.after_restore = after_restore
         self.opened = contextlib.ExitStack()  # keeps the folder of a checkpoint open while it is restored
         self._due = False
-        self._begun = False  # whether reports no longer wait until the objective is logged
-        self._held_back = False  # whether a report was left out because the objective was not logged
+        self._begun = False  # whether reports no longer wait for the objective to be logged
+        self._held_back = False  # whether a report was skipped because the objective was not logged
         self._trained: dict[str, float] = {}  # the metrics that were logged before a validation
         self._validated: dict[str, float] = {}  # the metrics that the latest validation has logged
         self._stale = True  # whether `_validated` has been reported
@@ -99,7 +99,7 @@ class ReportCallback(Flavoured):
             self._go_on(trainer, running)
 
     def _go_on(self, trainer: Any, running: session.Session) -> None:
-        """Make the running call of `fit` restore the trial's checkpoint, unless `ckpt_path` was passed to it.
+        """Make the current call to `fit` restore the trial's checkpoint, unless `ckpt_path` was passed to it.
 
         Lightning chooses the path of the checkpoint before it calls any hook, and loads the file after the hook `setup`.
         """
@@ -130,7 +130,7 @@ class ReportCallback(Flavoured):
         if restored is None:
             return
         self.opened.close()
-        trainer.ckpt_path = None  # a later call of test or predict must not load the checkpoint again
+        trainer.ckpt_path = None  # a later call to test or predict must not load the checkpoint again
         if restored["between_epochs"]:
             _begin_an_epoch(trainer)
         assert self._configured is not None
@@ -141,7 +141,7 @@ class ReportCallback(Flavoured):
             self._configured,
             _paces(trainer, restored["steps_per_epoch"]),
         ):
-            print(f"new configuration: {change}")  # printed, to be in the trial's log however logging is configured
+            print(f"new configuration: {change}")  # print, so that the log has it with any logging setup
         if self.after_restore is not None:
             self.after_restore(trainer, pl_module)
 
@@ -217,13 +217,13 @@ class ReportCallback(Flavoured):
         running.report(values, step=trainer.global_step, checkpoint=source)
 
     def _note(self, trainer: Any, moment: str) -> None:
-        """Stop waiting for the objective if this is the rarest of the events in `on`: it should be logged by then."""
+        """Stop waiting for the objective if this is the rarest event in `on`: by then, the objective should be logged."""
         possible = (m for m in _MOMENTS if m in self.on and (m != "validation_end" or trainer.enable_validation))
         if moment == next(possible):
             self._begun = True
 
     def _is_too_early(self, trainer: Any, running: session.Session) -> bool:
-        """Return whether reports still wait because the objective has not been logged.
+        """Return whether reports still have to wait because the objective has not been logged.
 
         Rank 0 decides for all ranks, because all must make the same number of reports.
         """
@@ -265,7 +265,7 @@ class ReportCallback(Flavoured):
         if running.count == 0:
             raise CheckpointError(
                 f"this trial continues from {running.checkpoint}, but Lightning was given another checkpoint: "
-                "pass no ckpt_path to fit"
+                "do not pass ckpt_path to fit"
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -276,10 +276,10 @@ class ReportCallback(Flavoured):
 
 
 def save_everywhere(trainer: Any, folder: str) -> None:
-    """Save the trainer's state in `folder`, which differs between the ranks. Call this on all ranks.
+    """Save the trainer's state in `folder`, which differs from rank to rank. Call this on all ranks.
 
-    If the model is sharded, Lightning makes every rank write to the path of rank 0, even on other nodes. On each other
-    node, this function therefore moves the written files to the folder of the node's first rank.
+    If the model is sharded, Lightning makes every rank write to rank 0's path, even on other nodes. On each other node,
+    this function therefore moves the written files to the folder of the node's first rank.
     """
     path = os.path.join(folder, FILE)
     trainer.save_checkpoint(path, weights_only=False)
@@ -299,7 +299,7 @@ def _schedulers(trainer: Any) -> list[Any]:
 
 
 def _steps_per_epoch(trainer: Any) -> float:
-    """Return the number of optimizer steps in an epoch, or infinity if a loader does not have a length."""
+    """Return the number of optimizer steps in an epoch, or infinity if a loader has no length."""
     batches = float(trainer.num_training_batches)
     return math.ceil(batches / trainer.accumulate_grad_batches) if math.isfinite(batches) else batches
 
@@ -311,7 +311,7 @@ def _paces(trainer: Any, before: float) -> list[float]:
 
 
 def _forget_next_epoch(fit_loop: dict[str, Any]) -> None:
-    """Change the progress in a checkpoint that is saved between two epochs, so that the next epoch is not counted.
+    """Change the progress in a checkpoint that is saved between two epochs, so that it does not count the next epoch.
 
     Lightning already counts the next epoch as ready at this point.
     """
@@ -321,16 +321,16 @@ def _forget_next_epoch(fit_loop: dict[str, Any]) -> None:
 
 
 def _begin_an_epoch(trainer: Any) -> None:
-    """Make Lightning begin a new epoch after a checkpoint from between two epochs was restored.
+    """Make Lightning begin a new epoch after restoring a checkpoint that was saved between two epochs.
 
-    With `max_steps`, Lightning would take the training to be in the middle of an epoch.
+    With `max_steps`, Lightning would assume that training is in the middle of an epoch.
     """
     trainer.fit_loop._restarting = False
     trainer.fit_loop.epoch_loop.restarting = False
 
 
 def _redirect(connector: Any, path: str) -> None:
-    """Make the next call of the connector's `resume_start` load this checkpoint, if no other path is passed to it."""
+    """Make the connector's next call to `resume_start` load this checkpoint, unless another path is passed to it."""
     begin = connector.resume_start
     takes_weights_only = "weights_only" in inspect.signature(begin).parameters
 

@@ -1,4 +1,4 @@
-"""Copy the results of a Trainer on a worker to the Trainer in the script, as if the script itself had trained.
+"""Copy the results from a worker's Trainer to the script's Trainer, as if the script itself had trained.
 
 The results are weights, metrics, the progress of the loops, and the attributes of callbacks, loggers and the module. If
 an attribute refers to the trainer, a callback or a layer of the model, only the name of that object is sent, because the
@@ -30,7 +30,7 @@ _METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """The results of one rank. Ranks other than 0 set only `results` and `shards`."""
+    """One rank's results. Ranks other than 0 set only `results` and `shards`."""
 
     results: bytes  # the value that the Trainer's method returned
     shards: tuple[int | None, ...] = ()  # the batch size of each predict loader; None if it was not divided among ranks
@@ -43,7 +43,7 @@ class Returned:
 
 
 def landmarks(trainer: Any) -> dict[str, Any]:
-    """Return the trainer, its callbacks, the layers and so on, which the script and the worker both have, by name."""
+    """Return the objects that both the script and the worker have, by name: the trainer, its callbacks, the layers and so on."""
     module = trainer.lightning_module
     found = {"trainer": trainer, "strategy": trainer.strategy, "datamodule": trainer.datamodule}
     found["profiler"] = trainer.profiler
@@ -57,7 +57,7 @@ def landmarks(trainer: Any) -> dict[str, Any]:
 def collect(
     trainer: Any, known: Mapping[str, Any], results: Any, weights: Mapping[str, Any] | None, *, sharded: bool
 ) -> Returned:
-    """Collect the results on a worker after the Trainer's method. known: the `landmarks` from before the method ran."""
+    """Collect the results on a worker after the Trainer's method has run. known: the `landmarks` from before the run."""
     if not trainer.is_global_zero:
         return Returned(results=_dump(results) if trainer.state.fn == "predict" else b"", shards=_shards(trainer))
     return Returned(
@@ -75,11 +75,11 @@ def collect(
 
 
 def _parts(trainer: Any, known: Mapping[str, Any], sharded: bool) -> dict[str, dict[str, Any]]:
-    """Return the attributes that are sent to the script: a dict of attributes for each object, by the object's name.
+    """Return the attributes to send to the script: a dict of attributes for each object, by the object's name.
 
     The entry "callbacks" has the Trainer's callbacks in order, including those from the module's `configure_callbacks`,
     which were added on the worker. The entry "layers" has the layers that the module created in `setup` or
-    `configure_model`. It is empty if the module is sharded, since each worker then has only a part of the module.
+    `configure_model`. It is empty if the module is sharded, since each worker then has only part of the module.
     """
     carried = ("callback ", "logger ", "profiler")
     return {
@@ -136,7 +136,7 @@ def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
 
 
 def _configure(module: Any) -> None:
-    """Call the module's `configure_model` in the script, to create layers that only the workers have so far."""
+    """Call the module's `configure_model` in the script, to create the layers that so far exist only on the workers."""
     try:
         module.configure_model()
     except Exception as error:  # configure_model may need the devices of the workers
@@ -144,9 +144,9 @@ def _configure(module: Any) -> None:
 
 
 def results_of(returned: Sequence[Returned]) -> Any:
-    """Return the value that the Trainer's method returns in the script.
+    """Return the value for the Trainer's method to return in the script.
 
-    For predictions, this combines the values of all ranks in the order of the data set. Otherwise it is rank 0's value.
+    For predictions, this combines the values of all ranks in data set order. Otherwise it is rank 0's value.
     """
     if not returned[0].shards:
         return _load(returned[0].results)
@@ -162,10 +162,10 @@ def results_of(returned: Sequence[Returned]) -> Any:
 def in_order(by_rank: Sequence[Sequence[Any]], batch_size: int | None) -> list[Any]:
     """Combine the predictions of all ranks into the list of batches that a single process would return.
 
-    Rank r of w ranks predicted the samples r, r + w, r + 2w, ... in batches of `batch_size`. If a batch has one row for
-    each sample, its rows are put in the order of the data set. Otherwise the batches stay whole: first the first batch of
-    each rank, then the second batch of each rank, and so on. If the loader was not divided among the ranks, `batch_size`
-    is None, and the batches also stay whole.
+    Rank r of w ranks has predicted samples r, r + w, r + 2w, ... in batches of `batch_size`. If every batch has one row
+    per sample, the rows are put in data set order. Otherwise the batches stay whole: first the first batch of each
+    rank, then the second batch of each rank, and so on. If the loader was not divided among the ranks, `batch_size` is
+    None, and the batches also stay whole.
     """
     if batch_size is not None:
         rows = [[row for batch in batches for row in _rows(batch)] for batches in by_rank]
@@ -287,7 +287,7 @@ def _load(data: bytes) -> Any:
 
 
 def _pickled(parts: Mapping[str, Mapping[str, Any]], names: Mapping[int, str]) -> bytes:
-    """Pickle the attributes, without those whose values cannot be pickled, such as open files and threads."""
+    """Pickle the attributes, except those whose values cannot be pickled, such as open files and threads."""
     try:
         return _pickle(parts, names)
     except Exception:
@@ -326,7 +326,7 @@ class _Unpickler(pickle.Unpickler):
         return self._known[name]
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class or function that a pickle names. Tensors from GPUs are loaded on the CPU.
+        """Return a class or function that a pickle names. Load GPU tensors on the CPU.
 
         This machine may have no GPU, so the function that loads tensors is replaced.
         """

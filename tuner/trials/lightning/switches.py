@@ -39,12 +39,12 @@ class GlobalState:
         torch.set_float32_matmul_precision(self.matmul_precision)
         torch.set_default_dtype(self.dtype)
         set_generators(self.generators)
-        # as torch.manual_seed does in the script; a warm worker has already drawn numbers
+        # as torch.manual_seed does in the script; a warm worker has already drawn random numbers
         torch.cuda.manual_seed_all(torch.initial_seed())
 
 
 def generators() -> tuple[Any, Any, torch.Tensor]:
-    """Return the states of the random generators of Python, NumPy and torch on the CPU."""
+    """Return the states of the random generators of Python, NumPy and torch (on the CPU)."""
     return random.getstate(), numpy.random.get_state(), torch.random.get_rng_state()
 
 

@@ -32,12 +32,12 @@ def prepare_trainer(
     """Make `trainer` train on the ranks of this trial, and return it.
 
     A Lightning script needs only this one line to run as a trial. The Trainer's strategy (DDP, FSDP) and the strategy's
-    options are kept, but it uses the process group, the ranks and the device of the trial. The Trainer's `devices` and
-    `num_nodes` are ignored. A Trainer for one device becomes a DDP Trainer if the trial has several ranks. A
-    `ReportCallback` with the given arguments is added unless the Trainer already has one. If the trial continues from a
-    checkpoint, the next `fit` restores that checkpoint.
+    options are kept, but it uses the trial's process group, ranks and device. The Trainer's `devices` and `num_nodes`
+    are ignored. A Trainer for one device becomes a DDP Trainer if the trial has several ranks. A `ReportCallback` with
+    the given arguments is added unless the Trainer already has one. If the trial continues from a checkpoint, the next
+    `fit` restores that checkpoint.
 
-    Outside a trial, the trainer is not changed, so that the script still runs alone.
+    Outside a trial, the trainer is not changed, so that the script still runs on its own.
     """
     running = session.current()
     if running is None:
@@ -89,7 +89,7 @@ class Ranks(Flavoured):
 
     @property
     def main_port(self) -> int:
-        """Return a free port. Lightning uses it only if there is a single rank, which may have no process group yet."""
+        """A free port. Lightning uses it only if there is a single rank, which may not have a process group yet."""
         if not self._port:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
@@ -113,7 +113,7 @@ class Ranks(Flavoured):
         return self._node_rank
 
     def set_world_size(self, size: int) -> None:
-        """Ignore the value: Lightning computes nodes times devices, which is wrong if nodes have unequal numbers of ranks."""
+        """Ignore the value: Lightning computes nodes times devices, which is wrong if nodes have different numbers of ranks."""
 
     def set_global_rank(self, rank: int) -> None:
         """Ignore the value, for the same reason as in `set_world_size`."""
@@ -133,13 +133,13 @@ class AssignedStrategy(_Strategy):
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        if self.__dict__.get("_device_mesh") is not None:  # ranks of one tensor-parallel group see the same samples
+        if self.__dict__.get("_device_mesh") is not None:  # ranks of a tensor-parallel group see the same samples
             kwargs: dict[str, Any] = super().distributed_sampler_kwargs
             return kwargs
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint. If `ReportCallback` saved it, unpickle all of it, because it has more than tensors."""
+        """Load a checkpoint. If `ReportCallback` saved it, unpickle everything, because it contains more than tensors."""
         inherited = super().load_checkpoint
         if os.path.basename(checkpoint_path) == FILE and "weights_only" in inspect.signature(inherited).parameters:
             return inherited(checkpoint_path, weights_only=False)
@@ -152,7 +152,7 @@ _assigned_types: dict[type, type] = {}
 def assign_trainer(trainer: Any, ranks: Ranks, device: torch.device) -> None:
     """Make the trainer's strategy use these ranks and this device.
 
-    In `tuner`, only this function uses Lightning's accelerator connector, which is private.
+    This is the only function in `tuner` that uses Lightning's accelerator connector, which is private.
     """
     flavour = flavour_of(trainer)
     strategy = trainer.strategy
@@ -184,5 +184,5 @@ def assign_trainer(trainer: Any, ranks: Ranks, device: torch.device) -> None:
         connector._lazy_init_strategy()
     except AttributeError as error:
         raise TunerError(
-            f"tuner does not support this version of {flavour.pytorch}, whose trainer cannot be given a strategy: {error}"
+            f"tuner does not support this version of {flavour.pytorch}: its Trainer's strategy cannot be replaced: {error}"
         ) from error

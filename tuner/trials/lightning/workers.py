@@ -1,7 +1,7 @@
 """The processes that a `RayStrategy` starts for a script: a placement group with one rank in each bundle.
 
 The script is not a trial, so there are no reports and no verdicts: the ranks run a pickled function together, and their
-return values are sent back. The output of rank 0 appears in the output of the script.
+return values are sent back. Rank 0's output appears in the script's output.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tuner.trials.training.oom import oom_kills
 
 log = logging.getLogger(__name__)
 
-_ECHO_S = 3.0  # seconds to wait for the error behind a communication error
+_ECHO_S = 3.0  # seconds to wait for the error that caused a communication error
 _POLL_S = 0.5
 
 
 class Worker:
-    """The process of one rank, a Ray actor. `output` and `read` can be called while `run` is running."""
+    """The process of one rank: a Ray actor. `output` and `read` can be called while `run` is running."""
 
     def __init__(self) -> None:
         self._tee = {"stdout": _Tee(sys.stdout), "stderr": _Tee(sys.stderr)}
@@ -59,7 +59,7 @@ class Worker:
         )
 
     def open(self, ip: str, world_size: int) -> int:
-        """Open the store through which a new process group is formed, and return its port. Call this on rank 0."""
+        """Open the store through which a new process group is formed, and return the store's port. Call this on rank 0."""
         import torch.distributed as dist
 
         self._store = dist.TCPStore(ip, 0, world_size, True, wait_for_workers=False)
@@ -68,7 +68,7 @@ class Worker:
     def run(self, payload: Any, assignment: RankAssignment, address: tuple[str, int], about: Mapping[str, Any]) -> Any:
         """Join the process group, call the pickled function `payload` with the assignment, and return its value.
 
-        The process leaves the group in the end. about: the script's environment variables, `sys.path` and directory.
+        Leave the group afterwards. about: the script's environment variables, `sys.path` and working directory.
         """
         import cloudpickle
 
@@ -94,7 +94,7 @@ class Worker:
 
     @ray.method(concurrency_group="control")
     def output(self, wait_s: float) -> list[tuple[str, str]]:
-        """Return the output since the last call, as (stream, text). Wait up to `wait_s` seconds if there is none."""
+        """Return the output since the last call, as (stream, text) pairs. Wait up to `wait_s` seconds if there is none."""
         deadline = time.monotonic() + wait_s
         while True:
             found = [(name, text) for name, tee in self._tee.items() if (text := tee.take())]
@@ -177,10 +177,10 @@ class Workers:
         self._actors = [actors[index] for index in order]
 
     def run(self, payload: bytes, about: Mapping[str, Any]) -> list[Any]:
-        """Run a pickled function on all ranks, and return its values, by rank.
+        """Run a pickled function on all ranks, and return its values in the order of ranks.
 
         If a rank raises an error, raise that error, with a note that names the rank. about: the script's environment
-        variables, `sys.path` and directory, which the ranks take over.
+        variables, `sys.path` and working directory, which the ranks adopt.
         """
         leader, ip = self._actors[0], self.workers[0].ip
         shared = ray.put(payload)
@@ -197,7 +197,7 @@ class Workers:
             ready, _ = ray.wait([*pending, heard], timeout=min(1.0, max(0.0, give_up - time.monotonic())))
             for ref in ready:
                 if ref == heard:
-                    with contextlib.suppress(ray.exceptions.RayError):  # `refs` tells if rank 0 has ended
+                    with contextlib.suppress(ray.exceptions.RayError):  # `refs` show if rank 0 has died
                         _say(ray.get(heard))
                     heard = leader.output.remote(_POLL_S)
                     continue
@@ -227,7 +227,7 @@ class Workers:
             return False
 
     def close(self) -> None:
-        """End the processes and free their resources. A second call does nothing."""
+        """Stop the processes and free their resources. A second call does nothing."""
         with contextlib.suppress(Exception):  # the Ray cluster may be gone
             for actor in self._actors:
                 ray.kill(actor)
@@ -252,7 +252,7 @@ _idle_lock = threading.Lock()
 def borrow(scaling: Scaling, **options: Any) -> tuple[str, Workers]:
     """Return (key, workers): idle workers with this scaling and these options if there are any, else new workers.
 
-    Before new workers are started, all idle ones are ended, because they may hold the needed resources.
+    Before new workers are started, all idle ones are stopped, because they may hold the needed resources.
     """
     key = repr((ray.get_runtime_context().get_node_id(), scaling, options))
     with _idle_lock:
@@ -267,7 +267,7 @@ def borrow(scaling: Scaling, **options: Any) -> tuple[str, Workers]:
 
 
 def give_back(key: str, workers: Workers, keep_s: float) -> None:
-    """Keep idle workers for a later call of `borrow`, and end them after `keep_s` seconds."""
+    """Keep idle workers for a later call to `borrow`, and stop them after `keep_s` seconds."""
     timer = threading.Timer(keep_s, release, (key,))
     timer.daemon = True
     with _idle_lock:
@@ -276,7 +276,7 @@ def give_back(key: str, workers: Workers, keep_s: float) -> None:
 
 
 def release(key: str | None = None) -> None:
-    """End the idle workers with this key, or all idle workers if `key` is None."""
+    """Stop the idle workers with this key, or all idle workers if `key` is None."""
     with _idle_lock:
         ended = [_idle.pop(name) for name in list(_idle) if key is None or name == key]
     for workers, timer in ended:
@@ -314,8 +314,8 @@ def terminal() -> dict[str, Any]:
 class _Tee(io.TextIOBase):
     """A standard stream that can keep the text that is written to it, until `take` fetches it for the script.
 
-    While `heard` is true, text is kept and not passed on to the process's own stream. Otherwise it would appear twice if
-    the script has called `ray.init` itself, because Ray then prints the output of workers.
+    While `heard` is true, text is kept instead of being written to the process's own stream. Otherwise it would appear
+    twice if the script has called `ray.init` itself, because Ray then prints the workers' output.
     """
 
     def __init__(self, stream: TextIO) -> None:

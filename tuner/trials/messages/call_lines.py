@@ -1,8 +1,8 @@
-"""Connections over which the driver calls a rank's methods, in place of calls of the rank's actor.
+"""Connections over which the driver calls a rank's methods, instead of calling the rank's actor.
 
-A call of a Ray actor costs the driver a millisecond, and the answer comes about as late. A warm trial needs three calls of each
-rank, one after another. A rank on Ray opens such a connection to the driver when it starts. `groups.pools.rank_handle` sends
-calls over it and falls back to Ray; `runtime.calls` is the rank's end.
+A call to a Ray actor costs the driver a millisecond of CPU time and has about the same latency. A warm trial needs
+three calls to each rank, one after another. A rank on Ray opens such a connection to the driver when it starts.
+`groups.pools.rank_handle` sends calls over it and falls back to Ray; `runtime.calls` implements the rank's end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 HEADER = struct.Struct("!I")
 Heard = Callable[[int, bool, Any], None]
-"""Take the number of a call, whether the method has returned, and its value or the text of its error."""
+"""Called with a call's number, whether the method returned, and its return value or the text of its error."""
 
 
 class CallLine:
@@ -27,7 +27,7 @@ class CallLine:
         self._broken: Callable[[], None] | None = None
 
     def attend(self, heard: Heard, broken: Callable[[], None]) -> None:
-        """Set the functions that are called with each answer, and once when the connection has ended."""
+        """Set two callbacks: `heard` is called with each answer, `broken` once, when the connection has closed."""
         self._heard, self._broken = heard, broken
 
     def send(self, number: int, method: str, arguments: tuple[Any, ...]) -> None:
@@ -36,7 +36,7 @@ class CallLine:
         self._transport.write(HEADER.pack(len(body)) + body)
 
     def received(self, body: bytes) -> None:
-        """Pass on the answer to a call."""
+        """Pass the answer to a call on to the callback."""
         if self._heard is not None:
             self._heard(*pickle.loads(body))
 
@@ -45,7 +45,7 @@ class CallLine:
         self._transport.abort()
 
     def end(self) -> None:
-        """Tell that the connection has ended."""
+        """Call the callbacks for the end of the connection."""
         self._ended(self)
         if self._broken is not None:
             self._broken()
@@ -62,7 +62,7 @@ class CallLines:
         return self._lines.get(rank)
 
     def connected(self, rank: bytes, transport: asyncio.Transport) -> CallLine:
-        """Add the connection of a rank, and return it. It is removed when it has ended."""
+        """Add the connection of a rank, and return it. It is removed when it closes."""
 
         def ended(line: CallLine) -> None:
             if self._lines.get(rank) is line:

@@ -1,9 +1,9 @@
 """The channel between rank 0 and the other ranks of its group: sockets that outlive trials and process groups.
 
-Rank 0 sends the other ranks the port at which they meet for a trial, and the driver's verdicts. The other ranks send
-rank 0 what it needs to commit a checkpoint of several ranks. The channel does not use torch.distributed, because user
-code can destroy or break process groups, and because trials without PyTorch have no process group. If the process at
-the other end of a connection dies, `PeerLost` is raised at once.
+Rank 0 sends the other ranks the rendezvous port of each trial, and the driver's verdicts. The other ranks send rank 0
+what it needs to commit a checkpoint that several ranks have saved. The channel does not use torch.distributed, because
+user code can destroy or break process groups, and because trials without PyTorch have no process group. If the process
+at the other end of a connection dies, `PeerLost` is raised at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HEADER = struct.Struct("!I")
 
 
 class PeerLost(ConnectionError):
-    """The process at the other end of a connection has ended, or its machine cannot be reached.
+    """The process at the other end of a connection has exited, or its machine cannot be reached.
 
     cut: True if the machine cannot be reached.
     """
@@ -115,7 +115,7 @@ class ChannelServer:
         self._listener.close()
 
     def give_up_listener(self) -> socket.socket:
-        """Return the socket at which this end listens, for another use. The caller closes it."""
+        """Return a duplicate of the listening socket, for another use. The caller must close it."""
         return self._listener.dup()
 
     def broadcast(self, message: Any) -> None:

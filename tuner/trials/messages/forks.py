@@ -1,4 +1,4 @@
-"""Messages to the server that forks Ray's workers, see `tuner.hosts.ray.fork_server`."""
+"""Messages to the server that forks Ray's workers; see `tuner.hosts.ray.fork_server`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 PATH = "_TUNER_FORK_SERVER"
-"""The environment variable of a forked worker that has the path of the server's socket."""
+"""The environment variable from which a forked worker knows the path of the server's socket."""
 ON_USE = ("torch._dynamo",)
-"""Modules that a library imports when it is first used, which takes long: PyTorch imports this one for the first optimizer,
-in more than a second. They start no thread and do not initialize CUDA, so a server may have them."""
+"""Modules that a library imports only on first use, and that are slow to import: PyTorch imports this one when the first
+optimizer is created, which takes more than a second. They start no threads and do not initialize CUDA, so the server may
+import them."""
 
 
 def ask_for_torch() -> None:
-    """Let the server that forked this process import PyTorch, so that later workers have it. Do nothing without a server."""
+    """Ask the server that forked this process, if any, to import PyTorch, so that later workers start with it."""
     if "torch" not in sys.modules:
         _tell({"torch": True})
 
 
 def tell_used() -> None:
-    """Tell the server which of the modules `ON_USE` this process has, so that later workers have them. Tell it once."""
+    """Tell the server, once per module, which modules of `ON_USE` this process has imported, so that later workers have them."""
     if used := [name for name in ON_USE if name in sys.modules and name not in _told]:
         _told.update(used)
         _tell({"used": used})
@@ -49,7 +50,10 @@ def send(connection: socket.socket, message: Mapping[str, Any], files: Sequence[
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Return a message and the files that came with it. Raise OSError if the other side has ended or sends anything else."""
+    """Return a message and the files that came with it.
+
+    Raise OSError if the other side has closed the connection or sent anything else.
+    """
     header, files, _, _ = socket.recv_fds(connection, 4, 3)
     try:
         size, body = int.from_bytes(header, "big"), b""

@@ -1,10 +1,10 @@
-"""Notice within seconds that another machine cannot be reached any more, although no process on it has ended.
+"""Notice within seconds that another machine can no longer be reached, although no process on it has exited.
 
-When a process ends, the kernel of its machine closes its connections, and the other side learns that at once. When a cable is
-cut or a machine loses its power, nothing is sent. So the kernel of this machine sends keepalive probes to the other
-kernel, which answers even if the process hangs, is stopped or holds the GIL. But if the buffers of such a process are
-full of unread data, a sender with a time limit treats the link as cut. So connections for large messages have no time
-limit.
+When a process exits, its kernel closes its connections, and the other side learns of that at once. When a cable is cut
+or a machine loses power, nothing is sent. So this machine's kernel sends keepalive probes to the other kernel, which
+answers even if the process there hangs, is stopped or holds the GIL. But if the receive buffer of such a process is
+full, a sender with a time limit on unacknowledged data treats the link as cut. So connections for large messages have
+no such limit.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _CUT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN,
 
 
 def keep_alive(connection: socket.socket, large_messages: bool = False) -> None:
-    """Let the kernel break a TCP connection whose other machine has been silent for `SILENT_S` seconds.
+    """Let the kernel break a TCP connection once the machine at the other end has been silent for `SILENT_S` seconds.
 
     On systems that lack some of these options, a cut connection is noticed later.
 
     Args:
         connection: the connection.
-        large_messages: True if messages may fill the buffers of the other side. If data is on its way when the link is cut,
+        large_messages: True if messages may fill the buffers of the other side. If data is in flight when the link is cut,
             such a connection breaks only after many minutes.
     """
     options = {
@@ -45,8 +45,9 @@ def keep_alive(connection: socket.socket, large_messages: bool = False) -> None:
 
 
 def is_cut(error: BaseException) -> bool:
-    """Return whether this error of a connection means that the other machine cannot be reached.
+    """Return whether this connection error means that the other machine cannot be reached.
 
-    The end of the other process leads to another error, since its kernel closes or resets the connection.
+    If only the process at the other end has exited, the error is a different one, because its kernel closes or resets
+    the connection.
     """
     return isinstance(error, OSError) and error.errno in _CUT

@@ -34,7 +34,7 @@ class Launch:
     trial_id: str
     segment_id: str
     trial_number: int
-    segment: int = 1  # the number of the segment in its trial, from 1
+    segment: int = 1  # the number of the segment within its trial, from 1
     params: Mapping[str, Any] = field(default_factory=dict)  # a flat dict: "optimizer/lr" -> JSON value
     seed: int = 0
     start_iteration: int = 0
@@ -42,8 +42,8 @@ class Launch:
     code: CodeRef
     space: Mapping[str, Any] | None = None  # the search space as JSON; if None, slashes in `params` nest the config
     space_blob: bytes | None = None  # the pickled choices of the space that JSON cannot express
-    scaling: Scaling = field(default_factory=Scaling)  # with the number of ranks of this segment
-    base_workers: int | None = None  # of an elastic trial: the number of ranks for which its code is written
+    scaling: Scaling = field(default_factory=Scaling)  # its number of ranks is that of this segment
+    base_workers: int | None = None  # for an elastic trial: the number of ranks for which its code is written
     placed_before: bool = False  # whether a trial of this experiment has run before, so that the cluster can hold one
     limits: Limits = field(default_factory=Limits)
     checkpoint_policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
@@ -84,7 +84,7 @@ class Inbox(Protocol):
     """An object that is told when segments start. Its methods are called in the host's event loop, and must not block."""
 
     def waiting(self, segment_id: str, reason: str) -> None:
-        """Handle the message that a segment waits for resources. This is called again when the reason changes."""
+        """Handle the message that a segment is waiting for resources. It is sent again when the reason changes."""
 
     def started(
         self, segment_id: str, placement: Mapping[str, Any], startup_s: float, warm: bool, held_s: float
@@ -95,7 +95,7 @@ class Inbox(Protocol):
             segment_id: the segment.
             placement: the node, process and GPUs of each rank.
             startup_s: seconds since the segment was launched.
-            warm: whether the group existed before and was reused.
+            warm: whether an existing group was reused.
             held_s: seconds since the group got its resources, or was given to this segment.
         """
 
@@ -109,8 +109,8 @@ class Driver(Protocol):
     async def report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
         """Commit a batch of reports. Return a Resend if earlier reports are missing, else the verdict or None.
 
-        There is a verdict if the last report of the batch has `waits`, so that the ranks wait. If the answer to such a
-        report is None, the driver does not know the segment any more, and the ranks end it.
+        There is a verdict if the ranks wait for one, that is, if `waits` is set in the last report of the batch. If the
+        answer to such a report is None, the driver no longer knows the segment, and the ranks end it.
         """
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:

@@ -1,7 +1,7 @@
-"""The connection by which the driver notices that the machine of a rank cannot be reached any more.
+"""The connection by which the driver notices that a rank's machine can no longer be reached.
 
 Ray notices a lost machine by missing heartbeats, after more than a minute. The kernel notices a lost connection sooner; see
-`tuner.trials.messages.keepalive`. The other connections of a rank to the driver do not suffice: they are opened when
+`tuner.trials.messages.keepalive`. A rank's other connections to the driver do not suffice: they are opened when
 they are first needed, and most ranks have nothing to send.
 """
 
@@ -27,11 +27,11 @@ _PATIENCE_S = 120.0
 
 
 class Lifeline:
-    """A rank's end of the connection. A thread opens it, and opens it again if it breaks.
+    """A rank's end of the connection. A thread opens the connection, and reopens it if it breaks.
 
     Args:
         address: the address at which the driver listens.
-        token: the secret of this rank's process, by which the driver knows the rank.
+        token: the secret of this rank's process, by which the driver identifies the rank.
     """
 
     def __init__(self, address: Address, token: bytes) -> None:
@@ -47,7 +47,7 @@ class Lifeline:
 
     def _hold(self) -> None:
         last = time.monotonic()
-        while time.monotonic() - last < _PATIENCE_S:  # afterwards, the driver is gone, and its ranks end with it
+        while time.monotonic() - last < _PATIENCE_S:  # after that, the driver counts as gone, and its ranks exit
             try:
                 with socket.create_connection((self._address.host, self._address.port), timeout=_CONNECT_S) as found:
                     keep_alive(found)

@@ -1,6 +1,6 @@
-"""Errors about worker processes that could not be started, have died, or could not be reached for a moment.
+"""Errors about worker processes that could not be started, have died, or were briefly unreachable.
 
-A call of a rank on Ray raises Ray's errors, and a call of a rank of the local executor raises the errors of this module.
+A call to a rank on Ray raises Ray's errors, and a call to a rank of the local executor raises the errors of this module.
 The functions of this module return the errors of both kinds for `except` clauses, without importing Ray.
 """
 
@@ -12,7 +12,7 @@ from tuner.errors import PlacementError
 
 
 class NoRoom(PlacementError):
-    """The group would fit on the cluster, but other work held the resources for too long. Another attempt may succeed."""
+    """The group would fit on the cluster, but other work held on to the resources for too long. Another attempt may succeed."""
 
 
 class LostAtStart(PlacementError):
@@ -20,10 +20,10 @@ class LostAtStart(PlacementError):
 
 
 class RankLost(Exception):
-    """A worker process of the local executor has ended.
+    """A worker process of the local executor has exited.
 
     Attributes:
-        status: the exit code, or the negative number of the signal that ended the process; None if it is not known.
+        status: the exit code, or the negative number of the signal that killed the process; None if unknown.
         killed_for: "memory" if the executor killed the process to free memory, else "".
     """
 
@@ -33,12 +33,12 @@ class RankLost(Exception):
 
 
 def lost_errors() -> tuple[type[BaseException], ...]:
-    """Return the classes of errors that a call of a rank raises if its process has ended or cannot be reached."""
+    """Return the classes of errors that a call to a rank raises if its process has exited or cannot be reached."""
     ray = sys.modules.get("ray")
     return (RankLost,) if ray is None else (RankLost, ray.exceptions.RayError)
 
 
 def unavailable_errors() -> tuple[type[BaseException], ...]:
-    """Return the classes of errors that a call of a rank raises if its process lives but could not be reached."""
+    """Return the classes of errors that a call to a rank raises if its process is alive but could not be reached."""
     ray = sys.modules.get("ray")
     return () if ray is None else (ray.exceptions.ActorUnavailableError,)

@@ -1,9 +1,9 @@
-"""Connections between the nodes of a group, by which ranks notice a cut link between two nodes without rank 0.
+"""Connections between a group's nodes, by which ranks notice a cut link between two nodes that do not host rank 0.
 
 Every rank is connected to rank 0, and the first rank of each node also to the driver. The link between two other nodes
-can be cut while all these connections work, and the training code would then wait in a collective for long. So the
-first rank of each node connects to the first rank of each node before it, except to rank 0. The kernels exchange
-keepalive probes; see `tuner.trials.messages.keepalive`. Nothing else is sent over these connections.
+can be cut while all these connections work, and the training code would then hang in a collective for a long time. So
+the first rank of each node connects to the first rank of each node before it, except to rank 0. The kernels exchange
+keepalive probes (see `tuner.trials.messages.keepalive`). Nothing else is sent over these connections.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def accept(listener: socket.socket, token: bytes, count: int, timeout: float) ->
     """Accept `count` connections in a thread, and keep them open until the other ends are closed.
 
     Args:
-        listener: the socket at which this rank listens. It is closed in the end.
+        listener: the socket at which this rank listens. It is closed when all have connected or the time is up.
         token: the secret of the group, which each connection sends first.
         count: the number of connections to expect.
         timeout: seconds to wait for them.
@@ -55,9 +55,9 @@ def accept(listener: socket.socket, token: bytes, count: int, timeout: float) ->
 
 
 def watch(peers: Sequence[Peer], token: bytes, cut: Callable[[int, str], object]) -> threading.Thread:
-    """Connect to other ranks in a thread, and call `cut` with the rank and the host of each that cannot be reached any more.
+    """Connect to other ranks in a thread, and call `cut` with the rank and host of each that can no longer be reached.
 
-    A rank whose process has ended is left out: others notice that.
+    A rank whose process has exited is not reported here: that is noticed elsewhere.
     """
 
     def hold() -> None:

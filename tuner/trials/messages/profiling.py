@@ -10,7 +10,7 @@ ProfileKind = Literal["cpu", "memory"]
 LONGEST_S = 60.0
 """The longest profile, in seconds."""
 MOST_HZ = 250.0
-"""The largest number of samples per second. More would slow the training down, and show little more."""
+"""The maximum number of samples per second. A higher rate would slow the training down and reveal little more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +18,8 @@ class ProfileRequest:
     """A request to observe a rank for a while.
 
     Attributes:
-        kind: "cpu": sample the Python stacks of its threads. "memory": trace what Python allocates.
-        duration_s: seconds to observe it.
+        kind: "cpu": sample the Python stacks of the rank's threads. "memory": trace Python's memory allocations.
+        duration_s: seconds to observe the rank.
         rate_hz: samples per second, for "cpu".
     """
 

@@ -22,7 +22,7 @@ class WorkerMetadata:
     gpus: tuple[str, ...]
     channel_address: tuple[str, int] | None  # where it listens for the other ranks, if it becomes rank 0
     token: bytes
-    oom_kills: int  # the OOM kills on its node so far; a higher count later means that the kernel killed a process
+    oom_kills: int  # OOM kills on its node so far; if the count has grown later, the kernel has killed a process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +71,12 @@ class RankError:
     traceback: str = ""
     log_tail: str = ""
     cause: str = "exception"  # see domain.events.Failure
-    communication: bool = False  # whether the end of another rank has most likely caused the error
+    communication: bool = False  # whether the error is most likely a consequence of another rank's failure
 
 
 @dataclass(frozen=True, slots=True)
 class NotReusable:
-    """The answer of a warm process that cannot be reused. The segment was not started."""
+    """The answer of a warm process that cannot be reused. It has not started the segment."""
 
     reason: str
 
@@ -88,7 +88,7 @@ class RankResult:
     error: RankError | None = None
     as_value: bool = False  # whether the only report is the return value of the function
     warning: str = ""  # a message about a likely mistake that caused no failure
-    uploading: Sequence[CheckpointInfo] = ()  # checkpoints that rank 0 continues saving; see `Rank.upload_end`
+    uploading: Sequence[CheckpointInfo] = ()  # checkpoints that rank 0 is still saving; see `Rank.upload_end`
     log: Sequence[LogChunk] = ()  # the unsent chunks of the rank's log and its end mark; empty if sent separately
 
 

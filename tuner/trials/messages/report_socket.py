@@ -1,11 +1,11 @@
 """Sockets over which ranks send reports and logs to the driver.
 
-A call of an async Ray actor costs the driver almost a millisecond of CPU time. A message over these sockets costs a
+A call to an async Ray actor costs the driver almost a millisecond of CPU time. A message over these sockets costs a
 tenth of that.
 
-A message has the arguments of `launch.Driver.report` or `launch.Driver.take_logs`, and may be repeated. If a connection
-fails, or if the network lets only Ray through, this message and all later ones are sent by calls of the driver's actor.
-Logs have separate connections, so that reports never wait for logs.
+A message carries the arguments of `launch.Driver.report` or `launch.Driver.take_logs`, and may be repeated. If a
+connection fails, or if the network lets only Ray's traffic through, this message and all later ones are sent by calling
+the driver's actor. Logs have separate connections, so that reports never wait for logs.
 
 In the local executor, the driver is not an actor. There, ranks send all other requests over a third connection
 (`SocketDriver`).
@@ -61,7 +61,7 @@ _REPORTS, _LOGS, _CALLS = b"R", b"L", b"C"  # the byte after the token: what the
 class Address:
     host: str
     port: int
-    token: bytes = field(repr=False)  # a secret, with which every connection must begin
+    token: bytes = field(repr=False)  # a secret that every connection must send first
 
 
 class ReportServer:
@@ -71,8 +71,8 @@ class ReportServer:
         take: called with each batch of reports; returns the answer.
         take_logs: called with chunks of logs; returns once they are stored.
         take_call: called with the name and the arguments of each other request; returns the answer.
-        take_cut: called with the token of a rank's process, a reason in words, and True if the machine of the rank cannot
-            be reached any more, or False if that rank cannot reach the machine of rank 0.
+        take_cut: called with the token of a rank's process, a reason in words, and True if the rank's machine can no
+            longer be reached, or False if the rank cannot reach another rank's machine.
         lines: takes the connections over which the driver calls ranks.
     """
 
@@ -89,7 +89,7 @@ class ReportServer:
         self._token = secrets.token_bytes(16)
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
-        self._serving: set[asyncio.Task[None]] = set()  # a report is taken even if its connection has broken meanwhile
+        self._serving: set[asyncio.Task[None]] = set()  # a report is processed even if its connection has broken
 
     async def open(self, ip: str) -> Address:
         """Listen on a free port of this IP address. Return the address to which ranks connect."""
@@ -109,13 +109,13 @@ class ReportServer:
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     def _greeted(self, greeting: bytes) -> bool:
-        """Return whether a connection has begun with the secret of this server."""
+        """Return whether this greeting is the secret of this server."""
         return hmac.compare_digest(greeting, self._token)
 
     async def _answer(self, segment_id: str, reports: list[Report]) -> tuple[bool, tuple[Any, ...] | int | None]:
         """Return (True, the parts of the answer to a batch of reports), or (False, None) after an error.
 
-        After an error, the rank sends the batch by a call of the actor, which raises the same error in the rank.
+        After an error, the rank sends the batch again by calling the actor, which raises the same error in the rank.
         """
         try:
             verdict = await self._take(segment_id, reports)
@@ -154,14 +154,14 @@ class ReportServer:
 class _Connection(asyncio.Protocol):
     """The server's end of one connection.
 
-    It parses messages as they arrive. With asyncio's streams, the loop would turn twice more for each message.
+    It parses messages as they arrive. With asyncio's streams, each message would take two more iterations of the event loop.
     """
 
     def __init__(self, server: ReportServer) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
-        self._purpose = b""  # of the connection, once it is known
+        self._purpose = b""  # of the connection, once known
         self._rank = b""  # the token of the rank's process, if the connection belongs to one
         self._line: CallLine | None = None
         self._waiting: deque[bytes] = deque()
@@ -201,7 +201,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _is_greeted(self) -> bool:
-        """Return whether the greeting has arrived as a whole, and take it. Close the connection if it is a wrong one."""
+        """Return whether the whole greeting has arrived, and consume it. Close the connection if the greeting is wrong."""
         assert self._transport is not None
         assert self._late is not None
         secret = len(self._server._token)
@@ -260,14 +260,14 @@ class _Connection(asyncio.Protocol):
         except asyncio.CancelledError:  # the server is closing
             pass
         except Exception:
-            log.exception("a message of a rank cannot be answered")
+            log.exception("cannot answer a message from a rank")
             self._transport.abort()
         finally:
             self._serving = None
 
 
 class _DriverConnection:
-    """A connection to the driver, which is opened when it is first needed. After a failure, it is not opened again."""
+    """A connection to the driver, which is opened when it is first needed. After a failure, it is not reopened."""
 
     def __init__(self, address: Address | None, purpose: bytes) -> None:
         self._address, self._purpose = address, purpose
@@ -345,7 +345,7 @@ class LogClient(_DriverConnection):
         if stored is None:
             self._call(segment_id, chunks)
         elif not stored:
-            raise DriverSilent("the driver could not store a part of a log")
+            raise DriverSilent("the driver could not store part of a log")
 
 
 class SocketDriver:
@@ -379,7 +379,7 @@ class SocketDriver:
         return value
 
     def object(self, segment_id: str, stored: Any) -> Any:
-        """Load an object that was stored with the training code from its file, which is on this machine or at a URI."""
+        """Load an object that was stored with the training code. Its file is on this machine or at a URI."""
         return stored.load()
 
 

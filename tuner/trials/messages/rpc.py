@@ -1,4 +1,4 @@
-"""Send the requests of a rank to the driver, by calls of the driver's actor or over a socket."""
+"""Send a rank's requests to the driver, by calling the driver's actor or over a socket."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RayDriver:
     def ask(self, question: str, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
         """Call a method of the actor, and return its answer. If the method raises an error, raise the same error here.
 
-        If the actor is alive but the connection broke, Ray raises `ActorUnavailableError`, and the call is retried.
+        If the actor is alive but the connection has broken, Ray raises `ActorUnavailableError`, and the call is retried.
         """
         import ray
 
@@ -44,7 +44,7 @@ class RayDriver:
             raise error.cause if isinstance(error.cause, Exception) else error from None
 
     def object(self, segment_id: str, stored: Any) -> Any:
-        """Return an object that was stored with the training code, from Ray's object store."""
+        """Return an object that was stored with the training code. It comes from Ray's object store."""
         import ray
 
         return ray.get(self.ask("object", segment_id, stored)[0])

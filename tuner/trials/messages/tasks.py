@@ -17,5 +17,5 @@ def on_node(node: str, function: Any, *args: Any, retries: int = 0) -> Any:
 
 @functools.cache
 def _as_task(function: Any) -> Any:
-    """Make a Ray remote function, once for each function, because Ray keeps remote functions until the job ends."""
+    """Make a function a Ray remote function. Do so only once, because Ray keeps remote functions until the job ends."""
     return ray.remote(num_cpus=0)(function)

@@ -1,6 +1,6 @@
-"""Make a rank's calls one after another in one thread, whether they come through Ray or over a line.
+"""Run the driver's calls to a rank one after another in one thread, whether they come through Ray or over a direct line.
 
-A thread of its own makes all calls, so that thread-local state, such as the current GPU, is that of the calls before.
+One dedicated thread runs all calls, so that thread-local state, such as the current GPU, carries over from call to call.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tuner.trials.messages.report_socket import CALL_LINE, Address
 log = logging.getLogger(__name__)
 
 SERIAL = ("prepare", "train", "reset")
-"""The methods of a rank that are called one after another."""
+"""The methods of a rank whose calls run one after another."""
 
 _CONNECT_S = 5.0
-_REMEMBERED = 8  # answers that are kept, in case that the line breaks before they have arrived
+_REMEMBERED = 8  # answers that are kept, in case the line breaks before they have arrived
 
 
 class Calls:
-    """The calls of a rank's methods, numbered from 0 by the driver and made in this order.
+    """The calls to a rank's methods, which the driver numbers from 0, and which run in this order.
 
-    call: a function that calls a method, by its name and its arguments.
+    call: a function that calls a method, given its name and arguments.
     """
 
     def __init__(self, call: Callable[[str, tuple[Any, ...]], Any]) -> None:
@@ -39,7 +39,7 @@ class Calls:
         self._waiting: dict[int, tuple[str, tuple[Any, ...]]] = {}
         self._answers: dict[int, Future[Any]] = {}
         self._by_line: set[int] = set()  # the waiting calls whose answers are sent over the line
-        self._next = 0  # the number of the call to make next
+        self._next = 0  # the number of the call to run next
         self._received = -1  # the number of the last call that came over the line
         self._line: Link | None = None
         self._closed = False
@@ -55,14 +55,14 @@ class Calls:
             connection = socket.create_connection((address.host, address.port), timeout=_CONNECT_S)
             connection.sendall(address.token + CALL_LINE + rank)
         except OSError as error:
-            log.info("cannot connect to the driver, which calls through Ray: %s", error)
+            log.info("cannot connect to the driver, which will call through Ray: %s", error)
             return
         self._line = Link(connection)
         self._poll.register(connection, select.POLLIN)
         self._wake()
 
     def make(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Make a call once all calls with lower numbers have been made, and return its value."""
+        """Run a call after all calls with lower numbers, and return its value."""
         with self._lock:
             answer = self._answer(number)
             self._waiting[number] = method, arguments
@@ -78,7 +78,7 @@ class Calls:
             return self._received
 
     def answer_to(self, number: int) -> Any:
-        """Return the value of a call that came over the line, once the call is made."""
+        """Return the value of a call that came over the line, once the call has run."""
         with self._lock:
             answer = self._answer(number)
         return answer.result()
@@ -116,9 +116,9 @@ class Calls:
         try:
             self._line.send(told)
         except PeerLost:
-            pass  # the driver asks for the answer through Ray
+            pass  # the driver will ask for the answer through Ray
         except Exception:  # the answer cannot be pickled
-            log.exception("the answer to the call %s cannot be sent", told[0])
+            log.exception("the answer to call %s cannot be sent", told[0])
             self._line.close()
 
     def _take(self) -> tuple[int, str, tuple[Any, ...], bool]:
@@ -144,13 +144,13 @@ class Calls:
         except PeerLost:
             self._poll.unregister(descriptor)
             return
-        except Exception:  # the arguments cannot be unpickled; the driver sends this call again through Ray
-            log.exception("a call of the driver cannot be read")
+        except Exception:  # the arguments cannot be unpickled; the driver will send this call again through Ray
+            log.exception("a call from the driver cannot be read")
             self._poll.unregister(descriptor)
             self._line.close()
             return
         with self._lock:
-            if self._closed:  # the driver has been told that this call has not come, and sends it again
+            if self._closed:  # the driver has been told that this call has not arrived, and will send it again
                 return
             self._answer(number)
             self._waiting[number] = method, arguments

@@ -1,4 +1,4 @@
-"""Describe errors of a rank, for the driver."""
+"""Describe a rank's errors for the driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.trials.runtime import rendezvous
 from tuner.trials.runtime.sending.logs import OWN
 from tuner.trials.training.script import ScriptFailed
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # a code with which terminals change colors; Ray's messages have some
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # an escape code for colors in terminals; Ray's messages contain some
 
 
 def describe(error: BaseException, log_tail: str) -> RankError:
@@ -33,9 +33,9 @@ def describe(error: BaseException, log_tail: str) -> RankError:
 
 
 def _of_script(error: ScriptFailed, log_tail: str) -> RankError:
-    """Describe the failure of a script by what it wrote to stderr.
+    """Describe a script's failure by what it wrote to stderr.
 
-    The traceback in tuner is left out, since it helps nobody.
+    tuner's own traceback is left out, since it is of no use to anyone.
     """
     last = error.said.rpartition("\n")[2].strip()
     message = f"{error.what}: {last}" if last else error.what
@@ -62,7 +62,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _readable(error: BaseException) -> str:
-    """Return the traceback of an error as text, without its first frames if these belong to `tuner.trials`."""
+    """Return the traceback of an error as text, without any leading frames in `tuner.trials`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
         trace = trace.tb_next

@@ -1,11 +1,11 @@
-"""Form gloo process groups in which every group of a process uses the devices of the first one.
+"""Form gloo process groups that reuse the devices of the first group in the process.
 
-A gloo device is a listening socket and the thread that serves it. PyTorch makes a new device for each group, and ends it with
-the group. That takes most of the time that forming a group takes, and 20 ms of its destructor. Connections, counters and
-pending messages belong to a group, so groups that share a device share nothing of a trial.
+A gloo device is a listening socket and the thread that serves it. PyTorch creates a new device for each group, and
+destroys it with the group. This takes up most of the time for forming a group, and 20 ms in its destructor.
+Connections, counters and pending messages belong to the group, so no state of a trial is shared through a device.
 
-PyTorch has no public way to pass devices. This module is the only one that knows the private names; if a version of PyTorch
-lacks them, each group makes devices of its own.
+PyTorch has no public way to pass devices. This module is the only one that knows the private names; if a version of
+PyTorch lacks them, each group creates its own devices.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from typing import Any
 
 _SETTINGS = ("GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT", "TORCH_GLOO_LAZY_INIT")
-"""The environment variables that say which devices a group gets."""
+"""The environment variables that determine which devices a group gets."""
 
 _kept: tuple[tuple[str | None, ...], Any, int] | None = None
-"""The settings, the devices, and how many threads a group has."""
+"""The settings, the devices, and the number of threads of a group."""
 
 
 @contextlib.contextmanager
@@ -39,13 +39,13 @@ def shared_devices() -> Iterator[None]:
 
 
 def keep_devices(group: Any) -> None:
-    """Keep the devices of a process group for later groups, unless devices with the present settings are kept already."""
+    """Keep the devices of a process group for later groups, unless devices with the current settings are already kept."""
     global _kept
     if _kept is not None and _kept[0] == _settings():
         return
     import torch
 
-    with contextlib.suppress(AttributeError, RuntimeError):  # it has no gloo backend, or PyTorch has other names
+    with contextlib.suppress(AttributeError, RuntimeError):  # it has no gloo backend, or PyTorch uses other names
         options = group._get_backend(torch.device("cpu")).options
         _kept = _settings(), options._devices, options._threads
 
@@ -55,7 +55,7 @@ def _settings() -> tuple[str | None, ...]:
 
 
 def _with_devices(real: Any, devices: Any, threads: int) -> Any:
-    """Return a class of gloo groups that use these devices. It takes the arguments with which PyTorch makes a group."""
+    """Return a class of gloo groups that use these devices. PyTorch can construct it like its own class."""
 
     class ProcessGroupGloo(real):
         def __init__(self, store: Any, rank: int, size: int, timeout: Any) -> None:

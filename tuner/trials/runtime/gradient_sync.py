@@ -1,10 +1,10 @@
 """Detect ranks that train separate models because the model was not wrapped for torch.distributed.
 
-The check is made at the first report after a step of a PyTorch optimizer, and must not cause false alarms. It finds that
-ranks train separate models only if the default process group is still the one that `tuner` set up, no collective has run
-on this group, and there is no other process group. DDP and FSDP communicate when they are created or at the first
-forward pass, Lightning communicates before it trains, and code that shares gradients by itself communicates before the
-optimizer's step. Code without a PyTorch optimizer never gets a warning.
+The check is made at the first report after a step of a PyTorch optimizer, and must not raise false alarms. It concludes
+that ranks train separate models only if the default process group is still the one that `tuner` set up, no collective
+has run on this group, and there is no other process group. DDP and FSDP communicate when they are created or at the
+first forward pass, Lightning communicates before it trains, and code that shares gradients by itself communicates
+before the optimizer's step. Code without a PyTorch optimizer never gets a warning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GradientSyncCheck:
     def check(self) -> str | None:
         """Check at a report whether the ranks train separate models.
 
-        Return a message if they do, an empty string if they do not, and None if that is not known yet.
+        Return a message if they do, an empty string if they do not, and None if it is too early to tell.
         """
         if not self._stepped:
             return None
@@ -42,7 +42,7 @@ class GradientSyncCheck:
         return MESSAGE if same else ""
 
     def close(self) -> None:
-        """Stop watching for steps of optimizers, and drop the process group. Repeated calls have no effect."""
+        """Stop watching for optimizer steps, and drop the process group. Repeated calls have no effect."""
         self._hook.remove()
         self._group = None
 

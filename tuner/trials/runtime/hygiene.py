@@ -1,4 +1,4 @@
-"""Clean up a worker process between two trials, or find out why that is not possible.
+"""Clean up a worker process between two trials, or find out why that is impossible.
 
 The clean-up restores the environment, the working directory, sys.path, the root logger, warning filters, exception hooks
 and PyTorch's global settings. It frees compiled graphs, tracebacks that keep tensors alive, and reference cycles. The
@@ -24,16 +24,16 @@ import psutil
 
 from tuner.trials.runtime.measures.process_stats import has_children
 
-_HARMLESS = ("TMonitor", "tqdm_monitor", "ray_", "tuner-", "wandb-")  # tqdm has had both names
+_HARMLESS = ("TMonitor", "tqdm_monitor", "ray_", "tuner-", "wandb-")  # tqdm has used both names
 _HELPERS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
     "torch/_inductor/compile_worker",
-    "wandb-core",  # sends the runs of Weights & Biases, also those of later trials; it ends with this process
+    "wandb-core",  # uploads Weights & Biases runs, including those of later trials; it exits with this process
 )
 _OF_STORAGE = ("AWS_", "GOOGLE_", "AZURE_", "HADOOP_", "ARROW_", "KRB5", "CLASSPATH", "LD_LIBRARY_PATH")
 _GRACE_S = 0.3
-_TERMINATE_S = 2.0  # seconds from SIGTERM to SIGKILL, for example for a tracker that still sends its data
+_TERMINATE_S = 2.0  # seconds from SIGTERM to SIGKILL, for example for a tracker that is still sending its data
 _POOL_THREADS = 64
 _GPU_SLACK = 32 << 20
 
@@ -72,7 +72,7 @@ class Baseline:
         self._freeze()
 
     def has_own_credentials(self) -> bool:
-        """Return whether the trial has set credentials or options of a remote storage, which `restore` would remove."""
+        """Return whether the trial has set credentials or options for remote storage, which `restore` would remove."""
         present = {name: value for name, value in os.environ.items() if name.startswith(_OF_STORAGE)}
         before = {name: value for name, value in self._environment.items() if name.startswith(_OF_STORAGE)}
         return present != before
@@ -88,16 +88,16 @@ class Baseline:
         sys.argv[:] = self._argv
         root = logging.getLogger()
         level, handlers = self._logging
-        if root.level != level:  # a change makes all loggers forget what they have looked up
+        if root.level != level:  # a change clears the caches of all loggers
             root.setLevel(level)
         root.handlers[:] = handlers
         warnings.filters[:] = self._filters  # type: ignore[index]
-        # init_process_group wraps the current hook, so without this line the hooks would nest too deeply in the end.
+        # init_process_group wraps the current hook, so without this line the hooks would eventually nest too deeply.
         sys.excepthook, threading.excepthook = self._hooks
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 delattr(sys, name)
-        gc.collect()  # ends the processes of data loaders and pools that are no longer referenced
+        gc.collect()  # stops the processes of data loaders and pools that are no longer referenced
         if len(sys.modules) > self._frozen_modules:
             self._freeze()
         return self._leftovers() or self._restore_torch()
@@ -165,9 +165,9 @@ def _is_idle_pool(thread: threading.Thread) -> bool:
 
 
 def _end(pids: Iterable[int]) -> None:
-    """End these processes and all processes that they have started, by SIGTERM and then by SIGKILL.
+    """Stop these processes and all processes that they have started, with SIGTERM and then SIGKILL.
 
-    Processes of other users, such as those of a setuid program, cannot be ended and stay.
+    Other users' processes, such as those of a setuid program, cannot be stopped and stay alive.
     """
     found: list[psutil.Process] = []
     for pid in pids:
@@ -184,7 +184,7 @@ def _end(pids: Iterable[int]) -> None:
 
 
 def _children() -> list[tuple[int, str]]:
-    """Return (pid, command line) of the child processes that are not helpers of Python or of a library."""
+    """Return (pid, command line) for each child process that is not a helper of Python or of a library."""
     if not has_children():
         return []
     try:

@@ -1,11 +1,12 @@
-"""A rank as a plain process of this machine, forked from a small server that has imported what every rank needs.
+"""A rank as a plain process on this machine, forked from a small server that has imported what every rank needs.
 
 The driver starts the server (`python -m tuner.trials.runtime.local_rank`) and asks it for processes. The server has one
-thread and imports no user code, so a fork is safe and takes milliseconds. It also tells the driver how each process has
-ended.
+thread and imports no user code, so a fork is safe and takes milliseconds. It also tells the driver how each process
+exited.
 
-No process outlives the driver: the server ends when the driver ends, and each rank is killed by the kernel, or kills
-itself, when the server ends. Processes that a rank has started are in the rank's process group, and are killed with it.
+No process outlives the driver: the server exits when the driver does, and each rank is killed by the kernel, or kills
+itself, when the server exits. Processes that a rank has started are in the rank's process group, and are killed with
+it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tuner.trials.messages.report_socket import SocketDriver
 from tuner.trials.runtime.worker import CONTROL, LASTING, Rank
 
 LOOK_S = 0.5
-"""Seconds between two checks by the server whether the driver is alive. A closed connection is noticed at once."""
+"""Seconds between the server's checks whether the driver is alive. A closed connection is noticed at once."""
 _PR_SET_PDEATHSIG = 1
 
 # -- a rank ----------------------------------------------------------------------------------------------------------------
@@ -38,9 +39,9 @@ _PR_SET_PDEATHSIG = 1
 def serve(link: Link) -> None:
     """Create the rank from the driver's first message, and answer the driver's calls until the connection is closed.
 
-    Calls of the methods in `CONTROL` and `LASTING` are answered in separate threads. All other calls are answered one after
-    another in the main thread, so that modules are imported there. The method "run" calls a function that was sent with the
-    request.
+    Calls to the methods in `CONTROL` and `LASTING` are answered in separate threads. All other calls are answered one
+    after another in the main thread, so that modules are imported there. The method "run" calls a function that is sent
+    with the request.
     """
     try:
         address, log_limit = link.receive()
@@ -90,7 +91,7 @@ def _answer(link: Link, rank: Rank, number: int, method: str, arguments: Any) ->
 
 
 def main() -> None:
-    """Fork a rank for each socket that the driver sends, and tell the driver about each rank that has ended."""
+    """Fork a rank for each socket that the driver sends, and tell the driver about each rank that exits."""
     control = socket.socket(fileno=int(sys.argv[1]))
     parent = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -153,7 +154,7 @@ def _become_rank(
         server = os.getppid()
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != server:  # the server ended before the kernel was told to kill this process
+        if os.getppid() != server:  # the server exited before the kernel was told to kill this process
             return
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)

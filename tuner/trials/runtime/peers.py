@@ -13,18 +13,18 @@ from tuner.trials.messages.launch import Launch
 
 
 class ChannelPeers:
-    """Implements the session's interface `Peers`, by messages over the worker group's channel."""
+    """Implements the session's interface `Peers` with messages over the worker group's channel."""
 
     def __init__(self, server: ChannelServer | None, client: ChannelClient | None, launch: Launch) -> None:
         self._channel_server, self._channel_client = server, client
         self._segment = launch.segment_id
-        self._over = False  # rank 0 has ended
+        self._over = False  # rank 0 has finished
         self._early = deque(self._waiting())
 
     def _waiting(self) -> Iterator[Any]:
         """Yield the messages for this segment that have already arrived, and drop those for earlier segments.
 
-        Unread messages of earlier segments could fill the socket, which would block rank 0.
+        Unread messages for earlier segments could fill the socket buffer, which would block rank 0.
         """
         with contextlib.suppress(TimeoutError):
             while self._channel_client is not None:
@@ -70,7 +70,7 @@ class ChannelPeers:
 
     def take(self, report_no: int) -> Verdict:
         assert self._channel_client is not None
-        while not self._over:  # needs no time limit: the loss of rank 0 raises PeerLost, and the manager detects hangs
+        while not self._over:  # no time limit is needed: losing rank 0 raises PeerLost, and the manager detects hangs
             kind, segment, *rest = self._early.popleft() if self._early else self._channel_client.verdicts.receive()
             self._over = kind == "ended" and segment == self._segment
             if kind != "verdict" or segment != self._segment:
@@ -79,7 +79,7 @@ class ChannelPeers:
             if number != report_no:
                 raise RuntimeError(
                     f"rank 0 is at report {number} and this rank at report {report_no}: "
-                    "every rank must call tuner.report equally often"
+                    "every rank must call tuner.report the same number of times"
                 )
             answer: Verdict = verdict
             return answer

@@ -39,7 +39,7 @@ class RayRank(Rank):
         return super().hello(of_many)
 
     def serial(self, number: int, method: str, *arguments: Any) -> Any:
-        """Call one of the methods in `SERIAL` once the calls with lower numbers have been made; see `Calls`."""
+        """Call one of the methods in `SERIAL` after the calls with lower numbers; see `Calls`."""
         return self._calls.make(number, method, arguments)
 
     @ray.method(concurrency_group="control")
@@ -49,11 +49,11 @@ class RayRank(Rank):
 
     @ray.method(concurrency_group="lasting")
     def answer_to(self, number: int) -> Any:
-        """Return the value of a call that came over the line, once the call is made."""
+        """Return the value of a call that came over the line, once the call has run."""
         return self._calls.answer_to(number)
 
     def reset(self) -> str | None:
-        """Clean up after a segment, see `Rank.reset`. Tell the fork server what the segment has imported."""
+        """Clean up after a segment (see `Rank.reset`), and tell the fork server what the segment has imported."""
         dirty = super().reset()
         tell_used()
         return dirty
@@ -69,7 +69,7 @@ class RayRank(Rank):
         return ip
 
     def gpus(self) -> tuple[str, ...]:
-        """Return the GPUs that Ray has given to this actor."""
+        """Return the GPUs that Ray has assigned to this actor."""
         return tuple(str(gpu) for gpu in ray.get_gpu_ids())
 
     def bring(self) -> Bring:
@@ -77,13 +77,13 @@ class RayRank(Rank):
         return transfer.bring
 
     def checkpoint_from(self, info: CheckpointInfo) -> Checkpoint:
-        """Return the checkpoint to start from. If its files are on another node's disk, they are fetched at first use."""
+        """Return the checkpoint to start from. If its files are on another node's disk, they are fetched on first use."""
         if info.node in (None, self.node()):
             return Checkpoint(info.uri, info=info)
         return Checkpoint(info.uri, info=info, fetch=functools.partial(transfer.fetch, info.uri, info.node))
 
     def unpacked(self, code: Any) -> bytes:
-        """Return the pickled training function. code: this pickle, or a reference to it in Ray's object store."""
+        """Return the pickled training function. code: the pickle, or a reference to it in Ray's object store."""
         found: bytes = code if isinstance(code, bytes) else ray.get(code)
         return found
 

@@ -31,9 +31,9 @@ OURS = "tuner/"
 
 @dataclass(slots=True)
 class _Rendezvous:
-    """The store through which the ranks of a worker group form a process group. runs: how often they have done so.
+    """The store through which the ranks of a worker group form a process group. runs: how many times they have done so.
 
-    All trials of the worker group use the same store, because a new connection would need lookups of host names.
+    All trials of the worker group use the same store, because a new connection would require host name lookups.
     """
 
     link: ChannelServer | ChannelClient | None
@@ -48,10 +48,10 @@ class _Rendezvous:
 
 
 _meeting: _Rendezvous | None = None
-_ours: Any = None  # the default process group that `join` has made
+_ours: Any = None  # the default process group that `join` has created
 _left: list[Any] = []  # the process groups that `leave` has torn down, until `free` frees their memory
 _unused_keys: list[str] = []  # the keys of the last group in the store, until `free` deletes them
-_freeing: queue.SimpleQueue[tuple[list[Any], list[str]]] | None = None  # what the thread that frees groups gets
+_freeing: queue.SimpleQueue[tuple[list[Any], list[str]]] | None = None  # the input of the thread that frees groups
 
 
 def import_torch() -> None:
@@ -63,7 +63,7 @@ def import_torch() -> None:
 
 
 def give_way() -> None:
-    """Let a call of `init_process_group` in user code replace the process group that `tuner` set up.
+    """Let a call to `init_process_group` in user code replace the process group that `tuner` set up.
 
     Scripts for torchrun make such a call. Call this before user code is loaded, because user code may import
     `init_process_group` by name. Repeated calls have no effect.
@@ -97,8 +97,8 @@ def join(
         import torch.distributed as dist
     except ImportError as error:
         raise MissingPackage(
-            f"{assignment.world_size} ranks meet in a process group of PyTorch, which is not installed: {with_extra('torch')}, "
-            "or set backend='none' if they need no process group"
+            f"{assignment.world_size} ranks need a process group of PyTorch, which is not installed: {with_extra('torch')}, "
+            "or set backend='none' if the code needs no process group"
         ) from error
 
     give_way()
@@ -133,7 +133,7 @@ def join(
 def take_device(assignment: RankAssignment) -> None:
     """Make this rank's GPU the current device.
 
-    Raise TunerError if PyTorch does not find the GPU that Ray has assigned to this rank.
+    Raise TunerError if PyTorch finds no GPU although Ray has assigned one to this rank.
     """
     import torch
 
@@ -145,7 +145,7 @@ def take_device(assignment: RankAssignment) -> None:
 
 
 def _meet(assignment: RankAssignment, server: ChannelServer | None, client: ChannelClient | None) -> _Rendezvous:
-    """Open the store of the worker group on a free port, if this is rank 0, else connect to the store of rank 0."""
+    """On rank 0, open the worker group's store on a free port; on other ranks, connect to rank 0's store."""
     import torch.distributed as dist
 
     if client is not None:
@@ -194,9 +194,9 @@ def leave() -> None:
 def free() -> None:
     """Free the process groups that `leave` has torn down, and the keys of the last one in the store, in another thread.
 
-    The destructor of a gloo group that has a device of its own waits 20 ms for the device's thread. So call this only after a
-    garbage collection, which drops the references of the training code, such as those of a DDP model. Otherwise the garbage
-    collection would run the destructor.
+    The destructor of a gloo group with its own device waits 20 ms for the device's thread. So call this only after a
+    garbage collection, which drops the training code's references to the group, such as those in a DDP model. Otherwise
+    the garbage collection would run the destructor in the calling thread.
     """
     global _left, _unused_keys, _freeing
     (left, _left), (keys, _unused_keys) = (_left, []), (_unused_keys, [])
@@ -214,7 +214,7 @@ def _free(freeing: queue.SimpleQueue[tuple[list[Any], list[str]]]) -> None:
         left.clear()
         if _meeting is not None:
             for key in keys:
-                with contextlib.suppress(Exception):  # the store may be broken, and then the worker group is ended
+                with contextlib.suppress(Exception):  # the store may be broken; the worker group is then shut down
                     _meeting.store.delete_key(key)
 
 
@@ -225,9 +225,9 @@ def _cpu() -> Any:
 
 
 def choose_interface(ip: str) -> None:
-    """Make gloo use the network interface with this IP address, and not the one to which the host name resolves.
+    """Make gloo use the network interface with this IP address, instead of the one to which the host name resolves.
 
-    Host names often resolve to the loopback interface, over which other nodes cannot be reached.
+    Host names often resolve to the loopback interface, which cannot reach other nodes.
     """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     for name, addresses in psutil.net_if_addrs().items():
@@ -250,7 +250,7 @@ _ECHOES = (
 
 
 def is_echo(error: BaseException) -> bool:
-    """Return whether an error of a collective was most likely caused by the end of another rank."""
+    """Return whether an error in a collective was most likely caused by another rank's exit."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"DistNetworkError", "DistBackendError", "DistStoreError"}:
         return True

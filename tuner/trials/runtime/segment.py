@@ -23,9 +23,9 @@ from tuner.trials.runtime.sending.uploads import Uploads
 from tuner.trials.training.script import ScriptFailed
 from tuner.trials.training.session import LeaveTrial, Session
 
-_LAST_SAVE_S = 2.0  # seconds that a failed rank waits for checkpoints that are being saved
+_LAST_SAVE_S = 2.0  # seconds that a failed rank waits for checkpoints that are still being saved
 TAIL = 50
-"""Lines of the log that come with an error."""
+"""The number of log lines that come with an error."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +59,7 @@ class Segment:
 
         Args:
             uploads: takes the uploads that may go on after the segment.
-            may_continue: returns whether they may, once the function has ended.
+            may_continue: called once the function has ended; returns whether uploads may go on.
         """
         running = self.session
         error: RankError | None = None
@@ -72,7 +72,7 @@ class Segment:
         except BaseException as raised:
             if running.left is None:
                 error = describe(raised, "")
-                if not isinstance(raised, ScriptFailed):  # what a script wrote to stderr is in the log already
+                if not isinstance(raised, ScriptFailed):  # what a script wrote to stderr is already in the log
                     sys.stderr.write(error.traceback)
         if self.overstay is not None:
             self.overstay.cancel()
@@ -101,9 +101,9 @@ class Segment:
         )
 
     def expect_end(self, verdict: Verdict, overstays: Callable[[str], None]) -> None:
-        """Fail the segment if the training function does not end within `stop_grace_s` after a verdict to leave.
+        """Fail the segment if the training function does not end within `stop_grace_s` seconds after a verdict to leave.
 
-        The grace period leaves the function time to run its `finally` blocks. overstays: called with what is wrong.
+        The grace period gives the function time to run its `finally` blocks. overstays: called with a message if it overstays.
         """
         grace = self.launch.limits.stop_grace_s
         self.saver.patience_s = grace

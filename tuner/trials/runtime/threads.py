@@ -9,10 +9,10 @@ from threadpoolctl import threadpool_limits
 
 
 def use_threads() -> None:
-    """Set the threads of libraries that are already loaded to OMP_NUM_THREADS, which Ray sets to the rank's CPUs.
+    """Set the thread count of already loaded libraries to OMP_NUM_THREADS, which Ray sets to the rank's number of CPUs.
 
-    Libraries read this variable only when they are loaded, and the server that forks Ray's workers loads some with one
-    thread.
+    Libraries read this variable only when they are loaded, and the server that forks Ray's workers loads some of them
+    with a single thread.
     """
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     if not wanted.isdigit() or int(wanted) < 1:  # not set, or a list for nested levels

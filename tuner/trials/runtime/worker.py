@@ -1,6 +1,6 @@
 """The process of one rank, which stays warm and runs one segment after another.
 
-`tuner.trials.runtime.ray_rank` makes the rank a Ray actor, and `tuner.trials.runtime.local_rank` a process of this machine.
+`tuner.trials.runtime.ray_rank` makes the rank a Ray actor, and `tuner.trials.runtime.local_rank` a process on this machine.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from tuner.trials.training.oom import oom_kills
 from tuner.trials.training.session import Context, Session
 
 _JOIN_TIMEOUT_S = 120.0
-_FAILED = "failed"  # in place of the id of an interrupt: the hold of a segment that has failed, which is never released
+_FAILED = "failed"  # instead of an interrupt's id: the hold of a failed segment, which is never released
 
 
 CONTROL = (
@@ -66,7 +66,7 @@ CONTROL = (
 """The methods of a rank that answer even while training runs. All other methods run one after another."""
 
 LASTING = ("upload_end",)
-"""Methods like those of `CONTROL`, whose answer may take minutes."""
+"""Methods like those in `CONTROL`, but whose answer may take minutes."""
 
 
 class Rank:
@@ -141,7 +141,7 @@ class Rank:
         return None
 
     def checkpoint_from(self, info: CheckpointInfo) -> Checkpoint:
-        """Return the checkpoint to start from, which may be on the disk of another node."""
+        """Return the checkpoint to start from, which may be on another node's disk."""
         return Checkpoint(info.uri, info=info)
 
     def unpacked(self, code: Any) -> bytes:
@@ -167,12 +167,12 @@ class Rank:
         )
 
     def prepare(self, launch: Launch, assignment: RankAssignment | None, code: Any) -> RankError | NotReusable | None:
-        """Prepare this process for the training function of a segment. Return None, or why that was not possible.
+        """Prepare this process for a segment's training function. Return None, or why that was impossible.
 
         Args:
             launch: the segment.
             assignment: the rank of this process; None if an earlier call has assigned it.
-            code: the pickled function, or a reference to it; None if this process has the function or imports it.
+            code: the pickled function, or a reference to it; None if this process already has the function or imports it.
         """
         capture: Capture | None = None
         try:
@@ -236,7 +236,7 @@ class Rank:
     # -- while training runs
 
     def hold(self, segment_id: str, interrupt: str) -> int | None:
-        """Keep the next report from beginning, and return the number of the latest settled report; see `Session.hold`.
+        """Block the next report, and return the number of the latest settled report; see `Session.hold`.
 
         Return None if this process no longer runs the segment.
         """
@@ -249,7 +249,7 @@ class Rank:
             running.release(interrupt, milestone)
 
     def send_reports(self) -> None:
-        """Begin no new report, and return once the driver has committed the reports that were made.
+        """Block further reports, and return once the driver has committed those already made.
 
         Called on rank 0 when another rank has failed, before the processes are killed.
         """
@@ -279,12 +279,12 @@ class Rank:
         return stacks(training)
 
     def data_sets(self) -> list[dict[str, Any]]:
-        """Return the state of the data sets of Ray Data that the trial reads; see `Shards.look`."""
+        """Return the state of the Ray Data data sets that the trial reads; see `Shards.look`."""
         datasets = sys.modules.get("tuner.trials.compat.datasets")  # loaded by a trial that may have data sets
         return datasets.look() if datasets is not None else []
 
     def start_profile(self, segment_id: str, profile_id: str, request: ProfileRequest) -> str | None:
-        """Begin to profile this process in the background. Return None, or the reason why that is not possible."""
+        """Begin to profile this process in the background. Return None, or the reason why that is impossible."""
         segment = self._segment
         if segment is None or segment.launch.segment_id != segment_id or segment.ended.is_set():
             return "has ended"
@@ -293,23 +293,23 @@ class Rank:
         return self._profiler.start(Subject(profile_id, name, thread, segment.ended), request)
 
     def stop_profile(self, profile_id: str) -> None:
-        """End a profile that nobody wants any more. If it has not begun yet, it will not begin."""
+        """Stop a profile that is no longer wanted. If it has not begun yet, it will not begin."""
         self._profiler.stop(profile_id)
 
     def take_profile(self, profile_id: str) -> dict[str, Any] | None:
-        """Return the profile if it was begun last; None while it is being made."""
+        """Return a profile if it is the newest one; None while it is being made."""
         return self._profiler.take(profile_id)
 
     def usage(self) -> dict[str, float]:
-        """Return this rank's use of CPU, memory and GPUs, as `process_stats.usage` does.
+        """Return this rank's CPU, memory and GPU usage, as `process_stats.usage` does.
 
-        CPU time counts from the start of the segment.
+        CPU time is counted from the start of the segment.
         """
         segment = self._segment
         return usage(segment.cpu_s_before if segment is not None else 0.0)
 
     def upload_end(self, segment_id: str, checkpoint: str) -> CheckpointInfo | str:
-        """Wait until a checkpoint of an ended segment is saved, and return it, or return why it could not be saved.
+        """Wait until a checkpoint of an ended segment is saved or lost. Return it, or the reason why it could not be saved.
 
         checkpoint: the id of one of the checkpoints in `RankResult.uploading`.
         """
@@ -317,7 +317,7 @@ class Rank:
         return saver.outcome(checkpoint) if saver is not None else "its upload is no longer known"
 
     def abandon(self, segment_id: str, why: str) -> None:
-        """Commit none of the checkpoints of an ended segment that are still being uploaded."""
+        """Make sure that checkpoints of an ended segment that are still being uploaded are not committed."""
         saver = self._uploads.saver(segment_id)
         if saver is not None:
             saver.abandon(why)
@@ -359,7 +359,7 @@ class Rank:
         self._baseline.remember_torch()
 
     def _cut_off(self) -> None:
-        """Tell the driver that this rank cannot reach rank 0. A collective of the training code would wait for long."""
+        """Tell the driver that this rank cannot reach rank 0. A collective in the training code would hang for a long time."""
         if self._lifeline is not None and self._assignment is not None:
             assert self._assignment.channel_address is not None
             self._lifeline.tell(f"it cannot reach rank 0 at {self._assignment.channel_address[0]}")
@@ -388,14 +388,14 @@ class Rank:
         imported = len(sys.modules)
         function = load(launch.code, self._codes.get(launch.code.hash))
         config = resolve(launch)
-        if len(sys.modules) != imported:  # the imports may have drawn numbers, and a warm process does not repeat them
+        if len(sys.modules) != imported:  # imports may have drawn random numbers; a warm process imports nothing again
             self._seed(launch, assignment)
         self._modules.note()
         checkpoint = self.checkpoint_from(launch.checkpoint) if launch.checkpoint is not None else None
         if checkpoint is not None and assignment.local_rank == 0:
             checkpoint.verify()
             if checkpoint.is_elsewhere:
-                # Fetch the files before user code runs: if their node is lost, that is not an error of user code.
+                # Fetch the files before user code runs: if their node is lost, that is not the user code's fault.
                 borrowed = contextlib.ExitStack()
                 borrowed.enter_context(checkpoint.as_directory())
                 self._undo.append(borrowed.close)
@@ -457,7 +457,7 @@ class Rank:
         return segment
 
     def _set_up_torch(self, launch: Launch, assignment: RankAssignment) -> None:
-        """Set up torch.distributed: for several ranks at once, for a single rank only when its code imports PyTorch."""
+        """Set up torch.distributed: immediately for several ranks; for a single rank, only when its code imports PyTorch."""
 
         def imported() -> None:
             assert self._baseline is not None
@@ -509,10 +509,10 @@ class Rank:
 
     def _report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
         answer: Verdict | Resend | None = self._driver.ask("report", segment_id, reports, patience_s=0.0)
-        return answer  # the outbox tries again
+        return answer  # the outbox retries
 
     def _send_log(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
-        self._driver.ask("take_logs", segment_id, chunks, patience_s=0.0)  # the shipper tries again
+        self._driver.ask("take_logs", segment_id, chunks, patience_s=0.0)  # the shipper retries
 
     def _committed(self, launch: Launch, outbox: Outbox | None, info: CheckpointInfo) -> None:
         """Tell the driver about a checkpoint, once the driver has committed the report to which it belongs."""
@@ -537,14 +537,15 @@ class _Sender:
 
 
 def _seed_torch(seed: int) -> None:
-    """Seed PyTorch's generators.
+    """Seed PyTorch's random generators.
 
-    If PyTorch was built without an accelerator, seed only that of the CPU: `torch.manual_seed` would format a stack for each kind
-    of accelerator, in case that one is used later, which takes half a millisecond. Do not ask whether there is an accelerator:
-    with CUDA, that would fix the visible devices, and child processes that the trial forks could not use CUDA.
+    If PyTorch was built without accelerator support, seed only the CPU's: `torch.manual_seed` would format a stack for
+    each kind of accelerator, in case it is used later, which takes half a millisecond. Do not check whether an
+    accelerator is present: with CUDA, that would fix the visible devices, and child processes that the trial forks
+    could not use CUDA.
     """
     torch = sys.modules["torch"]
-    if torch.accelerator.current_accelerator() is not None:  # of this build
+    if torch.accelerator.current_accelerator() is not None:  # the kind that this build supports
         torch.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
@@ -553,7 +554,7 @@ def _seed_torch(seed: int) -> None:
 def _own_process_group() -> None:
     """Make this process the leader of an OS process group, so that it can be killed with its child processes.
 
-    Also restore the default effect of SIGTERM, which is to end the process.
+    Also restore the default action of SIGTERM, which is to terminate the process.
     """
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)

@@ -12,7 +12,7 @@ from tuner.trials.messages.rpc import DriverLink
 
 
 class DriverCalls:
-    """Sends the requests of one rank about its segment. All ranks get the same answer to the same request."""
+    """Sends one rank's requests about its segment. All ranks get the same answer to the same request."""
 
     def __init__(self, driver: DriverLink, segment_id: str) -> None:
         self._driver, self._segment = driver, segment_id
@@ -29,7 +29,7 @@ class DriverCalls:
         self._ask("note", dict(notes))
 
     def end(self, reason: str) -> None:
-        """Stop the trial. It counts as stopped early, not as completed. reason: why, in words."""
+        """Stop the trial for this reason, given in words. It counts as stopped early, not as completed."""
         self._ask("end", reason)
 
     def object(self, stored: Stored) -> Any:
@@ -44,7 +44,7 @@ _here: DriverCalls | None = None
 
 
 def here() -> DriverCalls:
-    """Return the `DriverCalls` of the trial that runs in this process. Raise OutsideTrial if no trial runs in it."""
+    """Return the `DriverCalls` of the trial that is running in this process. Raise OutsideTrial if there is none."""
     if _here is None:
         raise OutsideTrial("this works only inside a trial")
     return _here
@@ -53,7 +53,7 @@ def here() -> DriverCalls:
 def open_for(driver: DriverLink, segment_id: str) -> Callable[[], None]:
     """Make `here` return an object that sends requests about this segment to `driver`.
 
-    Return a function that undoes this when the segment has ended.
+    Return a function that undoes this, to be called when the segment has ended.
     """
     global _here
     _here = DriverCalls(driver, segment_id)

@@ -29,9 +29,9 @@ class MetricWarnings:
 def flatten(metrics: Mapping[str, Any], warnings: MetricWarnings | None = None) -> dict[str, float]:
     """Convert metrics to flat names and floats, such as ``{"val": {"loss": tensor(0.5)}}`` to ``{"val/loss": 0.5}``.
 
-    Values are numbers, NumPy scalars, or arrays and tensors with one element. A metric whose value is None is left out; if
-    `warnings` is given and the metric is its objective, the value becomes NaN instead. Any other value raises a TypeError
-    that names the metric. warnings: prints warnings about metrics whose value is None or an array with dimensions.
+    Values are numbers, NumPy scalars, or arrays and tensors with one element. A metric whose value is None is left out,
+    except that the objective of `warnings` becomes NaN. Any other value raises a TypeError that names the metric.
+    warnings: if given, prints warnings about metrics whose value is None or an array with dimensions.
     """
     flat: dict[str, float] = {}
     if type(metrics) is dict:
@@ -52,7 +52,7 @@ def numbers(metrics: Mapping[str, Any], named: set[str], needed: str | None, pre
     """Convert metrics to flat names and floats, like `flatten`, but leave out values that are not numbers.
 
     The name of a metric that is left out is printed to stderr once, and added to `named`. Raise TypeError if the metric
-    `needed` is not a number. prefix: is put before all names, because `metrics` may be nested in another dict.
+    `needed` is not a number. prefix: prepended to all names, because `metrics` may be nested in another dict.
     """
     found: dict[str, float] = {}
     warnings = MetricWarnings(needed, named)
@@ -106,7 +106,7 @@ def _number(name: str, value: Any, warnings: MetricWarnings | None) -> float:
 
 
 def describe(value: object) -> str:
-    """Return the type of a value with its shape, or with the value if that is short."""
+    """Describe a value by its type and its shape, or by its type and its text, cut if that is long."""
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     shape = getattr(value, "shape", None)

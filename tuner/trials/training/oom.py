@@ -1,4 +1,4 @@
-"""Find out whether the kernel has killed a process of this machine because memory ran out."""
+"""Find out whether the kernel has killed a process on this machine because memory ran out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ KILLED = "killed by the kernel because memory ran out (SIGKILL, and the kernel's
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel of this machine has killed so far because memory ran out.
+    """Return how many processes this machine's kernel has killed so far because memory ran out.
 
     The result is the sum of the kernel's own count and the count of this container's cgroup.
     """

@@ -1,4 +1,4 @@
-"""A script as a training function: each rank runs it as a separate process, with arguments made from the configuration."""
+"""Scripts as training functions: each rank runs the script as a separate process, with arguments made from the config."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from tuner.trials.training.script_client import FOLDER, IMPORTED, SOCKET
 from tuner.trials.training.session import LeaveTrial, Session
 
 PLACEHOLDER = re.compile(r"\{(\{[\w./-]+\})\}|\{([A-Za-z_][\w./-]*)\}")
-"""Matches a parameter's name in braces. ``{{name}}``, in double braces, becomes ``{name}`` and not a value."""
+"""Matches a parameter's name in braces. Double braces escape it: ``{{name}}`` becomes ``{name}``."""
 
 NOT_ELASTIC = (
     "only functions can be elastic trials: a script divides its data among its ranks by itself, so tuner could not keep its "
     "global batch size"
 )
-"""The reason for which a script may not have a range of ranks."""
+"""The reason why a script may not have a range of ranks."""
 
 TRIAL_DIR = "trial_dir"
-"""A name that every script may use in braces in its arguments. It stands for the rank's own directory."""
+"""A name in braces that the arguments of every script may use. It stands for the rank's own directory."""
 
 _POLL_S = 0.05
 _TAIL = 20
@@ -50,7 +50,7 @@ _OF_TORCHRUN = re.compile(r"[A-Z]\d{4} [\d:.]+ \d+ (?:[^\]]*/)?torch/distributed
 torch names its files relative to `sys.path`. If the virtual environment is in the script's own directory, its path
 precedes ``torch/``.
 """
-# The launcher asks the kernel to kill it when the rank dies, and then replaces itself by the script.
+# The launcher asks the kernel to kill it when the rank dies, and then replaces itself with the script.
 _LAUNCHER = (
     "import ctypes, os, sys\n"
     "if sys.platform == 'linux': ctypes.CDLL(None).prctl(1, 9)\n"
@@ -76,12 +76,12 @@ class ScriptFailed(RuntimeError):
 class Script:
     """A script to run as a trial, with the templates of its arguments.
 
-    path: the path of the script. Workers without this file run `source`, which is its content.
+    path: the path of the script. Workers that lack this file run `source`, a copy of its content.
     arguments: the arguments, such as ``--lr`` and ``{lr}``. A name in braces is replaced by the parameter's value.
     metric: the objective.
     pattern: a regular expression that finds metrics in stdout. If None, metrics are found in lines of the default
         formats, unless the script imports tuner.
-    grace_s: seconds that the script may take to end when the trial must end.
+    grace_s: seconds that the script may take to exit when the trial must end.
     """
 
     path: str
@@ -90,18 +90,18 @@ class Script:
     metric: str
     pattern: str | None = None
     grace_s: float = 10.0
-    imports: tuple[str, ...] = ()  # the modules that the script imports; a service is sent those of the user
+    imports: tuple[str, ...] = ()  # the modules that the script imports; the user's own are sent to a service
 
     def __call__(self, config: dict[str, Any]) -> None:
-        """Run the script until it ends. If it fails, raise ScriptFailed with the last lines of its stderr."""
+        """Run the script until it exits. If it fails, raise ScriptFailed with the last lines of its stderr."""
         running = session.current()
         if running is None:
-            raise OutsideTrial("a script is run by tuner.run, not called")
+            raise OutsideTrial("a script cannot be called directly: tuner.run runs it")
         with tempfile.TemporaryDirectory(prefix="tuner-script-") as folder:
             _Run(self, running, folder, self.command(config, running.context.trial_dir)).run()
 
     def command(self, config: Mapping[str, Any], trial_dir: str) -> list[str]:
-        """Return the command line by which the script is run for this configuration."""
+        """Return the command line that runs the script with this configuration."""
         values = {TRIAL_DIR: trial_dir, **_flat(config)}
         arguments = [filled(argument, values) for argument in self.arguments]
         path = self.path if os.path.isfile(self.path) else self._unpacked(trial_dir)
@@ -116,12 +116,12 @@ class Script:
 
 
 def placeholders(arguments: tuple[str, ...]) -> set[str]:
-    """Return the names of parameters that appear in braces in the arguments."""
+    """Return the names that appear in braces in the arguments."""
     return {match.group(2) for argument in arguments for match in PLACEHOLDER.finditer(argument) if match.group(2)}
 
 
 def filled(argument: str, values: Mapping[str, Any]) -> str:
-    """Return an argument in which names in braces are replaced by the values of these parameters."""
+    """Return an argument with the parameter names in braces replaced by their values."""
 
     def value(match: re.Match[str]) -> str:
         literal, name = match.groups()
@@ -157,7 +157,7 @@ class _Asked:
 
 
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""The exit statuses of a script that SIGKILL has ended, and of a shell script whose last command SIGKILL has ended."""
+"""The exit statuses of a script that was killed by SIGKILL, and of a shell script whose last command was."""
 
 
 class _SaveFailed(ValueError):
@@ -171,11 +171,11 @@ class _Run:
         self._script, self._session, self._folder, self._command = script, running, folder, command
         self._name = os.path.basename(script.path)
         self._lines = MetricLines(script.metric, script.pattern)
-        # The messages to handle, in order: the metrics of a line, a request, or None once the process has ended.
+        # The messages to handle, in order: the metrics of a line, a request, or None once the process has exited.
         self._news: queue.Queue[dict[str, float] | _Asked | None] = queue.Queue(maxsize=1000)
         self._closed = threading.Event()
         self._errors: deque[str] = deque(maxlen=_TAIL)
-        self._since: deque[str] | None = None  # lines since torchrun last said that its processes have failed
+        self._since: deque[str] | None = None  # lines since torchrun last logged that its processes had failed
         self._borrowed = contextlib.ExitStack()
         self._exit_code = 0
         self._oom_kills = oom.oom_kills()
@@ -225,9 +225,9 @@ class _Run:
     # -- on the training thread
 
     def _follow(self) -> None:
-        """Handle the script's messages until the script has ended.
+        """Handle the script's messages until the script has exited.
 
-        If the metrics are read from lines that rank 0's script prints, the other ranks also wait for the end of rank 0.
+        If the metrics are read from lines that rank 0's script prints, the other ranks also wait until rank 0 is done.
         """
         mirrors = self._session.context.world_rank > 0
         while True:
@@ -247,7 +247,7 @@ class _Run:
             time.sleep(_POLL_S)
 
     def _mirror(self) -> str | None:
-        """Make each report that rank 0 has announced. Return rank 0's next message, or None if there is none."""
+        """Repeat on this rank every report that rank 0 has announced. Return rank 0's next other message, or None."""
         while (heard := self._session.heard()) == "report":
             self._session.report({})
         return heard
@@ -256,9 +256,9 @@ class _Run:
         return self._script.pattern is not None or not os.path.exists(os.path.join(self._folder, IMPORTED))
 
     def _answer(self, asked: _Asked) -> None:
-        """Carry out a request of the script, and send it the answer or the error.
+        """Carry out a request from the script, and send it the answer or the error.
 
-        An error is also raised here, unless it is a TypeError or ValueError, which means that the request was wrong.
+        An error is also raised here, unless it is a TypeError or ValueError, which means that the request was invalid.
         """
         try:
             _send(asked.connection, ("answer", self._reply(asked)))
@@ -284,7 +284,7 @@ class _Run:
             case ("report", values, step, directory, to_call):
                 if self._script.pattern is not None:
                     raise ValueError(
-                        "tuner.report was called, but the metrics are read by --metric-pattern: use one of them"
+                        "tuner.report was called, but --metric-pattern reads the metrics from stdout: use one or the other"
                     )
                 source: Source | None = self._saver(asked.connection) if to_call else directory
                 running.report(values, step=step, checkpoint=source)
@@ -299,21 +299,21 @@ class _Run:
         return Checkpoint(self._borrowed.enter_context(checkpoint.as_directory()))
 
     def _saver(self, connection: Connection) -> Callable[[str], None]:
-        """Return a function that makes the script save a checkpoint in a directory, at this report or at a later one."""
+        """Return a function that makes the script save a checkpoint to a directory, at this report or a later one."""
 
         def save(directory: str) -> None:
             try:
                 connection.send(("save", os.path.abspath(directory)))
                 failed = connection.recv()
             except (OSError, EOFError) as error:
-                raise ScriptFailed(f"{self._name} ended before it had saved its last checkpoint") from error
+                raise ScriptFailed(f"{self._name} exited before it had saved its last checkpoint") from error
             if failed is not None:
                 raise _SaveFailed(failed)
 
         return save
 
     def _check(self, code: int) -> None:
-        """Raise ScriptFailed unless the script has ended with exit status 0."""
+        """Raise ScriptFailed unless the script exited with status 0."""
         if code == 0:
             return
         end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
@@ -325,9 +325,9 @@ class _Run:
         raise ScriptFailed(what, said, cause)
 
     def _end(self, process: subprocess.Popen[bytes], patient: bool) -> None:
-        """End the script and all processes that it has started, by SIGTERM and then by SIGKILL.
+        """Stop the script with SIGTERM and, if need be, SIGKILL, and kill all processes that it has started.
 
-        patient: True to wait first for the script to end by itself.
+        patient: True to wait first for the script to exit by itself.
         """
         if process.poll() is not None:
             return
@@ -351,7 +351,7 @@ class _Run:
 
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, FOLDER: self._folder, "PYTHONUNBUFFERED": "1"}
-        if self._session.context.world_size == 1:  # else the scripts use the store that the ranks share
+        if self._session.context.world_size == 1:  # with several ranks, the scripts use the store that the ranks share
             environment = {name: value for name, value in environment.items() if not name.startswith("TORCHELASTIC_")}
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         return environment
@@ -363,9 +363,9 @@ class _Run:
             self._put(found)
 
     def _take_error(self, line: str) -> None:
-        """Keep a line of stderr, but not torchrun's lines about failed processes: they would displace the processes' own lines.
+        """Keep a line of stderr, unless it is torchrun's about failed processes: those would displace the processes' own lines.
 
-        If torchrun restarts its processes, the lines of the last run count.
+        If torchrun restarts its processes, only the lines of the last run are kept.
         """
         own, *log = _OF_TORCHRUN.split(line, maxsplit=1)
         if own:
@@ -403,7 +403,7 @@ class _Run:
 
 
 def _send(connection: Connection, message: tuple[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # the script has ended
+    with contextlib.suppress(OSError):  # the script has exited
         connection.send(message)
 
 
@@ -418,20 +418,20 @@ def _ignore(line: str) -> None:
 
 
 def _copy(source: int, target: int, take: Callable[[str], Any]) -> None:
-    """Copy the output of a script to the rank's log, and call `take` with each line.
+    """Copy a script's output to the rank's log, and call `take` with each line.
 
-    Whole lines are copied, so that stdout and stderr do not mix within a line.
+    Whole lines are copied, so that a line never mixes stdout and stderr.
     """
     for line in _lines(source):
-        with contextlib.suppress(OSError):  # a full disk must not end the training
+        with contextlib.suppress(OSError):  # a full disk must not stop the training
             os.write(target, line)
         take(line.decode(errors="replace").rstrip("\r\n"))
 
 
 def _lines(source: int) -> Iterator[bytes]:
-    """Yield the lines of a file descriptor, with their line ends.
+    """Yield the lines read from a file descriptor, including their line endings.
 
-    A carriage return ends a line too, so that each state of a progress bar is a line.
+    A carriage return also ends a line, so that each update of a progress bar is a line.
     """
     rest = b""
     with contextlib.suppress(OSError):

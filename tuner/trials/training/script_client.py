@@ -1,4 +1,4 @@
-"""`tuner.report` and related functions for a script that runs as a trial: they call the rank that started the script."""
+"""`tuner.report` and related functions in a script that runs as a trial: they call the rank that started the script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IMPORTED = "imported"
 
 
 class ScriptClient:
-    """Replaces the `Session` of a trial in a script's process. It has the methods that user code calls."""
+    """Takes the place of a trial's `Session` in a script's process. It has the methods that user code calls."""
 
     def __init__(self, folder: str) -> None:
         self.pid = os.getpid()
@@ -77,7 +77,7 @@ class ScriptClient:
                 raise error or {"TypeError": TypeError, "ValueError": ValueError}.get(name, RuntimeError)(text)
 
     def _fill(self, folder: str) -> str | None:
-        """Call the newest callable to save a checkpoint in a folder. Return its error as text, or None if it raises none."""
+        """Let the newest callable save a checkpoint to a folder. Return the text of its error, or None if it succeeds."""
         try:
             assert self._save is not None
             self._save(folder)
@@ -87,7 +87,7 @@ class ScriptClient:
         return None
 
     def _end(self) -> None:
-        """Tell the rank that the script is ending, so that a last checkpoint can be saved. Do nothing after an error."""
+        """Tell the rank that the script is exiting, so that a last checkpoint can be saved. Do nothing after an error."""
         if self._left is None and self.pid == os.getpid() and not hasattr(sys, "last_value"):
             with contextlib.suppress(OSError, EOFError):
                 self._ask("end")

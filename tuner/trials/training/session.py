@@ -1,9 +1,9 @@
-"""The session of a trial, with the functions that user code calls.
+"""The session of a trial, and the functions that user code calls.
 
 These functions are `report`, `get_checkpoint`, `get_context` and `should_checkpoint`.
 
-There is one `Session` for each rank and segment. A milestone is the number of a report at which ranks wait. Every rank
-knows the next milestone before it reaches it. So all ranks wait, continue and leave at the same report, without
+There is one `Session` for each rank and segment. A milestone is the number of a report at which the ranks wait. Every
+rank knows the next milestone before reaching it. So all ranks wait, continue and leave at the same report, without
 communicating between milestones.
 """
 
@@ -35,7 +35,7 @@ class LeaveTrial(BaseException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Information about the trial and the rank that run in this process, such as ids and the configuration."""
+    """Information about the trial and the rank in this process, such as ids and the configuration."""
 
     experiment_id: str
     trial_id: str
@@ -128,14 +128,14 @@ class Peers(Protocol):
     def take(self, report_no: int) -> Verdict:
         """Wait until rank 0 sends the verdict on a report, and return it. Only the other ranks call this.
 
-        If rank 0 has ended, return the verdict to continue.
+        If rank 0 has finished, return the verdict to continue.
         """
 
     def ended(self) -> None:
         """Tell the other ranks to stop waiting for verdicts, because rank 0's training function has returned."""
 
     def announce(self) -> None:
-        """Tell the other ranks that rank 0 makes a report now. Only rank 0 calls this."""
+        """Tell the other ranks that rank 0 is making a report. Only rank 0 calls this."""
 
     def heard(self) -> Literal["report", "verdict", "ended"] | None:
         """Return the kind of rank 0's next message, or None if no message has arrived. Only the other ranks call this.
@@ -148,23 +148,23 @@ class Saver(Protocol):
     """Saves the checkpoints of this rank."""
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
-        """Move or copy the content of a checkpoint, and let the background thread save it.
+        """Move or copy the contents of a checkpoint, and let the background thread save it.
 
-        Rank 0 gets the description of the checkpoint, other ranks get None. at_end: True if the checkpoint was passed
-            with an earlier report and is saved now because the training function has returned.
+        On rank 0, return the description of the checkpoint; on other ranks, return None. at_end: True if the checkpoint
+        was passed with an earlier report and is saved now because the training function has returned.
         """
 
     def passed(self, report_no: int) -> None:
-        """Record that this rank passes no checkpoint with this report, so that rank 0 does not wait for one."""
+        """Record that this rank has made this report without a checkpoint, so that rank 0 does not wait for one."""
 
 
 class Watch(Protocol):
-    """A check for a mistake in training code that does not raise an error."""
+    """A check for a mistake in training code that raises no error by itself."""
 
     def check(self) -> str | None:
         """Check at a report whether the mistake was made.
 
-        Return a message if the mistake was made, "" if it was not, and None if that is not known yet.
+        Return a message if the mistake was made, "" if it was not, and None if it is too early to tell.
         """
 
 
@@ -201,16 +201,16 @@ class Session:
         self._pending: Callable[[str], Any] | None = None
         self._saved_at = 0
         self._offered = 0  # the number of the latest report with a callable as its checkpoint
-        self._offers_every = 1  # the distance between the last two such reports
+        self._offers_every = 1  # the interval between the last two such reports
 
-        self._reporting = threading.RLock()  # reports of several threads are made one after the other
+        self._reporting = threading.RLock()  # reports from several threads are made one after the other
         self._gate = threading.Condition()
         self._count = 0
         self._milestone = first_milestone
         self._holds: set[str] = set()  # interrupts whose milestone is not known yet
         self._released: set[str] = set()  # interrupts that are over
         self._interrupts: set[int] = set()  # the milestones that interrupts have set, in addition to `_milestone`
-        self._answered = (0, False)  # the latest report for which should_checkpoint was called, and its answer
+        self._answered = (0, False)  # the latest report about which should_checkpoint was asked, and its answer
         self._left: LeaveTrial | None = None
         self.on_leave: Callable[[Verdict], None] | None = None
         self.as_value = False  # whether the only report is the return value of the training function
@@ -228,7 +228,7 @@ class Session:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint to continue from, or None. Code that reads this property is taken to have loaded the checkpoint."""
+        """The checkpoint to continue from, or None. Code that reads this property is assumed to load the checkpoint."""
         self._took_checkpoint = True
         return self._checkpoint
 
@@ -236,7 +236,7 @@ class Session:
         return self.context.world_rank == 0 and self._checkpoint is not None and not self._took_checkpoint
 
     def _warn(self, found: str) -> None:
-        """Print a warning, and store it in `warning`, for the experiment's decision log. Do nothing if it is empty."""
+        """Print a warning, and add it to `warning`, for the experiment's decision log. Do nothing if it is empty."""
         if found:
             self.warning = "; ".join(filter(None, (self.warning, found)))
             print(f"warning: {found}", file=sys.stderr)
@@ -291,8 +291,8 @@ class Session:
     def finish(self) -> None:
         """End the session after the training function has returned.
 
-        If the checkpoint policy requests it, call the newest callable that was passed as a checkpoint, to save the last
-        state. If this is rank 0, release ranks that are still waiting because they make more reports than rank 0.
+        If the checkpoint policy calls for it, save the last state with the newest callable that was passed as a
+        checkpoint. On rank 0, release the ranks that are still waiting because they make more reports than rank 0.
         """
         if self._reports is not None and self._peers is not None:
             self._peers.ended()
@@ -301,10 +301,10 @@ class Session:
             self._save(self._pending, self._count, True, at_end=True)
         self._pending = None
 
-    # -- for scripts that print their metrics: rank 0 makes a report for each line with metrics, and other ranks do the same
+    # -- for scripts that print their metrics: rank 0 makes a report for each line with metrics, and other ranks follow
 
     def announce(self) -> None:
-        """Tell the other ranks that rank 0 makes a report now, whether or not the ranks wait at this report."""
+        """Tell the other ranks that rank 0 is making a report, whether or not the ranks wait at this report."""
         if self._reports is not None and self._peers is not None:
             self._peers.announce()
 
@@ -318,24 +318,25 @@ class Session:
     # -- called for the driver, from another thread
 
     def hold(self, interrupt: str) -> int:
-        """Keep the next report from beginning until `release` is called. interrupt: the id of the interrupt that holds it.
+        """Block the next report until `release` is called. interrupt: the id of the interrupt that blocks it.
 
         Return the number of the latest report that can no longer become a milestone on this rank. This is the latest
-        report that has begun or, if `should_checkpoint` has already answered for the next report, that next one. A report
-        whose number is larger than the numbers from all ranks can become a milestone, at which all ranks then wait.
+        report that has begun or, if `should_checkpoint` has already answered for the next report, that next one. A
+        report whose number is larger than those that all ranks return can become a milestone, at which all ranks then
+        wait.
 
         The caller must release every rank. There is no time limit, because a rank that continued by itself could leave
-        at a different report from the other ranks.
+        at a different report than the other ranks.
         """
         with self._gate:
-            if interrupt not in self._released:  # the calls of one interrupt may arrive in the wrong order
+            if interrupt not in self._released:  # the calls for one interrupt may arrive in the wrong order
                 self._holds.add(interrupt)
             return max(self._count, self._answered[0])
 
     def release(self, interrupt: str, milestone: int | None) -> None:
-        """End the hold of an interrupt, and set a milestone unless it is None. A second call does nothing.
+        """Stop blocking reports for this interrupt, and set a milestone unless it is None. A second call does nothing.
 
-        Several interrupts may set milestones at the same time. The ranks wait at each of these.
+        Several interrupts may set milestones at the same time. The ranks wait at each of them.
         """
         with self._gate:
             if interrupt in self._released:
@@ -405,9 +406,9 @@ class Session:
             self.progressed_at = time.monotonic()
 
     def _next_offer(self, number: int) -> int | None:
-        """Predict the number of the next report with a callable as its checkpoint; None if there was no such report yet.
+        """Predict the number of the next report with a callable as its checkpoint; None if there has been no such report.
 
-        The distance between the last two such reports is expected to stay the same.
+        The interval between the last two such reports is assumed to stay the same.
         """
         if not self._offered:
             return None
@@ -433,7 +434,7 @@ class Session:
 
 
 def _own_step(step: Any) -> int | None:
-    """Convert the user's `step` to an int for the database. Raise TypeError or ValueError if that is not possible."""
+    """Convert the user's `step` to an int for the database. Raise TypeError or ValueError if that is impossible."""
     if step is None:
         return None
     number = int(step)
@@ -448,7 +449,7 @@ _current: Session | None = None
 
 
 def activate(session: Session | None) -> None:
-    """Make `session` the session of this process. If it is None, the process has no session from now on."""
+    """Make `session` the session of this process. If it is None, leave the process without a session."""
     global _current
     _current = session
 
@@ -479,7 +480,7 @@ _outside = _Outside()
 
 
 def _inside(name: str) -> Session | script_client.ScriptClient | None:
-    """Return the session of this process or, in a script, its client. Return None if the process belongs to no trial.
+    """Return the session of this process or, in a script, the client. Return None if the process belongs to no trial.
 
     name: the public function that was called, for the error message.
     """
@@ -496,19 +497,19 @@ def _inside(name: str) -> Session | script_client.ScriptClient | None:
 def report(metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
     """Report metrics, and optionally a checkpoint. Every rank must call this the same number of times.
 
-    The call returns at once, unless the scheduler decides at this report. In that case, the call waits for the decision,
-    which takes about a millisecond. If the trial must end, the call raises an exception that `except Exception` does not
-    catch.
+    The call returns at once, unless the report is one at which the scheduler decides. In that case, the call waits for
+    the decision, which takes about a millisecond. If the trial must end, the call raises an exception that `except
+    Exception` does not catch.
 
     Outside a trial, for example when you call your training function directly to debug it, the metrics are checked and
     printed in one line, and the checkpoint is ignored.
 
     Args:
-        metrics: numbers by name. Names in nested dicts are joined by "/". Only the metrics of rank 0 count. If the value
+        metrics: numbers by name. Names in nested dicts are joined by "/". Only rank 0's metrics count. If the value
             of a metric is None, the metric is left out or, if it is the objective, reported as NaN.
-        step: your own count of batches or samples, which is stored with the report. It is the column `step` in
-            `trial.history`, and the x axis `user_step` in the API's curves.
-        checkpoint: a directory, or a callable that gets an empty directory and fills it. Before `report` returns, a
+        step: your own count of batches or samples, which is stored with the report. It becomes the column `step` in
+            `trial.history`, and the x axis `user_step` of the API's curves.
+        checkpoint: a directory, or a callable that is given an empty directory and fills it. Before `report` returns, a
             directory is moved if it is in the temp directory, else copied. A callable is called only when a checkpoint
             is due. The directories of several ranks become one checkpoint.
 

@@ -1,7 +1,7 @@
 """`tuner.torch`: functions for PyTorch training code.
 
 Functions that also exist in `ray.train.torch` have the same names and arguments as in Ray. All functions are optional:
-training code can use plain `torch.distributed` and DDP instead, with only `tuner.report` from this package.
+training code can use plain `torch.distributed` and DDP instead, and nothing but `tuner.report` from this package.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def prepare_model(
 
     Args:
         model: the model.
-        move_to_device: True to move the model to this rank's device, a device to move it there, False not to move it.
+        move_to_device: True to move the model to this rank's device, a device to move it there, or False to leave it where it is.
         parallel_strategy: "ddp" to wrap the model in DistributedDataParallel; "fsdp" to shard its parameters with FSDP2
             (`torch.distributed.fsdp.fully_shard`), which changes the model in place; None to leave it unwrapped.
         parallel_strategy_kwargs: options for DDP or `fully_shard`.
@@ -92,17 +92,17 @@ def prepare_data_loader(
 ) -> Any:
     """Return a loader for this rank's share of the data, with the same options and a distributed sampler.
 
-    Each rank has the batch size of `data_loader`. The new loader counts epochs, starting from the trial's checkpoint.
-    So every epoch is shuffled differently, a resumed trial shuffles as it would have without an interruption, and
-    `set_epoch` is not needed. If `data_loader` has a sampler of your own, its samples are divided among the ranks. A
-    loader for an iterable data set is not divided, because only the data set itself could do that.
+    The batch size of `data_loader` is per rank. The new loader counts epochs, starting from the trial's checkpoint. So
+    every epoch is shuffled differently, a resumed trial shuffles as it would have without an interruption, and
+    `set_epoch` is not needed. If `data_loader` has a sampler of your own, its samples are divided among the ranks. The
+    data of an iterable data set is not divided, because only the data set itself could do that.
 
-    In an elastic trial, the size of the global batch is the batch size of `data_loader` times `num_workers`, the
-    smallest number of ranks. It stays the same when the trial is resized: each global batch has the same samples in the
-    same order, and is divided among the present ranks. If it cannot be divided evenly, some ranks get one sample more
-    than others. DDP averages over ranks, so the samples of the other ranks then count a little more: choose a batch
-    size that all numbers of ranks divide. With ``keep_global_batch_size=False``, each rank keeps the batch size of
-    `data_loader`, so that the global batch grows with the ranks.
+    In an elastic trial, the global batch size is the batch size of `data_loader` times `num_workers`, the smallest
+    number of ranks. It stays the same when the trial is resized: each global batch has the same samples in the same
+    order, and is divided among the current ranks. If it cannot be divided evenly, some ranks get one sample more than
+    others. DDP averages over ranks, so the samples of the other ranks then count a little more: choose a batch size
+    that every possible number of ranks divides. With ``keep_global_batch_size=False``, each rank keeps the batch size
+    of `data_loader`, so that the global batch grows with the number of ranks.
 
     Args:
         data_loader: the loader whose data is divided.
@@ -122,7 +122,7 @@ def prepare_data_loader(
 
 
 class _Loader:
-    """Wraps a DataLoader, to count epochs for its sampler and to move batches. It has the attributes of the DataLoader."""
+    """Wraps a DataLoader, to count epochs for its sampler and to move batches. It has all attributes of the DataLoader."""
 
     def __init__(self, loader: DataLoader[Any], sampler: Any, device: torch.device | None, ahead: bool) -> None:
         self._loader, self._sampler, self._device = loader, sampler, device
@@ -145,7 +145,7 @@ class _Loader:
         return self._moved_ahead() if self._ahead else (_to(batch, self._device) for batch in self._loader)
 
     def _moved_ahead(self) -> Iterator[Any]:
-        """Yield batches on the GPU. While one is used, copy the next one on a separate CUDA stream."""
+        """Yield batches on the GPU. While one is in use, copy the next one on a separate CUDA stream."""
         stream = torch.cuda.Stream(self._device)
         following: Any = None
         for batch in self._loader:
@@ -163,8 +163,8 @@ class _Loader:
 class _GlobalBatches(Sampler[list[int]]):
     """Divides each global batch of an elastic trial among the ranks.
 
-    The samples of a global batch depend on the epoch, but not on the number of ranks. A rank gets every n-th of them, where
-    n is the number of ranks. If the last batch has fewer samples than there are ranks, its samples are used again.
+    The samples of a global batch depend on the epoch, but not on the number of ranks. A rank gets every n-th of them,
+    where n is the number of ranks. If the last batch has fewer samples than there are ranks, its samples are repeated.
     """
 
     def __init__(self, sampler: Sampler[int], size: int, drop_last: bool, rank: int, ranks: int) -> None:
@@ -215,7 +215,7 @@ def _global_batches(loader: DataLoader[Any]) -> _GlobalBatches:
 class _DividedSampler(Sampler[int]):
     """Divides the samples of the user's sampler among the ranks.
 
-    Each rank gets the same number of samples. If they cannot be divided evenly, the first samples are used again at the end.
+    Each rank gets the same number of samples. If they cannot be divided evenly, the first samples are repeated at the end.
     """
 
     def __init__(self, sampler: Sampler[int], rank: int, ranks: int) -> None:
@@ -263,7 +263,7 @@ def _batch_size(loader: DataLoader[Any]) -> int:
 
 
 def _rebuilt(loader: DataLoader[Any], sampler: Any, batches: _GlobalBatches | None = None) -> DataLoader[Any]:
-    """Return a copy of a loader with another sampler, or with these batches."""
+    """Return a copy of a loader with this sampler, or with these batches."""
     parts = {"batch_size": _batch_size(loader), "sampler": sampler, "drop_last": loader.drop_last}
     options: dict[str, Any] = {
         **(parts if batches is None else {"batch_sampler": batches}),
@@ -284,7 +284,7 @@ def _rebuilt(loader: DataLoader[Any], sampler: Any, batches: _GlobalBatches | No
 
 
 def _to(batch: Any, device: torch.device | None) -> Any:
-    """Return a batch on a device, including tensors in tuples, lists, dicts and objects with a `to` method."""
+    """Move a batch to a device, including tensors in tuples, lists and dicts, and objects with a `to` method."""
     if isinstance(batch, Mapping):
         return type(batch)({key: _to(value, device) for key, value in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

@@ -1,4 +1,4 @@
-"""Load the weights of a checkpoint into a model: `tuner.torch.load_model`."""
+"""Load the weights in a checkpoint into a model: `tuner.torch.load_model`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def load_weights(
 
     Args:
         checkpoint: a checkpoint such as `result.best_checkpoint`.
-        file: the file with the weights. By default, the only file with a usual suffix such as ".pt".
-        key: the key of the weights in this file. By default, a usual key such as "model" or "state_dict".
+        file: the file with the weights. By default, the only file with a common suffix such as ".pt".
+        key: the key of the weights in this file. By default, a common key such as "model" or "state_dict".
 
     Raises:
         CheckpointError: there are no weights, or they are not tensors. The message lists the files or keys that exist.
@@ -45,13 +45,13 @@ def load_weights(
     if found is None:
         known = ", ".join(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
         asked = f"{key!r} is not a mapping of names to tensors" if key else "no usual key has weights; pass key="
-        raise CheckpointError(f"{name} of {checkpoint.path}: {asked}; it has {known}")
-    wrapped = all(part.startswith("module.") for part in found)  # as DistributedDataParallel names them
+        raise CheckpointError(f"{name} in {checkpoint.path}: {asked}; it has {known}")
+    wrapped = all(part.startswith("module.") for part in found)  # the names that DistributedDataParallel uses
     return {part.removeprefix("module.") if wrapped else part: value for part, value in found.items()}
 
 
 def load_model(checkpoint: Checkpoint | None, model: M, *, file: str | None = None, key: str | None = None) -> M:
-    """Load the weights of a checkpoint into a model, switch the model to `eval()`, and return it.
+    """Load the weights in a checkpoint into a model, switch the model to `eval()`, and return it.
 
     ``model = tuner.torch.load_model(result.best_checkpoint, Net(**result.best_config))``
 
@@ -108,6 +108,6 @@ def _only_file(checkpoint: Checkpoint, folder: str) -> str:
     found = [name for name in files if name.endswith(SUFFIXES)]
     if len(found) != 1:
         raise CheckpointError(
-            f"cannot tell which file of {checkpoint.path} has the weights; pass file=, one of {', '.join(files)}"
+            f"cannot tell which file in {checkpoint.path} has the weights; pass file=, one of {', '.join(files)}"
         )
     return found[0]

@@ -281,7 +281,7 @@ def test_profiles_of_a_running_trial(local_bench: LocalBench) -> None:
     assert "rank 0 is being profiled already, for " in refused_of(local_bench, again)
     until(lambda: local_bench.reports(again)[-1].metrics["profiled"])
     os.kill(pid_of(local_bench, again), signal.SIGKILL)
-    with pytest.raises(Conflict, match="rank 0 ended while it was being profiled"):
+    with pytest.raises(Conflict, match="rank 0 exited while it was being profiled"):
         lost.result(60)
     assert running.result(60).kind == "failed"
 
@@ -304,7 +304,7 @@ def test_a_trial_that_waits_is_not_profiled(local_bench: LocalBench) -> None:
     local_bench.wait_for_report(first)
     running.append(local_bench.begin(second))
     until(lambda: local_bench.call("waiting"))
-    with pytest.raises(Conflict, match="the trial does not train yet: it waits for resources"):
+    with pytest.raises(Conflict, match="the trial is not training yet: it is waiting for resources"):
         local_bench.call("profile", second.segment_id, 0, ProfileRequest())
     for launch in (second, first):
         local_bench.call("kill", launch.segment_id, "seen enough")

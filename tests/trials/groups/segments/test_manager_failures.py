@@ -281,7 +281,7 @@ def test_a_rank_that_does_not_report_as_often(bench: Bench) -> None:
     failure = run(bench, launch, {3: Verdict(action="stop")})
     assert (failure.cause, failure.rank) == ("stop_ignored", 1)
     assert "rank 1 has made 0 reports" in failure.message
-    assert "equally often" in failure.message
+    assert "the same number of times" in failure.message
 
 
 def test_no_report(bench: Bench) -> None:

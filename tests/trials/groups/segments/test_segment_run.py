@@ -71,7 +71,7 @@ def test_a_profile_that_begins_too_late_is_stopped() -> None:
 @pytest.mark.parametrize("mute", [(), ("take_profile",)])
 def test_a_profile_that_is_summed_up_too_slowly_says_so(mute: tuple[str, ...]) -> None:
     rank = FakeRank(*mute)
-    with pytest.raises(Conflict, match="rank 0 is still summing up the profile"):
+    with pytest.raises(Conflict, match="rank 0 is still summarizing the profile"):
         profiled(rank, lambda segment: segment.profile(0, REQUEST))
 
 
@@ -103,7 +103,7 @@ def test_a_second_request_says_what_the_first_one_does() -> None:
         with pytest.raises(Conflict, match="rank 0 is being profiled already, for 10 s more"):
             await segment.profile(0, REQUEST)
         segment.profiling[0] = time.monotonic()
-        with pytest.raises(Conflict, match="rank 0 is still summing up an earlier profile"):
+        with pytest.raises(Conflict, match="rank 0 is still summarizing an earlier profile"):
             await segment.profile(0, REQUEST)
 
     profiled(FakeRank(), twice)

@@ -137,7 +137,7 @@ def test_a_trial_with_credentials_of_its_own_waits_for_its_uploads(local_bench: 
 def test_a_process_that_is_killed_takes_its_uploads_with_it(local_bench: LocalBench, slow: SlowStorage) -> None:
     first, info = ends_early(local_bench, slow)
     os.kill(int(local_bench.reports(first)[0].metrics["pid"]), signal.SIGKILL)
-    assert end_of(local_bench, first, info) == "its worker process ended before the upload was complete: RankLost"
+    assert end_of(local_bench, first, info) == "its worker process exited before the upload was complete: RankLost"
     slow.let_go()
 
 

@@ -116,7 +116,7 @@ def test_an_objective_that_is_not_known_for_one_is_told_how() -> None:
     with pytest.raises(AttributeError) as caught:
         reports_of(lambda config, session: config.suggest_float("x", 0, 1))
     [note] = caught.value.__notes__
-    assert note == "an objective of Optuna is recognized by the name of its first argument, which must be trial"
+    assert note == "an Optuna objective is recognized by the name of its first argument, which must be trial"
 
 
 @pytest.mark.parametrize("form", [lambda value: value, lambda value: iter_of(value)], ids=["returned", "yielded"])

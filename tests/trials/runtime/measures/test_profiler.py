@@ -262,7 +262,7 @@ def test_a_profile_that_is_summed_up_says_so(train: Any, monkeypatch: pytest.Mon
     assert one.start(running.subject, ProfileRequest(duration_s=0.1)) is None
     time.sleep(0.2)
     try:
-        assert one.start(running.subject, ProfileRequest()) == "is still summing up an earlier profile"
+        assert one.start(running.subject, ProfileRequest()) == "is still summarizing an earlier profile"
     finally:
         slow.set()
     taken(one)

@@ -1,4 +1,4 @@
-"""The nodes of the cluster, as the driver host sees them: which are alive, cut off, or may still be added.
+"""The cluster's nodes, as the driver host sees them: which are alive, cut off, or may still be added.
 
-`nodes` has the functions that run on a rank's node after the rank has ended.
+`nodes` has the functions that run on a rank's node after the rank has exited.
 """

@@ -1,6 +1,6 @@
-"""Keep track of the nodes that the driver host cannot reach although Ray still counts them as alive.
+"""Keep track of nodes that the driver host cannot reach although Ray still counts them as alive.
 
-Ray declares a node dead after more than a minute without heartbeats. Until then it would place new groups there.
+Ray declares a node dead after more than a minute without heartbeats. Until then, it would place new groups on it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class CutNodes:
 
     def __init__(self, blocking: Callable[..., Awaitable[Any]], back: Callable[[str], object]) -> None:
         self._blocking, self._back = blocking, back
-        self._until: dict[str, float] = {}  # node -> the earliest time of its return, by the monotonic clock
+        self._until: dict[str, float] = {}  # node -> the earliest monotonic time of its return
         self._looking: asyncio.Task[None] | None = None
 
     def __contains__(self, node: str) -> bool:
         return node in self._until
 
     def add(self, node: str, least_s: float = 0.0) -> None:
-        """Place nothing on a node for at least `least_s` seconds and until it can be reached."""
+        """Keep groups off a node until it can be reached, and for at least `least_s` seconds."""
         self._until[node] = max(self._until.get(node, 0.0), time.monotonic() + least_s)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(), context=contextvars.Context())  # for all experiments
@@ -57,14 +57,14 @@ class CutNodes:
     async def _look(self) -> None:
         while self._until:
             await asyncio.sleep(_LOOK_S)
-            with contextlib.suppress(Exception):  # Ray may not answer for a moment
+            with contextlib.suppress(Exception):  # Ray may be briefly unavailable
                 living = {node["NodeID"]: node for node in await self._blocking(ray.nodes) if node["Alive"]}
                 await asyncio.gather(*(self._check(node, living) for node in list(self._until)))
 
     async def _check(self, node: str, living: Mapping[str, Mapping[str, Any]]) -> None:
         found = living.get(node)
         if found is None:
-            log.info("node %s is dead for Ray as well", node[:8])
+            log.info("Ray now counts node %s as dead too", node[:8])
             del self._until[node]
         elif time.monotonic() >= self._until[node] and await _answers(found):
             log.info("node %s can be reached again", node[:8])
@@ -73,11 +73,11 @@ class CutNodes:
 
 
 async def unreachable(addresses: Mapping[str, tuple[str, int]]) -> str:
-    """Wait until one of these nodes cannot be reached any more, and return its id.
+    """Wait until one of these nodes can no longer be reached, and return its id.
 
-    The function holds a connection to a process of Ray on each node, over which the kernels exchange keepalive probes.
+    This holds a connection to one of Ray's processes on each node, over which the kernels exchange keepalive probes.
 
-    addresses: the host and the port of the node's raylet, by the id of the node.
+    addresses: the host and port of each node's raylet, by node id.
     """
     watching = [asyncio.create_task(_until_cut(node, *address)) for node, address in addresses.items()]
     try:
@@ -105,7 +105,7 @@ async def _until_cut(node: str, host: str, port: int) -> str:
                     return node
             finally:
                 writer.close()
-        await asyncio.sleep(_LOOK_S)  # the process has ended or wants no connection, which Ray notices by itself
+        await asyncio.sleep(_LOOK_S)  # the process has exited or refuses connections, which Ray notices by itself
 
 
 def selector(nodes: Iterable[str], bundles: int) -> list[dict[str, str]] | None:

@@ -1,6 +1,6 @@
 """Work out which nodes an autoscaler may still add to a cluster. This module does not use Ray.
 
-The nodes that may join have names of their own, so that groups can be placed on them as on any other node. Ray is asked
+Each node that may join gets a placeholder name, so that groups can be assigned to it as to any other node. Ray is asked
 for resources only when a group is placed; its autoscaler then starts a node.
 """
 
@@ -15,9 +15,9 @@ _HEAD = "node:__internal_head__"  # the resource that marks Ray's head node
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """A type of nodes that an autoscaler may add.
+    """A type of node that an autoscaler may add.
 
-    resources: the resources of one node. most: how many nodes of the type the cluster may have.
+    resources: the resources of one node. most: the maximum number of nodes of this type in the cluster.
     """
 
     resources: Mapping[str, float]
@@ -25,11 +25,11 @@ class NodeType:
 
 
 def may_join(types: Sequence[NodeType], nodes: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return the resources of the nodes that may still join, by names that no node has.
+    """Return the resources of the nodes that may still join, by their placeholder names.
 
-    A node counts as one of the first type whose resources it has. The head node counts as none.
+    A node is taken to be of the first type whose resources it matches. The head node is of no type.
 
-    nodes: the resources of the nodes that are there.
+    nodes: the resources of the nodes that have joined, by node id.
     """
     there = [0] * len(types)
     for resources in nodes.values():
@@ -44,17 +44,17 @@ def may_join(types: Sequence[NodeType], nodes: Mapping[str, Mapping[str, float]]
 
 
 def is_there(node: str) -> bool:
-    """Return whether this is a node of the cluster, and not one that may join."""
+    """Return whether this is an actual node, and not one that may join."""
     return not node.startswith(_PREFIX)
 
 
 def all_there(nodes: Iterable[str]) -> bool:
-    """Return whether all of these are nodes of the cluster."""
+    """Return whether all of these are actual nodes."""
     return all(map(is_there, nodes))
 
 
 def _is_of(resources: Mapping[str, float], kind: NodeType) -> bool:
-    """Return whether a node has the CPUs, GPUs and custom resources of a type. Ray sets the memory itself."""
+    """Return whether a node has the CPUs, GPUs and custom resources of a type. Memory is ignored, because Ray measures it."""
     measured = ("memory", "object_store_memory")
     names = {name for name in resources if not name.startswith("node:")} | kind.resources.keys()
     return all(

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def node_names(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the name of each node by its id: the host name, or the address if nodes with other addresses share that name.
+    """Return the name of each node, by node id: its host name, or its address if several addresses share that host name.
 
     nodes: the nodes in the form of `ray.nodes`.
     """

@@ -1,4 +1,4 @@
-"""Functions to run on a rank's node after the rank has ended: read the rest of its log, and end leftover processes.
+"""Functions to run on a rank's node after the rank has exited: read the rest of its log, and kill leftover processes.
 
 The driver host calls these functions directly for its own node, and as Ray tasks for other nodes.
 """
@@ -16,7 +16,7 @@ from tuner.trials.groups.failures import Findings
 from tuner.trials.runtime.sending import logs
 from tuner.trials.training.oom import oom_kills
 
-_GONE_S = 30.0  # seconds that processes may take to end; one with much memory takes long
+_GONE_S = 30.0  # seconds that processes may take to exit; one with a lot of memory takes long
 _POLL_S = 0.02
 
 
@@ -25,7 +25,7 @@ def inspect(log_path: str) -> Findings:
 
 
 def reap(pids: Sequence[int]) -> list[int]:
-    """Wait for ranks' processes to end, kill those that take too long, and return the pids that are still alive.
+    """Wait for ranks' processes to exit, kill those that take too long, and return the pids that are still alive.
 
     Processes that a rank has started are killed too. They are in the process group that the rank leads.
     """
@@ -47,7 +47,7 @@ def reap(pids: Sequence[int]) -> list[int]:
 
 
 def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) -> list[LogChunk]:
-    """Return the chunks of a rank's log file that are still to be stored, followed by a chunk that marks the end.
+    """Return the chunks of a rank's log file that have not been stored yet, followed by a chunk that marks the end.
 
     Return an empty list if there is no such file on this node. have: the ranges of the file that are already stored.
     """
@@ -68,7 +68,7 @@ def rest_of_log(path: str, rank: int, limit: LogLimit, have: Sequence[Range]) ->
 def _alive(pid: int) -> bool:
     """Return whether a process is running.
 
-    A zombie whose threads have all ended counts as ended, because it no longer holds memory or devices.
+    A zombie whose threads have all exited does not count as running, because it no longer holds memory or devices.
     """
     try:
         with open(f"/proc/{pid}/stat") as file:

@@ -1,4 +1,4 @@
-"""Read from Ray which nodes are alive, which are about to be taken away, and which ones an autoscaler may add."""
+"""Ask Ray which nodes are alive, which are about to be taken away, and which ones an autoscaler may add."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def live_nodes() -> dict[str, dict[str, float]]:
 def leaving_nodes() -> dict[str, float | None]:
     """Return the nodes that are being drained, each with the time at which it will be gone, or None if that is unknown.
 
-    Providers drain a node when they have announced its end, and `ray drain-node` does so by hand. The time is in seconds
-    since the epoch. Ray has no public function for this; its own libraries call the same one.
+    Nodes are drained when their cloud provider has announced a preemption, or by hand with `ray drain-node`. The time
+    is in seconds since the epoch. Ray has no public function for this; its own libraries call the same one.
     """
     draining: Mapping[str, int] = state.get_draining_nodes()
     return {node: deadline / 1000 if deadline else None for node, deadline in draining.items()}
 
 
 def known_types() -> Sequence[NodeType]:
-    """Return the types of nodes that an autoscaler may add, as far as Ray knows them. Most autoscalers do not tell Ray."""
+    """Return the node types that an autoscaler may add, as far as Ray knows them. Most autoscalers do not tell Ray."""
     try:
         config: Any = state.get_cluster_config()
     except Exception:  # this is not a public function of Ray

@@ -1,9 +1,9 @@
 """Decide which segment gets a worker group next, and which running segments should make room for other segments.
 
-The rule is in `fair_share`. This module applies the rule to the segments that wait and the groups that hold resources.
-It does not call Ray, wait or start anything: the pool carries out the decisions.
+The rule is in `fair_share`. This module applies it to waiting segments and to groups that hold resources. It does not
+call Ray, wait or start anything: the pool carries out the decisions.
 
-A segment first waits in the queue of its experiment. Once the segment is *admitted*, it may use a warm group or ask Ray
+A segment first waits in its experiment's queue. Once the segment is *admitted*, it may use a warm group or ask Ray
 for a new group. A segment is admitted only if its group seems to fit, so that groups do not block each other in Ray. If
 other programs use the cluster too, Ray may still be unable to place the group. Such a group is *pending*. Resources are
 reserved for a pending group only after it has waited for a long time.
@@ -28,8 +28,8 @@ RESERVE_AFTER_S = 30.0
 SLICE_S = 5.0
 """Seconds for which an experiment may reuse a warm group while other experiments wait, since processes start slowly."""
 PREEMPT_AFTER_S = 20.0
-"""The minimum time, in seconds, for which a group runs before it has to make room for another experiment."""
-_YIELD_AGAIN_S = 5.0  # seconds until a group that was told to make room, and has not begun to end, is told again
+"""The minimum number of seconds that a group runs before it has to make room for another experiment."""
+_YIELD_AGAIN_S = 5.0  # seconds after which a group that was told to make room, but has not begun to end, is told again
 _PENDING_S = 2.0  # seconds after which a group that Ray has not placed counts as pending
 
 
@@ -43,7 +43,7 @@ class Standing:
 
 
 Quotas = Mapping[str, Mapping[str, float]]
-"""The amount of each resource that a project's experiments may hold together, by project. "*" stands for all other projects."""
+"""By project, how much of each resource its experiments may hold together. "*" stands for every other project."""
 
 
 def ordinary(experiment: str) -> Standing:
@@ -65,11 +65,11 @@ class HeldGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingGroup:
-    """A group that waits for resources, or whose processes start.
+    """A group that is waiting for resources, or whose processes are starting.
 
     Attributes:
         reason: why it waits, in words.
-        nodes: the nodes on which it should fit, one for each rank; empty until Ray has placed it.
+        nodes: its expected nodes, one for each rank; empty until Ray has placed it.
     """
 
     experiment: str
@@ -91,7 +91,7 @@ class Waiter:
     launch: Launch
     since: float
     turn: asyncio.Future[Group | None]  # resolves to a warm group, or None if the segment may ask Ray for a new one
-    warm: asyncio.Future[Group]  # resolves to a warm group that has become free while a new one is being built
+    warm: asyncio.Future[Group]  # resolves to a warm group that becomes free while a new one is being built
     key: Key = field(init=False)
     gang: Gang = field(init=False)
     admitted_at: float | None = None
@@ -103,7 +103,7 @@ class Waiter:
 
     @property
     def experiment(self) -> str:
-        """Return the experiment of the segment."""
+        """Return the segment's experiment."""
         return self.launch.experiment_id
 
     @property
@@ -117,19 +117,19 @@ class Waiter:
         return self.admitted_at is not None and not self.placed.is_set() and not all_there(self.at)
 
     def pending(self, now: float) -> bool:
-        """Return whether the segment was admitted some time ago, but Ray has not placed its group on nodes that are there."""
+        """Return whether Ray has had time to place the admitted group but has not done so, although all its nodes have joined."""
         waits = self.admitted_at is not None and not self.placed.is_set() and now - self.admitted_at >= _PENDING_S
         return waits and not self.awaits_node
 
 
 class Admission:
-    """The segments that wait for a group, the groups that hold resources, and the share of each experiment.
+    """The segments that wait for a group, the groups that hold resources, and each experiment's share.
 
     Args:
         reserve_after_s: seconds that a group waits before free resources are reserved for it.
-        preempt_after_s: the minimum time, in seconds, for which a group runs before it has to make room for another
+        preempt_after_s: the minimum number of seconds that a group runs before it has to make room for another
             experiment.
-        standing: a function that returns the priority, the weight and the project of an experiment.
+        standing: a function that returns an experiment's priority, weight and project.
         quotas: the quotas of projects.
     """
 
@@ -159,11 +159,11 @@ class Admission:
 
     @property
     def awaits_nodes(self) -> bool:
-        """Return whether any segment was admitted whose group will be placed on a node that has not joined yet."""
+        """Return whether there is an admitted segment whose group will be placed on a node that has not joined yet."""
         return any(waiter.awaits_node for waiter in self.admitted)
 
     def enqueue(self, waiter: Waiter) -> None:
-        """Add a segment to the queue of its experiment."""
+        """Add a segment to its experiment's queue."""
         self._queues.setdefault(waiter.experiment, deque()).append(waiter)
 
     def remove(self, waiter: Waiter) -> None:
@@ -175,8 +175,8 @@ class Admission:
     def next(self, now: float, idle: Sequence[Group]) -> tuple[Waiter, tuple[str, ...]] | None:
         """Return the segment whose turn it is, and the nodes for its group; None if no segment can be served now.
 
-        The segment comes from a queue, or it was already admitted and its group is pending. In the latter case, an idle
-        group is free for it.
+        The segment comes from a queue, or it was already admitted and its group is pending. In the latter case, there
+        is an idle group that it can use.
 
         idle: idle groups, newest first.
         """
@@ -210,12 +210,12 @@ class Admission:
         waiter.admitted_at, waiter.at = now, at
 
     def ask_ray(self, waiter: Waiter, now: float) -> None:
-        """Record that an admitted segment found no warm group, so that it asks Ray for a new group."""
+        """Record that an admitted segment found no warm group, and asks Ray for a new one."""
         self._shares.hold(waiter, waiter.experiment, waiter.gang, waiter.at, now)
         self.admitted[waiter] = None
 
     def any_pending(self, now: float) -> bool:
-        """Return whether any admitted segment has waited for some time because Ray has not placed its group."""
+        """Return whether any admitted segment has been waiting for some time because Ray has not placed its group."""
         return any(waiter.pending(now) for waiter in self.admitted)
 
     def why(self, waiter: Waiter) -> str:
@@ -232,16 +232,16 @@ class Admission:
         return f"{what}; {others} other experiment{'s share' if others > 1 else ' shares'} the cluster"
 
     def _heads(self, now: float) -> list[Waiter]:
-        """Return the first segment in the queue of each experiment, without those that would exceed their project's quota.
+        """Return the first segment in each experiment's queue, without those that would exceed their project's quota.
 
-        If a segment has waited long for its project's quota, later ones of the project do not go ahead of it.
+        Once a segment has waited long for its project's quota, later segments of that project may not overtake it.
         """
         heads = [queue[0] for queue in self._queues.values()]
         if not self._quotas:
             return heads
         held = self._held_by_projects()
         over = [head for head in heads if self._spent_quota(head, held) is not None]
-        first: dict[str, float] = {}  # project -> since when it saves its quota for a segment
+        first: dict[str, float] = {}  # project -> since when its quota is being saved for a segment
         for head in over:
             project = self._standing(head.experiment).project
             if now - head.since >= self._reserve_after_s and self._spent_quota(head, {}) is None:
@@ -253,7 +253,7 @@ class Admission:
         ]
 
     def _held_by_projects(self) -> dict[str, dict[str, float]]:
-        """Return how much of each resource each project holds, or will hold once Ray has placed its groups."""
+        """Return how much of each resource each project holds, including groups that Ray has not placed yet."""
         found: dict[str, dict[str, float]] = {}
         for experiment, gang in self._gangs() if self._quotas else ():
             held = found.setdefault(self._standing(experiment).project, {})
@@ -267,7 +267,7 @@ class Admission:
         yield from ((one.experiment, one.gang) for one in self.admitted if one not in self._shares.holdings)
 
     def _spent_quota(self, waiter: Waiter, held: Mapping[str, Mapping[str, float]]) -> str | None:
-        """Return why a segment would exceed the quota of its project, in words; None if it would not.
+        """Return how a segment would exceed its project's quota, in words; None if it would not.
 
         held: what the projects hold.
         """
@@ -303,7 +303,7 @@ class Admission:
         )
 
     def _reserving(self, waiter: Waiter) -> Waiter | None:
-        """Return the waiter whose reservation keeps `waiter` from resources that are free; None if there is none."""
+        """Return the waiter whose reservation keeps `waiter` from using free resources; None if there is none."""
         if self._shares.room.place(waiter.gang) is None:
             return None
         now = time.monotonic()
@@ -313,7 +313,7 @@ class Admission:
     # Groups in use
 
     def give(self, group: Group, waiter: Waiter) -> None:
-        """Record that a segment that waited uses this group from now on."""
+        """Record that a waiting segment has been given this group."""
         now = time.monotonic()
         if group.experiment != waiter.experiment:
             group.experiment, group.turn_began = waiter.experiment, now
@@ -322,7 +322,7 @@ class Admission:
         self.launches[group], group.held_since = waiter.launch, now
 
     def give_again(self, group: Group, launch: Launch) -> None:
-        """Record that another segment of the same experiment uses the group from now on."""
+        """Record that the group has been given to another segment of the same experiment."""
         self.launches[group], group.held_since = launch, time.monotonic()
 
     def finish(self, group: Group) -> None:
@@ -331,15 +331,15 @@ class Admission:
         self._yielding.pop(group, None)
 
     def free(self, group: Group) -> None:
-        """Record that an experiment no longer holds the resources of a group."""
+        """Record that a group's resources are no longer held by its experiment."""
         self._shares.release(group, time.monotonic())
 
     def keeps_turn(self, group: Group) -> bool:
         """Return whether a group should be kept for the experiment that has just used it.
 
-        The group should be kept if all waiting experiments have a lower priority. If the highest priority among them
-        equals the experiment's own, the group should be kept only until `SLICE_S` seconds after the experiment first
-        got it, and only if all waiting experiments need groups of another kind.
+        It should be kept if all waiting experiments have a lower priority. If the highest priority among them equals
+        the experiment's own, it should be kept only until `SLICE_S` seconds after the experiment first got it, and only
+        if all waiting experiments need groups of another kind.
         """
         heads = self._heads(time.monotonic())
         if not group.experiment or not heads or any(head.experiment == group.experiment for head in heads):
@@ -353,8 +353,8 @@ class Admission:
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
         """Return the segments that should end: (segment, the experiment that gets the resources, its priority).
 
-        A returned segment counts as ending. It may continue nevertheless, for example because a user has resumed its
-        experiment. If it still runs after `_YIELD_AGAIN_S` seconds and can end, a later call may return it again.
+        A returned segment counts as ending. It may continue anyway, for example because a user has resumed its
+        experiment. If it is still running after `_YIELD_AGAIN_S` seconds and can end, a later call may return it again.
 
         may_end: a function that returns whether a segment can end without losing work, and is not ending yet.
         """
@@ -403,11 +403,11 @@ class Admission:
         return bool(self._shares.room.total)
 
     def set_nodes(self, nodes: Mapping[str, Mapping[str, float]], elsewhere: Mapping[str, float]) -> None:
-        """Set the resources of each node, and the resources that other programs use in the whole cluster.
+        """Set the resources of each node, and the amounts that other programs use in the whole cluster.
 
-        Groups that wait for a node to join are assigned to nodes anew, because that node may have joined.
+        Groups that are waiting for a node to join are assigned to nodes again, because that node may have joined.
 
-        nodes: the nodes that are there, and those that may join; see `growth`.
+        nodes: the nodes that have joined, and those that may join; see `growth`.
         """
         now = time.monotonic()
         anew = [waiter for waiter in self.admitted if waiter in self._shares.holdings and not all_there(waiter.at)]
@@ -423,15 +423,15 @@ class Admission:
         self._shares.forget(experiment)
 
     def share(self, experiment: str) -> float:
-        """Return the dominant share that the experiment holds."""
+        """Return an experiment's dominant share."""
         return self._shares.share(experiment)
 
     def granted(self, experiment: str, bundle: Mapping[str, float]) -> int:
         """Return how many workers with these resources the elastic trials of an experiment may have together.
 
-        These are the workers that the experiment holds and those that would fit beside them, as far as the quota of its
-        project allows. The number is 0 while a group of another experiment of the same or a higher priority waits and
-        may start: trials then give back all workers that they have grown by.
+        This is the number that the experiment holds plus the number that would fit in addition, limited by its
+        project's quota. It is 0 while another experiment of the same or a higher priority waits for a group that could
+        start: trials then give back all workers that they have gained by growing.
         """
         now, own = time.monotonic(), self._standing(experiment).priority
         for head in self._heads(now):
@@ -442,7 +442,7 @@ class Admission:
         return min(held + self._shares.room.count(bundle), self._allowed(experiment, bundle))
 
     def _allowed(self, experiment: str, bundle: Mapping[str, float]) -> int:
-        """Return how many workers with these resources the quota of the experiment's project leaves to the experiment."""
+        """Return how many workers with these resources the project's quota leaves to the experiment."""
         project = self._standing(experiment).project
         quota = self._quotas.get(project, self._quotas.get("*", {}))
         allowed = sys.maxsize
@@ -476,7 +476,7 @@ class Admission:
         return sorted(found, key=lambda one: one.since)
 
     def waiting(self) -> list[WaitingGroup]:
-        """Return the waiting groups: first the admitted groups, then the queued groups in their order."""
+        """Return the waiting groups: first the admitted ones, then the queued ones in the order of their turns."""
         now = time.monotonic()
         claims = self._shares.in_order([self._claim(queue[0]) for queue in self._queues.values()], now)
         rounds = [list(self._queues[claim.experiment]) for claim in claims]
@@ -514,7 +514,7 @@ def used_elsewhere(
     Args:
         nodes: the resources of each node.
         free: the free resources of all nodes together.
-        ours: the keys of those groups of `tuner` that hold resources.
+        ours: the keys of `tuner`'s groups that hold resources.
     """
     used: dict[str, float] = {}
     for resources in nodes.values():

@@ -1,4 +1,4 @@
-"""Build and end worker groups: a Ray placement group, and a process for each of its bundles."""
+"""Build worker groups and shut them down. A group is a Ray placement group with a process in each of its bundles."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ PATIENCE_S = 0.5
 _WATCH_AFTER_S = 1.0
 """Seconds after which the nodes of a placed group are watched if its processes have not started yet."""
 _HANDED_ON_S = 0.25
-"""Seconds for which the placement group of a group that is being ended is kept for the next group of the same size.
+"""Seconds for which the placement group of a group that is shutting down is kept for the next group of the same size.
 
 After the removal of a placement group, Ray takes most of a second to place another one.
 """
 
 
 class GroupBuilder:
-    """Builds groups, ends them, and runs functions on their nodes.
+    """Builds groups, shuts them down, and runs functions on their nodes.
 
     Args:
         driver: the actor to which ranks report.
         name: the owner's name. Placement groups are named {name}/{number}.
-        node_types: a function that returns the types of nodes that an autoscaler may add. It may block.
+        node_types: a function that returns the node types that an autoscaler may add. It may block.
         report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
-        lines: the connections over which the driver calls ranks; None if it calls all through Ray.
+        lines: the connections over which the driver calls ranks; None if all calls go through Ray.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
-        idle: a function that returns an idle group that may be ended to make room for a new group, or None.
-        uploading: a function that returns whether groups without a trial hold resources because their uploads go on.
+        idle: a function that returns an idle group to shut down to make room for a new group, or None.
+        uploading: a function that returns whether any groups without a trial hold resources because they are still uploading.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class GroupBuilder:
         self._lines = lines if lines is not None else CallLines()
         self._numbers = itertools.count(1)
         # With task events, Ray's head node keeps a record of each call: a megabyte for every forty trials.
-        # For each upload that outlives its segment, a call stays open until the upload has ended.
+        # For each upload that outlives its segment, a call stays open until the upload has finished.
         groups = {"control": 2, "lasting": MOST}
         self._rank = ray.remote(concurrency_groups=groups, enable_task_events=False)(RayRank)
         self._node = ray.get_runtime_context().get_node_id()
@@ -95,21 +95,21 @@ class GroupBuilder:
         self._free_placements: dict[asyncio.Future[None], Group] = {}  # of groups whose processes are being killed
         self._background: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
-        # apart from the others, because waiting for killed processes to end may take half a minute
+        # separate, because waiting for killed processes to exit may take half a minute
         self._here = ThreadPoolExecutor(max_workers=16, thread_name_prefix="tuner-node")
         self.ending = 0
-        """The number of groups that are being ended, whose resources Ray may still count as used."""
+        """The number of groups that are shutting down, whose resources Ray may still count as used."""
         self.names: Mapping[str, str] = {}
-        """The name of each node by its id, for messages."""
+        """The name of each node, by node id, for messages."""
         self.cut = CutNodes(self.blocking, self._reap_left)
         """The nodes on which groups must not be placed, because they cannot be reached."""
-        # processes to be ended on nodes that cannot be reached, when they come back
+        # the processes to kill on unreachable nodes when these come back
         self._left: dict[str, list[int]] = {}
         self.uploading: set[Group] = set()
-        """The groups that will be ended once their uploads have ended."""
+        """The groups that will be shut down once their uploads have finished."""
 
     async def build(self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event) -> Group:
-        """Build a new group. If that fails or is cancelled, end everything that was started.
+        """Build a new group. If that fails or is cancelled, stop everything that was started.
 
         Args:
             launch: the launch that needs the group.
@@ -160,7 +160,7 @@ class GroupBuilder:
             group.actors = [RankHandle(group.actors[i], workers[i].token, self._lines) for i in order]
             return group
         except BaseException:
-            if hellos is not None:  # the actors are about to be ended: ignore their errors
+            if hellos is not None:  # the actors are about to be killed: ignore their errors
                 hellos.add_done_callback(ignore)
             self.end_soon(group)
             raise
@@ -168,9 +168,9 @@ class GroupBuilder:
     async def check(self, launch: Launch) -> None:
         """Check that the group of a launch would fit if nothing else ran on the cluster.
 
-        The check is left out if a group with the same resources, or a group of the same experiment, was placed before,
-        even by an earlier driver. Its node may have been lost and may come back: after the death of the head, the nodes
-        join one after another.
+        The check is skipped if a group with the same resources, or a group of the same experiment, was placed before,
+        even by an earlier driver. Its node may have been lost and may come back: after the head node dies, the nodes
+        rejoin one after another.
 
         Raises:
             PlacementError: the cluster can never hold the group.
@@ -180,9 +180,9 @@ class GroupBuilder:
             raise PlacementError(f"this cluster can never run {demand(launch)}: {reason}")
 
     def end_soon(self, group: Group, hand_on: bool = False) -> asyncio.Future[None]:
-        """End a group in the background. Return a future that is done once its processes are gone.
+        """Shut down a group in the background. Return a future that is done once its processes are gone.
 
-        hand_on: whether a new group may get the placement group.
+        hand_on: whether a new group may take over the placement group.
         """
         task = asyncio.ensure_future(self._end(group, hand_on))
         self.track(task)
@@ -194,23 +194,23 @@ class GroupBuilder:
         task.add_done_callback(self._background.discard)
 
     async def settle(self) -> None:
-        """Wait until all groups that are being ended have ended."""
+        """Wait until every group that is shutting down has exited."""
         while self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
 
     async def close(self) -> None:
-        """Wait until all groups that are being ended have ended, and shut down the threads of this builder."""
+        """Wait until every group that is shutting down has exited, and shut down the builder's threads."""
         await self.settle()
         self.cut.close()
         for threads in (self._threads, self._here):
             threads.shutdown(wait=False)
 
     async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function that calls Ray, in a thread, and return its value."""
+        """Use a thread pool to run a function that blocks on Ray, and return its value."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     async def nodes(self) -> dict[str, dict[str, float]]:
-        """Return the resources of every live node that can be reached, by the id of the node."""
+        """Return the resources of every live node that can be reached, by node id."""
         found: dict[str, dict[str, float]] = await self.blocking(live_nodes)
         if found.keys() - self.names.keys():  # nodes have joined
             await self._read_names()
@@ -220,11 +220,11 @@ class GroupBuilder:
         self.names = node_names([node for node in await self.blocking(ray.nodes) if node["Alive"]])
 
     async def node_types(self) -> Sequence[NodeType]:
-        """Return the types of nodes that an autoscaler may add."""
+        """Return the node types that an autoscaler may add."""
         return await self.blocking(self._node_types)  # type: ignore[no-any-return]
 
     async def leaving_nodes(self) -> Mapping[str, float | None]:
-        """Return the nodes that are about to be taken away, each with the time at which it will be gone, or None."""
+        """Return the nodes that are about to be taken away, each with the time at which it will be gone, or None if unknown."""
         return await self.blocking(leaving_nodes)  # type: ignore[no-any-return]
 
     async def free_resources(self) -> dict[str, float]:
@@ -233,7 +233,7 @@ class GroupBuilder:
         return found
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function, such as those of the module `nodes`, on a node of the cluster, and return its value."""
+        """Run a function, such as those in the module `nodes`, on a node of the cluster, and return its value."""
         if node == self._node:
             return await asyncio.get_running_loop().run_in_executor(self._here, function, *args)
         if node in self.cut:
@@ -243,7 +243,7 @@ class GroupBuilder:
     # Building
 
     async def _lacking(self, launch: Launch) -> str | None:
-        """Return why the group would not fit on the empty cluster, with the nodes that may join; None if it would fit."""
+        """Return why the group would not fit on the empty cluster, even with the nodes that may join; None if it would fit."""
         return await self.blocking(lacking, launch.scaling, self._node_types)  # type: ignore[no-any-return]
 
     def _named(self, worker: WorkerMetadata) -> WorkerMetadata:
@@ -267,10 +267,10 @@ class GroupBuilder:
             )
 
     async def _reserve(self, launch: Launch, key: Key, avoided: frozenset[str]) -> Group:
-        """Request a placement group, and return a group with it. If this call is cancelled, release the placement group.
+        """Request a placement group, and return a group that has it. If this call is cancelled, release the placement group.
 
-        If a group of the same size is being ended and is on none of the nodes `avoided`, its placement group is used
-        again.
+        If a group of the same size is shutting down and is on none of the nodes `avoided`, its placement group is
+        reused.
         """
         scaling = launch.scaling
         size = room_key(scaling)
@@ -304,12 +304,12 @@ class GroupBuilder:
         waiting: Callable[[str], None],
         avoided: frozenset[str],
     ) -> bool:
-        """Wait until the placement group is ready, and end idle groups to make room for it.
+        """Wait until the placement group is ready, and shut down idle groups to make room for it.
 
         Return False if the nodes to avoid are no longer `avoided`, else True.
 
         Raise NoRoom if it is not ready within the launch's `placement_timeout_s`, or PlacementError if the cluster has
-        become too small for it. The time during which idle groups still upload checkpoints does not count.
+        become too small for it. Time during which idle groups are still uploading checkpoints does not count.
         """
         limit = launch.limits.placement_timeout_s
         begun = time.monotonic()
@@ -342,9 +342,9 @@ class GroupBuilder:
         return True
 
     async def _cut_while_starting(self, group: Group, hellos: asyncio.Future[Any]) -> str | None:
-        """Wait until the processes of a placed group have started. Return the id of a node that cannot be reached meanwhile.
+        """Wait until the processes of a placed group have started. If a node becomes unreachable first, return its id.
 
-        A rank has a connection of its own to the driver only after it has started.
+        A rank has its own connection to the driver only after it has started.
         """
         await asyncio.wait({hellos}, timeout=_WATCH_AFTER_S)
         addresses = {} if hellos.done() else await self.blocking(_addresses, group.placement, self._node)
@@ -361,11 +361,11 @@ class GroupBuilder:
     # Ending
 
     async def _end(self, group: Group, hand_on: bool = False) -> None:
-        """Kill a group's processes, remove its placement group, and wait until the processes have ended.
+        """Kill a group's processes, remove its placement group, and wait until the processes have exited.
 
-        The uploads of the group that go on after their segments end first; `Uploads` limits how long that takes.
+        The group's uploads that have outlived their segments are finished first; `Uploads` limits how long that takes.
 
-        hand_on: whether a new group may get the placement group.
+        hand_on: whether a new group may take over the placement group.
         """
         self.uploading.add(group)
         try:
@@ -385,9 +385,9 @@ class GroupBuilder:
             self.ending -= 1
 
     async def _remove(self, group: Group) -> None:
-        """Remove a group's placement group as `removal.remove` does, without a thread that waits."""
+        """Remove a group's placement group as `removal.remove` does, but without blocking a thread."""
         deadline = time.monotonic() + PLACED_WITHIN_S
-        with contextlib.suppress(Exception):  # if Ray does not tell the group's state, the group is removed now
+        with contextlib.suppress(Exception):  # if Ray does not report the group's state, the group is removed at once
             while not group.held_since and time.monotonic() < deadline:
                 if not await self.blocking(is_being_placed, group.placement):
                     break
@@ -395,7 +395,7 @@ class GroupBuilder:
         await self.blocking(remove_placement_group, group.placement)
 
     async def _handed_on(self, group: Group) -> bool:
-        """Offer the group's placement group to new groups for a moment. Return whether one has taken it."""
+        """Offer the group's placement group to new groups for `_HANDED_ON_S` seconds. Return whether one has taken it."""
         offer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._free_placements[offer] = group
         await asyncio.wait({offer}, timeout=_HANDED_ON_S)
@@ -403,7 +403,7 @@ class GroupBuilder:
         return offer.cancelled()
 
     async def _reap(self, group: Group) -> None:
-        """End the processes of a group that still run, on each of its nodes."""
+        """Kill those of a group's processes that are still running, on each of its nodes."""
         by_node: dict[str, list[int]] = {}
         for worker in group.workers:
             by_node.setdefault(worker.node, []).append(worker.pid)
@@ -414,26 +414,26 @@ class GroupBuilder:
             try:
                 left = await asyncio.wait_for(self.on_node(node, nodes.reap, pids), 60.0)
             except Exception as error:
-                log.info("node %s does not answer; its ranks are gone with it: %s", node[:8], error)
+                log.info("node %s does not respond; its ranks are gone with it: %s", node[:8], error)
                 continue
             if left:
-                log.warning("processes %s on node %s could not be ended", left, node[:8])
+                log.warning("processes %s on node %s could not be killed", left, node[:8])
 
     def _reap_left(self, node: str) -> None:
-        """End the processes that groups have left on a node which could not be reached."""
+        """Kill the processes that groups have left on a node that could not be reached until now."""
         pids = self._left.pop(node, [])
         self.track(asyncio.ensure_future(self._end_left(node, pids)))
 
     async def _end_left(self, node: str, pids: list[int]) -> None:
-        with contextlib.suppress(Exception):  # if the node is lost again, Ray ends its processes
+        with contextlib.suppress(Exception):  # if the node is lost again, Ray kills its processes
             await asyncio.wait_for(self.on_node(node, nodes.reap, pids), 60.0)
 
 
 def start_error(error: ray.exceptions.RayError) -> PlacementError:
     """Return the PlacementError for workers that did not start. It is a LostAtStart if another attempt may succeed.
 
-    Another attempt may succeed after the loss of a process or a node. A `runtime_env` or a constructor that failed would
-    fail again.
+    Another attempt may succeed if a process or a node was lost. A `runtime_env` or a constructor that failed would fail
+    again.
     """
     raised = isinstance(error, ray.exceptions.RayTaskError) or getattr(error, "actor_init_failed", False)
     if raised or isinstance(error, ray.exceptions.RuntimeEnvSetupError):
@@ -442,7 +442,7 @@ def start_error(error: ray.exceptions.RayError) -> PlacementError:
 
 
 def _addresses(placement: PlacementGroup, but: str) -> dict[str, tuple[str, int]]:
-    """Return the address of the raylet of each node of a placement group, except the node `but`. This blocks."""
+    """Return the address of the raylet on each node of a placement group, except the node `but`. This blocks."""
     ids = set(placement_group_table(placement)["bundles_to_node_id"].values()) - {but}
     return {
         node["NodeID"]: (node["NodeManagerAddress"], node["NodeManagerPort"])
@@ -457,7 +457,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def ignore(done: asyncio.Future[Any]) -> None:
-    """Ignore the error of a future whose result is not needed any more."""
+    """Ignore the error of a future whose result is no longer needed."""
     if not done.cancelled():
         done.exception()
 

@@ -1,21 +1,21 @@
-"""Decide which experiment gets the next worker group of a shared cluster. This module uses neither a clock nor Ray.
+"""Decide which experiment gets the next worker group on a shared cluster. This module uses neither a clock nor Ray.
 
 The rule is dominant resource fairness with decaying usage:
 
-- The *dominant share* of an experiment is the largest fraction of any resource of the cluster that its groups hold
+- An experiment's *dominant share* is the largest fraction of any cluster resource that its groups hold
   (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011).
 - Its *usage* is its recent average dominant share. The average decays with a half-life, like the usage in Slurm's
   multifactor priority and in Kueue's admission fair sharing. So experiments that cannot all run at once take turns, and
-  an experiment that was idle for a long time does not accumulate unlimited credit.
+  an experiment that has been idle for a long time does not accumulate unlimited credit.
 - Its *level* is the usage that it is expected to have when its current groups end, divided by its weight. These groups
-  are expected to run as long as the experiment's earlier groups. Start-time fair queueing and DRFQ (Ghodsi et al.,
-  SIGCOMM 2012) look ahead in the same way.
-- Waiting experiments are served in the order of their priority, highest first. At equal priority, the experiment with
-  the lowest level is served first.
+  are expected to run for as long as the experiment's earlier groups did. Start-time fair queueing and DRFQ (Ghodsi et
+  al., SIGCOMM 2012) look ahead in the same way.
+- Waiting experiments are served in order of priority, highest first. At equal priority, the experiment with the lowest
+  level is served first.
 - The workers of a group are placed together or not at all. A group that does not fit is skipped until it has waited for
   `reserve_after_s`. From then on it has a reservation: free resources on the nodes that it will use are kept for it.
-- An experiment that holds nothing and has waited for `STARVED_S` gets one group before all other experiments, regardless
-  of priorities.
+- An experiment that holds nothing and has waited for `STARVED_S` gets one group before all other experiments,
+  regardless of priority.
 
 `docs/sharing.md` explains the rule to users.
 """
@@ -41,7 +41,7 @@ STARVED_S = 600.0
 EQUAL_AFTER_S = 60.0
 """Seconds after which a waiting experiment without a group preempts an experiment of equal priority with a larger share."""
 
-_SHORT_S = 1.0  # seconds that a group is expected to run, at least
+_SHORT_S = 1.0  # the minimum number of seconds that a group is expected to run
 
 _TINY = 1e-9
 
@@ -70,7 +70,7 @@ class Claim:
     """An experiment's request for a worker group.
 
     since: when the group was requested. pending: True if the claim was granted, but Ray has not placed the group yet,
-        because another program uses the cluster.
+        because other programs use the cluster.
     """
 
     experiment: str
@@ -84,7 +84,7 @@ class Claim:
 class Room:
     """The free and the total resources of each node.
 
-    elsewhere: the resources that other programs use. It is not known on which nodes.
+    elsewhere: the resources that other programs use, on unknown nodes.
     """
 
     def __init__(self, nodes: Mapping[str, Resources], elsewhere: Resources | None = None) -> None:
@@ -102,11 +102,11 @@ class Room:
         return other
 
     def is_of(self, nodes: Mapping[str, Resources], elsewhere: Resources) -> bool:
-        """Return whether this room was computed from the same totals of the nodes and the same use by other programs."""
+        """Return whether this room was computed from these node totals and this usage by other programs."""
         return self.total == nodes and self.elsewhere == elsewhere
 
     def sums(self) -> dict[str, float]:
-        """Return the total resources of all nodes."""
+        """Return the resources of all nodes together."""
         sums: dict[str, float] = {}
         for resources in self.total.values():
             for name, amount in resources.items():
@@ -126,7 +126,7 @@ class Room:
         return _chosen(gang, fits.nodes(), smallest=True)
 
     def count(self, bundle: Mapping[str, float]) -> int:
-        """Return how many workers with these resources fit into the free resources of the nodes that are there."""
+        """Return how many workers with these resources fit into the free resources of the nodes that have joined."""
         found = sum(
             min(int((resources.get(name, 0.0) + _TINY) // amount) for name, amount in bundle.items())
             for node, resources in self.free.items()
@@ -164,10 +164,9 @@ class Room:
                 fits.update(node, self.free)
 
     def reserve(self, gang: Gang) -> None:
-        """Reserve free resources for a gang that does not fit now, on the nodes that it will get.
+        """Reserve free resources for a gang that does not fit now, on the nodes that it will get once they are free.
 
-        The gang will get the nodes on which the most of its workers already fit. Do nothing if the gang would not fit on
-        an empty cluster either.
+        Nodes with room for more of its workers are preferred. Do nothing if it would not fit on an empty cluster either.
         """
         wanted = _placed(gang, self.total, self.free)
         for node in wanted or ():
@@ -179,19 +178,19 @@ class Room:
 
 
 class _Fits:
-    """The nodes in the order in which they get workers of one kind. Without it, each placement would look at all nodes."""
+    """The nodes, in the order in which they get workers of one kind. Without this, each placement would scan all nodes."""
 
     def __init__(self, gang: Gang, free: Mapping[str, Resources]) -> None:
         self._gang = gang
         self._counts = {node: _times(gang, resources) for node, resources in free.items()}
-        # the nodes that are there, and those that may join
+        # the nodes that have joined, and those that may join
         self._orders: dict[bool, SortedList[tuple[int, str]]] = {
             there: SortedList((-count, node) for node, count in self._counts.items() if is_there(node) is there)
             for there in (True, False)
         }
 
     def update(self, node: str, free: Mapping[str, Resources]) -> None:
-        """Count again how many workers fit into the free resources of a node. Ignore an unknown node."""
+        """Recount how many workers fit into the free resources of a node. Ignore an unknown node."""
         before = self._counts.get(node)
         if before is not None and (count := _times(self._gang, free[node])) != before:
             order = self._orders[is_there(node)]
@@ -200,9 +199,9 @@ class _Fits:
             self._counts[node] = count
 
     def nodes(self) -> Iterator[tuple[str, int]]:
-        """Yield (node, how many workers fit), most workers first, and only nodes on which a worker fits.
+        """Yield (node, how many workers fit) for each node on which any worker fits, most workers first.
 
-        The nodes that are there come before those that may join.
+        The nodes that have joined come before those that may join.
         """
         for order in self._orders.values():
             for negative, node in order:
@@ -216,8 +215,8 @@ def _placed(
 ) -> tuple[str, ...] | None:
     """Return a node for each worker of the gang, or None if the gang does not fit.
 
-    room: the resources of each node that the gang can use. prefer: resources of each node, by default those of `room`. A
-        node comes earlier if more workers fit into its preferred resources.
+    room: the resources of each node that the gang can use. prefer: the resources of each node that determine the order,
+        by default `room`: a node comes earlier if more workers fit into these.
     """
     counts = {node: _times(gang, resources) for node, resources in room.items()}
     first = {node: _times(gang, resources) for node, resources in prefer.items()} if prefer is not None else counts
@@ -231,7 +230,7 @@ def _placed(
 def _chosen(gang: Gang, nodes: Iterable[tuple[str, int]], *, smallest: bool) -> tuple[str, ...] | None:
     """Return a node for each worker of the gang, or None if the gang does not fit.
 
-    nodes: (node, how many workers fit on it), the preferred nodes first. Only as many are read as are needed.
+    nodes: (node, how many workers fit on it), preferred nodes first. Only as many are read as needed.
     smallest: True to place a STRICT_PACK gang on the last node that is large enough, which is the smallest one.
     """
     match gang.strategy:
@@ -260,7 +259,7 @@ def _times(gang: Gang, resources: Resources) -> int:
 
 
 def _in_turn(nodes: Sequence[str], counts: Mapping[str, int], workers: int) -> Iterator[str]:
-    """Yield nodes round-robin, `workers` in all, each node at most as often as `counts` says."""
+    """Yield `workers` nodes in all, round-robin, each node at most as many times as `counts` says."""
     for turn in range(workers):
         for node in nodes:
             if counts[node] > turn:
@@ -285,9 +284,9 @@ class Running:
 
 
 def _fewest(gang: Gang, candidates: Sequence[Running], room: Room) -> list[Running] | None:
-    """Return the candidates that must end to make room for the gang, and no others. Prefer early candidates.
+    """Return the candidates that must end to make room for the gang, and no more than necessary. Prefer early candidates.
 
-    Return None if even all candidates together do not make enough room.
+    Return None if all candidates together would not make enough room.
     """
     room, chosen = room.copy(), list[Running]()
     for one in candidates:
@@ -312,7 +311,7 @@ class _Account:
     groups: int = 0
     used: float = 0.0  # the moving average of the share
     at: float = 0.0
-    mean_s: float | None = None  # moving average of the seconds for which it held a group
+    mean_s: float | None = None  # the moving average of the seconds for which it held a group
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +327,7 @@ class Holding:
 class Shares:
     """The shares of all experiments, and the order in which the experiments get groups.
 
-    The methods get the current time as an argument; it must not decrease from call to call.
+    The methods take the current time as an argument, which must not decrease from call to call.
     """
 
     def __init__(self, half_life_s: float = HALF_LIFE_S, starved_s: float = STARVED_S) -> None:
@@ -339,7 +338,7 @@ class Shares:
         self.holdings: dict[Hashable, Holding] = {}
 
     def set_nodes(self, nodes: Mapping[str, Resources], elsewhere: Resources | None = None) -> None:
-        """Set the resources of each live node, and the resources that other programs use in the whole cluster."""
+        """Set the resources of each live node, and the amounts that other programs use in the whole cluster."""
         if self.room.is_of(nodes, elsewhere or {}):
             return
         self.room = Room(nodes, elsewhere)
@@ -348,7 +347,7 @@ class Shares:
             self.room.take(holding.gang, holding.nodes)
 
     def place_anew(self, tokens: Collection[Hashable]) -> None:
-        """Give the groups with these tokens, which Ray has not placed yet, the nodes that are now best for them."""
+        """Assign the groups with these tokens, which Ray has not placed yet, to the nodes that are now best for them."""
         for token in tokens:
             self.room.take(self.holdings[token].gang, self.holdings[token].nodes, -1)
         for token in tokens:
@@ -358,7 +357,7 @@ class Shares:
             self.holdings[token] = replace(holding, nodes=nodes)
 
     def hold(self, token: Hashable, experiment: str, gang: Gang, nodes: Sequence[str], now: float) -> None:
-        """Record that a group of an experiment holds resources on these nodes. token: identifies the group in `release`."""
+        """Record that one of an experiment's groups holds resources on these nodes. token: identifies the group for `release`."""
         self.holdings[token] = Holding(experiment, gang, tuple(nodes), now)
         self.room.take(gang, nodes)
         account = self._advance(experiment, now)
@@ -386,10 +385,10 @@ class Shares:
     ) -> tuple[Claim, list[Running]] | None:
         """Return a claim and the groups of other experiments that should end for it; None if no group should end.
 
-        Groups of a lower priority end for a claim of a higher priority. At equal priority, a group ends only for an
-        experiment that holds nothing and has waited for `after_s`, and only if the experiment that loses the group does
-        not end up with the smaller share. Groups of the lowest priority end first, then those of the experiment with the
-        highest level, then the newest. No more groups end than necessary.
+        Groups of lower priority end for a claim of higher priority. At equal priority, a group ends only for an
+        experiment that holds nothing and has waited for `after_s` seconds, and only if the experiment that loses the
+        group does not end up with the smaller share. Groups of the lowest priority end first, then those of the
+        experiment with the highest level, then the newest. No more groups end than necessary.
 
         Args:
             claims: the waiting claims. A claim that fits, or that would not fit even if other groups ended, is skipped.
@@ -431,7 +430,7 @@ class Shares:
         return account.groups if account is not None else 0
 
     def share(self, experiment: str) -> float:
-        """Return the dominant share that the experiment holds now."""
+        """Return the experiment's current dominant share."""
         account = self._accounts.get(experiment)
         return self._share(account.held) if account is not None else 0.0
 
@@ -464,7 +463,7 @@ class Shares:
         A pending claim is served only with an idle group, because Ray is already trying to place a new one.
 
         Args:
-            claims: at most one claim for each experiment, and in addition the pending claims.
+            claims: the pending claims, and in addition at most one claim per experiment.
             now: the time.
             reserve_after_s: seconds that a claim waits before it gets a reservation.
             warm: for each experiment, the nodes of the idle groups that its claim can use. These groups are used first.

@@ -1,4 +1,4 @@
-"""A worker group, and the keys that tell which launches can share a group."""
+"""A worker group, and the keys that determine which launches can share a group."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Group:
     actors: list[Any] = field(default_factory=list)
     workers: list[WorkerMetadata] = field(default_factory=list)
     assignments: list[RankAssignment] = field(default_factory=list)
-    placement_shown: Mapping[str, Any] = field(default_factory=dict)  # the placement of its ranks, as events have it
+    placement_shown: Mapping[str, Any] = field(default_factory=dict)  # the placement of its ranks, as shown in events
     assigned: bool = False  # whether its processes have been told their rank assignments
     codes: set[str] = field(default_factory=set)  # hashes of the training functions that its processes have
     runs: int = 0
-    sound: bool = True  # whether its processes still ran when its last segment ended
-    expiry: asyncio.TimerHandle | None = None  # while the group is idle, the timer that ends it
+    sound: bool = True  # whether its processes were still running when its last segment ended
+    expiry: asyncio.TimerHandle | None = None  # while the group is idle, the timer that shuts it down
     experiment: str = ""  # the experiment that uses the group, or used it last
     turn_began: float = 0.0  # when that experiment got the group
     held_since: float = 0.0  # when the group got its resources, or was given to its current segment
-    # uploads of earlier segments that go on in its processes; each is done once the upload has ended
+    # uploads of earlier segments that continue in its processes; each future is done once its upload has finished
     uploads: set[asyncio.Future[CheckpointInfo | str]] = field(default_factory=set)
 
     def nodes(self) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ class Group:
         return tuple(worker.node for worker in self.workers)
 
     async def uploaded(self) -> None:
-        """Wait until no upload of an earlier segment continues in the processes of this group."""
+        """Wait until all uploads of earlier segments in this group's processes have finished."""
         while self.uploads:
             await asyncio.wait(self.uploads)
 
@@ -61,7 +61,7 @@ def group_key(launch: Launch) -> Key:
     code = launch.code
     return (
         *scaling_key(launch.scaling),
-        # A function that is sent by value has no entrypoint. Even if it has changed, the same processes can run it.
+        # A function that is sent by value has no entrypoint: the same processes can run it even if it has changed.
         code.entrypoint,
         code.sys_path,
         code.working_dir,
@@ -71,7 +71,7 @@ def group_key(launch: Launch) -> Key:
 
 
 def scaling_key(scaling: Scaling) -> Key:
-    """Return the part of a group's key that depends only on the scaling: workers, bundle, strategy and backend."""
+    """Return the part of a group's key that depends only on the scaling: (workers, bundle, strategy, backend)."""
     return *room_key(scaling), scaling.backend
 
 

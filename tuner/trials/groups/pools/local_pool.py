@@ -1,6 +1,6 @@
 """Find a process for each segment on this machine, without Ray.
 
-The process is a warm one that ran an earlier trial, one that was started in advance, or a new one. This module replaces
+The process is a warm one that has run an earlier trial, one that was started in advance, or a new one. This module replaces
 `tuner.trials.groups.pools.pool` for the local executor. Here, a group is a single process. A segment waits if it needs more
 CPUs than are free, but nothing keeps a process from using more CPUs than it requested.
 """
@@ -31,10 +31,10 @@ from tuner.usercode.pickling import dumps
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 0.5  # seconds after which a segment without a process is reported as waiting
-_HELPERS = 2  # how many processes fit models and run slow searchers
+_HELPERS = 2  # the number of processes that fit models and run slow searchers
 MEMORY = 0.95
-"""The newest trial is killed if more than this share of the machine's or container's memory is in use, as in Ray."""
-_LOOK_S = 0.25  # seconds between two checks of the memory
+"""If more than this fraction of the machine's or container's memory is in use, the newest trial is killed, as in Ray."""
+_LOOK_S = 0.25  # seconds between two checks of memory usage
 _EPSILON = 1e-9
 
 
@@ -69,13 +69,13 @@ class LocalPool:
 
     Args:
         cpus: the number of CPUs that all groups together can hold.
-        address: the address at which the driver listens for reports and all other requests of ranks.
-        server: the server that forks processes, and may have forked some in advance. If it has ended, a new server is
+        address: the address at which the driver listens for reports and all other requests from ranks.
+        server: the server that forks processes, and may have forked some in advance. If it has exited, a new server is
             started.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         idle_timeout_s: how long a warm process is kept for another trial.
-        standing: a function that returns the priority and the weight of an experiment.
-        memory: a function that returns the share of the memory that is in use.
+        standing: a function that returns an experiment's priority and weight.
+        memory: a function that returns the fraction of memory that is in use.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class LocalPool:
         waiting: called with the reason, in words, if the launch has to wait.
 
         Raises:
-            LostAtStart: the process died while it was started.
+            LostAtStart: the process died while it was being started.
             PlacementError: this machine can never run such a trial.
         """
         if reason := too_large(launch.scaling, self.cpus):
@@ -168,7 +168,7 @@ class LocalPool:
             waiter.turn.set_result(self._warm(waiter))
 
     def _rank_of(self, waiter: _Waiter) -> tuple[float, float, float]:
-        """Return the sort key of a waiter: its priority, its experiment's share, and its time. The smallest key is next."""
+        """Return a waiter's sort key: its priority, its experiment's share, and its arrival time. The smallest key is next."""
         experiment = waiter.launch.experiment_id
         standing = self._standing(experiment)
         held = sum(_cpus(launch) for launch in self._held.values() if launch.experiment_id == experiment)
@@ -177,7 +177,7 @@ class LocalPool:
     def _warm(self, waiter: _Waiter) -> Group | None:
         if waiter.launch.scaling.reuse_workers:
             for idle in self._idle[::-1]:
-                if idle.group.actors[0].ended.done():  # it was killed while it was idle
+                if idle.group.actors[0].ended.done():  # it was killed while idle
                     self._dispose(self._no_longer_idle(idle))
                 elif idle.group.key == waiter.key:
                     return self._no_longer_idle(idle)
@@ -226,7 +226,7 @@ class LocalPool:
         return rank
 
     async def _watch_memory(self) -> None:
-        """Kill the newest trial when memory runs out, before the kernel chooses a process. End when no trial runs."""
+        """Kill the newest trial when memory runs out, before the kernel picks a process to kill. Return when no trial runs."""
         while self._held and not self._closed:
             await asyncio.sleep(_LOOK_S)
             if self._held and self._memory() >= MEMORY:
@@ -235,9 +235,9 @@ class LocalPool:
                 await asyncio.shield(rank.ended)
 
     def release(self, group: Group, reusable: bool) -> asyncio.Future[None] | None:
-        """Keep the group for another segment if it is reusable, or end it.
+        """Keep the group for another segment if it is reusable, else shut it down.
 
-        Return None if the group is kept, else a future that is done once its process has ended.
+        Return None if the group is kept, else a future that is done once its process has exited.
         """
         launch = self._held.pop(group)
         if not reusable or self._closed:
@@ -277,10 +277,10 @@ class LocalPool:
         ending.add_done_callback(self._background.discard)
         return ending
 
-    # -- functions of the driver
+    # -- functions that the driver runs in helper processes
 
     async def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Any:
-        """Return the value of a pure function, computed in a helper process. If the process dies, try in another one."""
+        """Return the value of a pure function, computed in a helper process. If that process dies, retry in another."""
         work = list(sys_path), dumps((function, args))
         for last in (False, False, True):
             helper = await self._helper()
@@ -314,11 +314,11 @@ class LocalPool:
     # -- for the manager
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function, such as those of the module `nodes`, on this machine, and return its value."""
+        """Run a function, such as those in the module `nodes`, on this machine, and return its value."""
         return await asyncio.to_thread(function, *args)
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """Do nothing: the local pool keeps so few idle processes that none has to be ended early."""
+        """Do nothing: the local pool keeps so few idle processes that none has to be stopped early."""
 
     def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
         """Return None, because trials of this pool have one worker."""
@@ -359,23 +359,23 @@ class LocalPool:
         ]
 
     def share(self, experiment: str) -> float:
-        """Return the share of the CPUs that the experiment holds."""
+        """Return the fraction of the CPUs that the experiment holds."""
         held = sum(_cpus(launch) for launch in self._held.values() if launch.experiment_id == experiment)
         return held / self.cpus if self.cpus else 0.0
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
-        """Return an empty list: without Ray, no segment is ended to make room for another experiment."""
+        """Return an empty list: without Ray, no segment has to make room for another experiment."""
         return []
 
     async def leaving(self) -> Mapping[str, str]:
-        """Return nothing: without Ray, nobody announces that this machine will be taken away."""
+        """Return an empty dict: without Ray, nobody announces that this machine will be taken away."""
         return {}
 
     def forget(self, experiment: str) -> None:
-        """Do nothing: the local pool remembers no past usage of experiments."""
+        """Do nothing: the local pool does not remember the past usage of experiments."""
 
     async def rest(self, keep: bool) -> None:
-        """End the helper processes and, unless `keep` is true, the idle processes. Wait until they have ended."""
+        """Stop the helper processes and, unless `keep` is true, the idle processes. Wait until they have exited."""
         helpers, self._helpers = self._helpers, []
         ending: list[asyncio.Future[None]] = [asyncio.ensure_future(_gone([one.rank for one in helpers]))]
         if not keep:
@@ -383,12 +383,12 @@ class LocalPool:
         await asyncio.gather(*ending)
 
     async def settle(self) -> None:
-        """Wait until all groups that are being ended have ended."""
+        """Wait until every group that is shutting down has exited."""
         while self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
 
     async def close(self) -> None:
-        """End all processes, and wait until they have ended."""
+        """Stop all processes, and wait until they have exited."""
         self._closed = True
         if self._watching is not None:
             self._watching.cancel()
@@ -415,7 +415,7 @@ def _cpus(launch: Launch) -> float:
 
 
 def unfit(spec: Spec, cpus: float) -> str | None:
-    """Return why the local executor can never run the trials of an experiment; None if it can."""
+    """Return why the local executor can never run an experiment's trials; None if it can."""
     return "there is a runtime_env, which needs Ray" if spec.runtime_env else too_large(spec.scaling, cpus)
 
 

@@ -1,4 +1,4 @@
-"""Handles of the local executor's processes, for the driver. The processes run `tuner.trials.runtime.local_rank`."""
+"""The driver's handles for the local executor's processes, which run `tuner.trials.runtime.local_rank`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 
 _HEADER = struct.Struct("!I")
 _ROOT = str(Path(__file__).resolve().parents[4])
-_END_S = 5.0  # seconds that the server may take to end
+_END_S = 5.0  # seconds that the server may take to exit
 
 
 class LocalRank:
-    """The handle of a rank's process. It is used like a Ray actor's handle: ``rank.usage.remote()`` returns an awaitable."""
+    """The handle for a rank's process. It is used like a Ray actor's handle: ``rank.usage.remote()`` returns an awaitable."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -50,13 +50,13 @@ class LocalRank:
         return _Method(self, method)
 
     def begin(self, address: Address, log_limit: LogLimit | None) -> None:
-        """Send the process its settings. Call this before any other method of the process."""
+        """Send the process its settings. Call this before calling any of its methods."""
         self._send((address, log_limit))
 
     def call(self, method: str, arguments: Any) -> asyncio.Future[Any]:
-        """Call a method in the process, and return a future of its value. The future need not be awaited.
+        """Call a method in the process, and return a future for its value. The future need not be awaited.
 
-        If the process ends before it has answered, the future raises RankLost.
+        If the process exits before it has answered, the future raises RankLost.
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -69,14 +69,14 @@ class LocalRank:
         return answer
 
     def kill(self, why: str = "") -> None:
-        """Kill the process and the processes that it has started. The future `ended` is done once it has ended."""
+        """Kill the process and the processes that it has started. The future `ended` is done once the process has exited."""
         self.killed, self.killed_for = True, self.killed_for or why
         if self.pid is not None and not self.ended.done():
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def has_ended(self, status: int | None) -> None:
-        """Record that the process has ended, and let all unanswered calls raise RankLost."""
+        """Record that the process has exited, and make all unanswered calls raise RankLost."""
         if not self.ended.done():
             self.ended.set_result(status)
         self._reading.cancel()
@@ -108,14 +108,14 @@ class LocalRank:
                 (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
                 number, done, value = pickle.loads(await reader.readexactly(size))
                 answer = self._answers.pop(number)
-                if answer.done():  # nobody waits for the answer any more
+                if answer.done():  # nobody is waiting for the answer any longer
                     continue
                 if done:
                     answer.set_result(value)
                 else:
                     answer.set_exception(RuntimeError(value))
         except (asyncio.IncompleteReadError, OSError):
-            pass  # the process has ended; the server sends its exit status
+            pass  # the process has exited; the server sends its exit status
 
 
 class _Method:
@@ -127,7 +127,7 @@ class _Method:
 
 
 class RankServer:
-    """The handle of the server process, which forks the processes of ranks.
+    """The handle for the server process, which forks the ranks' processes.
 
     The object can be created in any thread and before there is an event loop, so that the server starts early. Call all
     methods except `kill` in one event loop.
@@ -165,7 +165,7 @@ class RankServer:
         return self._process.pid
 
     def adopt(self) -> list[LocalRank]:
-        """Return handles of the processes that were forked in advance, and begin to read the server's messages."""
+        """Return handles for the processes that were forked in advance, and begin to read the server's messages."""
         ranks = [LocalRank(connection) for connection in self._ahead]
         self._ahead.clear()
         self._order.extend(ranks)
@@ -183,10 +183,10 @@ class RankServer:
         return rank
 
     def kill(self) -> None:
-        """End the server and all processes that it forked. This can be called from any thread, and more than once."""
+        """Stop the server and all processes that it has forked. This can be called from any thread, and more than once."""
         self.over = True
         with contextlib.suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)  # the server then kills the process groups of its ranks and ends
+            self._control.shutdown(socket.SHUT_RDWR)  # the server then kills the process groups of its ranks and exits
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:

@@ -15,7 +15,7 @@ from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
 def assign_ranks(workers: Sequence[WorkerMetadata], scaling: Scaling) -> tuple[list[int], list[RankAssignment]]:
     """Return (order, assignments). `order[rank]` is the index of the worker that gets this rank.
 
-    The ranks of a node are consecutive and sorted by their GPUs. The nodes are in the order of their first workers.
+    The ranks on a node are consecutive and sorted by their GPUs. The nodes are in the order of their first workers.
     """
     nodes = list(dict.fromkeys(worker.node for worker in workers))
     order = sorted(range(len(workers)), key=lambda i: (nodes.index(workers[i].node), _gpu_order(workers[i]), i))
@@ -53,7 +53,7 @@ def assign_ranks(workers: Sequence[WorkerMetadata], scaling: Scaling) -> tuple[l
 
 
 def _watched(node: int, leaders: Sequence[tuple[int, WorkerMetadata]]) -> tuple[Peer, ...]:
-    """Return the first ranks of the nodes before this one, without rank 0, to which every rank is connected anyway."""
+    """Return the first rank of each node before this one, except rank 0, to which every rank is connected anyway."""
     return tuple(
         (rank, *worker.channel_address) for rank, worker in leaders[1:node] if worker.channel_address is not None
     )
@@ -66,7 +66,7 @@ def _gpu_order(worker: WorkerMetadata) -> tuple[tuple[int, str], ...]:
 def lacking(scaling: Scaling, node_types: Callable[[], Sequence[NodeType]] = tuple) -> str | None:
     """Return why a group with this scaling would not fit on the empty cluster, or None if it would.
 
-    node_types: a function that returns the types of nodes that an autoscaler may add.
+    node_types: a function that returns the node types that an autoscaler may add.
     """
     nodes = live_nodes()
     if unmet(scaling, [*nodes.values()]) is None:
@@ -97,6 +97,6 @@ def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
 
 
 def _custom(nodes: Sequence[Mapping[str, float]]) -> set[str]:
-    """Return the names of the custom resources of these nodes, which an administrator has defined."""
+    """Return the names of these nodes' custom resources, which an administrator has defined."""
     names = {name for node in nodes for name in node if not name.startswith("node:")}
     return names - {"CPU", "GPU", "memory", "object_store_memory"}

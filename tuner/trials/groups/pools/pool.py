@@ -1,6 +1,6 @@
 """The pool of worker groups, which finds a warm or new group for each segment.
 
-`admission` decides which segment gets the next group, `warm` keeps idle groups, and `builder` builds and ends groups.
+`admission` decides which segment gets the next group, `warm` keeps idle groups, and `builder` builds groups and shuts them down.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from tuner.trials.messages.report_socket import Address
 log = logging.getLogger(__name__)
 
 _PARTED_S = 60.0  # seconds for which no group is placed on a node that cannot reach another node
-_LOOK_S = 0.5  # seconds between two checks whether a waiting group fits; a group that becomes free causes a check too
-_READ_S = 5.0  # seconds that such a check waits for Ray; it then uses what was read last
+_LOOK_S = 0.5  # seconds between two checks whether a waiting group fits; a freed group also triggers a check
+_READ_S = 5.0  # seconds that such a check waits for Ray before it uses what was read last
 
 _Building = tuple[asyncio.Future[Group], asyncio.Event]
 """A group that is being built, and an event that is set once the group has its resources."""
@@ -51,17 +51,17 @@ class Pool:
     Args:
         driver: the actor to which ranks report; see `launch.Driver`.
         name: a prefix for the names of placement groups.
-        node_types: a function that returns the types of nodes that an autoscaler may add to the cluster. It may block.
+        node_types: a function that returns the node types that an autoscaler may add to the cluster. It may block.
         idle_timeout_s: how long a warm group is kept for another trial.
         report_address: the address at which the driver listens for reports; None if they can only be sent through Ray.
-        lines: the connections over which the driver calls ranks; None if it calls all through Ray.
+        lines: the connections over which the driver calls ranks; None if all calls go through Ray.
         reserve_after_s: seconds that a group waits before free resources are reserved for it.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
-        standing: a function that returns the priority, the weight and the project of an experiment.
-        quotas: how much of each resource the experiments of a project may hold together.
-        preempt_after_s: the minimum time, in seconds, for which a group runs before it has to make room for another
+        standing: a function that returns an experiment's priority, weight and project.
+        quotas: how much of each resource a project's experiments may hold together.
+        preempt_after_s: the minimum number of seconds that a group runs before it has to make room for another
             experiment.
-        builder: makes the object that builds groups and knows the cluster, from the arguments of `GroupBuilder`.
+        builder: creates the object that builds groups and knows the cluster; called with the arguments of `GroupBuilder`.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Pool:
         self._warm: WarmGroups = WarmGroups(idle_timeout_s, self._builder.end_soon)
         self._spares: dict[
             asyncio.Future[Group], tuple[Key, asyncio.Event]
-        ] = {}  # groups that are being built and that no segment waits for
+        ] = {}  # groups that are being built although no segment is waiting for them
         self._nodes_read_at = float("-inf")
         self._reading: asyncio.Future[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -148,15 +148,15 @@ class Pool:
             self._dispatch()
 
     def release(self, group: Group, reusable: bool) -> asyncio.Future[None] | None:
-        """Give the group to the next segment that can use it, keep it for a while, or end it.
+        """Give the group to the next segment that can use it, keep it for a while, or shut it down.
 
-        Return a future that is done once the group's processes have ended, or None if the group is not ended.
+        Return a future that is done once the group's processes have exited, or None if the group is not shut down.
         """
         self._admission.finish(group)
         leaves = self._on_leaving_node(group)
         if not reusable or self._closed or leaves:
             ended = self._builder.end_soon(group, hand_on=group.sound and not (self._closed or leaves))
-            if group.uploads:  # until they have ended, nobody else can have the group's resources
+            if group.uploads:  # until they have finished, nobody else can have the group's resources
                 ended.add_done_callback(lambda _: self._free(group))
             else:
                 self._free(group)
@@ -180,7 +180,7 @@ class Pool:
     async def leaving(self) -> dict[str, str]:
         """Return the segments that have a rank on a node that is about to be taken away, each with the reason in words.
 
-        Idle groups on such nodes are ended, and no new group is placed there.
+        Idle groups on such nodes are shut down, and no new groups are placed there.
         """
         self._leaving = await self._builder.leaving_nodes()
         if not self._leaving:
@@ -205,11 +205,11 @@ class Pool:
         self._admission.forget(experiment)
 
     def share(self, experiment: str) -> float:
-        """Return the dominant share of the experiment, which is the largest fraction of any resource that it holds."""
+        """Return the experiment's dominant share, which is the largest fraction of any resource that it holds."""
         return self._admission.share(experiment)
 
     def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
-        """Return how many workers the elastic trials of an experiment may have; None if the cluster is not known yet."""
+        """Return how many workers an experiment's elastic trials may have; None if the cluster is not known yet."""
         return self._admission.granted(experiment, bundle) if self._admission.knows_nodes else None
 
     def held(self) -> list[HeldGroup]:
@@ -217,11 +217,11 @@ class Pool:
         return self._admission.held()
 
     def waiting(self) -> list[WaitingGroup]:
-        """Return the waiting groups: first the admitted groups, then the queued groups in the order of their turns."""
+        """Return the waiting groups: first the admitted ones, then the queued ones in the order of their turns."""
         return self._admission.waiting()
 
     async def rest(self, keep: bool) -> None:
-        """End the idle groups, and wait until they have ended. If `keep` is true, keep idle groups without GPUs."""
+        """Shut down the idle groups, and wait until they have exited. If `keep` is true, keep idle groups without GPUs."""
         self._idle_all()
         for group in list(self._warm.idle):
             if not keep or any(worker.gpus for worker in group.workers):
@@ -229,16 +229,16 @@ class Pool:
         await self._builder.settle()
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """End all idle groups except the newest `count` with this scaling. If `count` is None, keep all with this scaling.
+        """Shut down all idle groups except the newest `count` with this scaling, or except all of these if `count` is None.
 
-        The groups that are ended are of no use to the only search on this host, and would keep their resources from other
-        work of the user, such as Ray Data.
+        The others are of no use to the only search on this host, and would keep their resources from the user's other
+        work, such as Ray Data.
         """
         for group in self._warm.useless(scaling, count):
             self._builder.end_soon(self._warm.take(group))
 
     async def close(self) -> None:
-        """End all groups, and wait until they have ended."""
+        """Shut down all groups, and wait until they have exited."""
         self._closed = True
         self._idle_all()
         for task in (self._looking, self._reading):
@@ -249,11 +249,11 @@ class Pool:
         await self._builder.close()
 
     async def settle(self) -> None:
-        """Wait until all groups that are being ended have ended."""
+        """Wait until every group that is shutting down has exited."""
         await self._builder.settle()
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function, such as those of the module `nodes`, on a node of the cluster, and return its value."""
+        """Run a function, such as those in the module `nodes`, on a node of the cluster, and return its value."""
         return await self._builder.on_node(node, function, *args)
 
     def is_cut(self, node: str) -> bool:
@@ -261,7 +261,7 @@ class Pool:
         return node in self._builder.cut
 
     def cut(self, rank: bytes, silent: bool) -> None:
-        """Place no group on the node of a rank while the node cannot be reached, or for a while if `silent` is False.
+        """Place no groups on a rank's node while the node cannot be reached, and for some time in any case if `silent` is False.
 
         rank: the token of the rank's process.
         """
@@ -277,7 +277,7 @@ class Pool:
                 self._builder.end_soon(self._warm.take(group))
 
     def _take_idle(self) -> Group | None:
-        """Return the longest idle group that can be ended now, and remove it from the idle groups; None if there is none."""
+        """Remove and return the longest-idle group that can be shut down now; None if there is none."""
         found = next((group for group in self._warm.idle if not group.uploads), None)
         return self._warm.take(found) if found is not None else None
 
@@ -309,7 +309,7 @@ class Pool:
                 if taken and waiter.placed.is_set() and waiter.reuses and not self._closed:
                     self._spare(building, waiter.placed, waiter.key)
                 else:
-                    building.cancel()  # when `build` is cancelled, it ends the processes that it has started
+                    building.cancel()  # when `build` is cancelled, it stops the processes that it has started
                     self._builder.track(building)
             elif (not taken or waiter.warm.done()) and not building.cancelled() and building.exception() is None:
                 self.release(building.result(), waiter.reuses)
@@ -320,7 +320,7 @@ class Pool:
         return asyncio.ensure_future(self._builder.build(waiter.launch, waiter.key, waiting, placed)), placed
 
     def _spare(self, building: asyncio.Future[Group], placed: asyncio.Event, key: Key) -> None:
-        """Finish building a group, for a later trial, although the trial that needed it has got a warm group."""
+        """Finish building a group for a later trial, since the trial that needed it has been given a warm group."""
 
         def built(done: asyncio.Future[Group]) -> None:
             unclaimed = self._spares.pop(done, None) is not None
@@ -332,7 +332,7 @@ class Pool:
         building.add_done_callback(built)
 
     def _claim_spare(self, key: Key) -> _Building | None:
-        """Return a group of this kind that is being built and that no trial waits for; None if there is none."""
+        """Return a group of this kind that is being built and that no trial is waiting for; None if there is none."""
         for building, (kind, placed) in self._spares.items():
             if kind == key and not building.done():
                 del self._spares[building]
@@ -342,7 +342,7 @@ class Pool:
     # Turns
 
     def _dispatch(self) -> None:
-        """Give each segment whose turn has come a warm group, or let the segment request a new group from Ray."""
+        """Give each segment whose turn has come a warm group, or let it request a new group from Ray."""
         if self._closed:
             return
         now = time.monotonic()
@@ -368,7 +368,7 @@ class Pool:
     def _hand_on(self, group: Group) -> asyncio.Future[None] | None:
         """Add a free group to the idle groups, so that the next waiter can use it, or its resources.
 
-        Return a future that is done once the group has ended, or None if the group is not ended.
+        Return a future that is done once the group has exited, or None if the group is not shut down.
         """
         self._admission.free(group)
         self._warm.add(group)
@@ -386,12 +386,12 @@ class Pool:
         return None
 
     def _end_turn(self, group: Group) -> None:
-        """Stop keeping a group for the experiment that used it, so that other segments may use it."""
+        """Stop keeping a group for the experiment that last used it, so that other segments may use it."""
         if self._warm.drop_kept(group):
             self._hand_on(group)
 
     def _idle_all(self) -> None:
-        """Cancel groups that are built for no segment, and let any segment use those that are kept for an experiment."""
+        """Cancel the building of spare groups, and let any segment use the groups that are kept for an experiment."""
         for building in self._spares:
             building.cancel()
         for group in self._warm.kept:
@@ -403,7 +403,7 @@ class Pool:
         """Check every `_LOOK_S` seconds whether a waiting segment can be served, because nodes may join or leave."""
         while (self._admission.queued or self._admission.awaits_nodes) and not self._closed:
             await asyncio.sleep(_LOOK_S)
-            with contextlib.suppress(Exception):  # Ray may not answer for a moment, or say nothing for long
+            with contextlib.suppress(Exception):  # Ray may fail briefly, or not respond for a long time
                 await asyncio.wait_for(self._read_nodes(), _READ_S)
             try:
                 self._dispatch()
@@ -411,7 +411,7 @@ class Pool:
                 log.exception("checking the waiting groups failed")
 
     async def _read_nodes(self) -> None:
-        """Read the nodes' resources, and how much of them other programs use, unless both were read a moment ago."""
+        """Read the nodes' resources, and how much of them other programs use, unless both were just read."""
         if time.monotonic() - self._nodes_read_at >= _LOOK_S and (self._reading is None or self._reading.done()):
             self._nodes_read_at = time.monotonic()
             self._reading = asyncio.ensure_future(self._set_nodes())

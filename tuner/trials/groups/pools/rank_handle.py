@@ -1,4 +1,4 @@
-"""The driver's handle of a rank on Ray, which calls the rank over a socket where it can."""
+"""The driver's handle for a rank on Ray, which calls the rank over a socket where it can."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class _Call:
 
 
 class RankHandle:
-    """Stands in for the handle of the rank's actor. Calls of the methods in `SERIAL` go over the rank's call line.
+    """Stands in for the handle of the rank's actor. Calls to the methods in `SERIAL` go over the rank's call line.
 
-    The calls are numbered, and the rank makes them in the order of their numbers, however they reach it. If the line breaks,
-    unanswered calls go on: Ray tells whether the rank has received them, brings the answers of those, and carries the others.
-    If the process has ended, the calls raise Ray's error, which says how it has ended.
+    The calls are numbered, and the rank runs them in the order of their numbers, no matter how they reach it. If the
+    line breaks, unanswered calls continue through Ray: the answers to those that the rank has received are fetched, and
+    the others are sent again. If the process has exited, the calls raise Ray's error, which says how it exited.
 
     Args:
         actor: Ray's handle.
@@ -39,7 +39,7 @@ class RankHandle:
         self._line: CallLine | None = None
         self._number = 0
         self._unanswered: dict[int, _Call] = {}  # the calls that were sent over the line
-        self._held: list[_Call] = []  # the calls that were made while it is not known which calls the rank has received
+        self._held: list[_Call] = []  # calls made while it is not known which calls the rank has received
         self._mending: asyncio.Task[None] | None = None
         self._broken = False
 
@@ -49,7 +49,7 @@ class RankHandle:
         return getattr(self.actor, method)
 
     def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Make a call. Return an awaitable of its answer, which need not be awaited."""
+        """Make a call. Return an awaitable for its answer, which need not be awaited."""
         number = self._number
         self._number += 1
         if self._mending is not None:
@@ -85,7 +85,7 @@ class RankHandle:
             self._mending = asyncio.get_running_loop().create_task(self._go_on())
 
     async def _go_on(self) -> None:
-        """Let Ray carry the unanswered calls, or bring the answers of those that the rank has received."""
+        """Send the unanswered calls through Ray, or fetch the answers to those that the rank has received."""
         calls = list(self._unanswered.values())
         self._unanswered.clear()
         received, lost = -1, None
@@ -95,7 +95,7 @@ class RankHandle:
             lost = error
         finally:
             calls, self._held, self._mending = calls + self._held, [], None
-        for call in calls:  # in the order of their numbers, in which Ray carries them out
+        for call in calls:  # in the order of their numbers, in which Ray runs them
             if lost is not None:
                 if not call.answer.done():
                     call.answer.set_exception(lost)
@@ -120,7 +120,7 @@ def _future() -> asyncio.Future[Any]:
 
 
 def _pass_on(ref: Any, answer: asyncio.Future[Any]) -> None:
-    """Set a future to the answer of a call through Ray."""
+    """Set a future to the answer to a call through Ray."""
 
     async def passed_on() -> None:
         try:
@@ -138,4 +138,4 @@ def _pass_on(ref: Any, answer: asyncio.Future[Any]) -> None:
 
 
 _TASKS: set[asyncio.Task[None]] = set()
-"""The loop refers to its tasks only weakly."""
+"""Keeps tasks alive, since the event loop has only weak references to them."""

@@ -1,7 +1,7 @@
 """Remove placement groups, but not while Ray is placing them.
 
-Ray (seen with 2.60) reserves the resources on the nodes first, and then commits them. If the placement group is removed in
-between, they stay reserved until the raylet ends.
+Ray (seen with 2.60) first reserves the resources on the nodes, and then commits them. If the placement group is removed
+in between, they stay reserved until the raylet exits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 
 PLACED_WITHIN_S = 10.0
-"""The longest time, in seconds, that a removal waits while Ray is placing the group."""
+"""The maximum number of seconds that a removal waits while Ray is placing the group."""
 LOOK_S = 0.02
 """Seconds between two checks of whether Ray is still placing the group."""
 _BEING_PLACED = ("QUEUED", "SCHEDULING_STARTED")
@@ -26,7 +26,7 @@ def is_being_placed(placement: PlacementGroup) -> bool:
 def remove(placement: PlacementGroup) -> None:
     """Remove a placement group once Ray is no longer placing it, or after `PLACED_WITHIN_S`. This blocks."""
     deadline = time.monotonic() + PLACED_WITHIN_S
-    with contextlib.suppress(Exception):  # if Ray does not tell the group's state, the group is removed now
+    with contextlib.suppress(Exception):  # if Ray does not report the group's state, the group is removed at once
         while is_being_placed(placement) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
     remove_placement_group(placement)

@@ -38,7 +38,7 @@ class WarmGroups:
     def take(self, group: Group) -> Group:
         """Remove a group from the idle groups, and return it."""
         self.idle.remove(group)
-        if group.expiry is not None:  # if the timers were not cancelled, many short trials would leave many of them
+        if group.expiry is not None:  # without this, many short trials would leave many timers behind
             group.expiry.cancel()
         return group
 
@@ -64,7 +64,7 @@ class WarmGroups:
         self._kept[group] = asyncio.get_running_loop().call_later(_ASK_AGAIN_S, unclaimed, group)
 
     def take_kept(self, experiment: str, key: Key) -> Group | None:
-        """Return a group of this kind that was kept for the experiment, and no longer keep it; None if there is none."""
+        """Return a group of this kind that was kept for the experiment, and stop keeping it; None if there is none."""
         for group in self._kept:
             if group.key == key and group.experiment == experiment:
                 self.drop_kept(group)

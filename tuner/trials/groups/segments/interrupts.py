@@ -16,17 +16,17 @@ _AGAIN_S = 0.2  # seconds from one attempt to reach a rank to the next
 
 
 class Interrupts:
-    """Interrupts segments. An interrupt repeats its attempt to hold all ranks until it has reached every rank."""
+    """Interrupts segments. An interrupt tries to hold all ranks, again and again, until it has reached every rank."""
 
     def __init__(self) -> None:
         self._releases: set[asyncio.Task[None]] = set()
 
     async def interrupt(self, run: SegmentRun) -> None:
-        """Find the next report that no rank has begun, and make it a milestone of all ranks.
+        """Find the next report that no rank has begun, and make it a milestone for all ranks.
 
-        Each round first holds the ranks, so that they begin no further report, and releases all of them at its end,
-        because a held rank does not continue by itself. If all ranks answered, the release sets the milestone. Otherwise it
-        sets none, and another round begins unless the segment has ended.
+        Each round first holds the ranks, so that they begin no more reports, and releases all of them at its end,
+        because a held rank does not continue by itself. If all ranks answered, the release sets the milestone.
+        Otherwise it sets none, and another round begins unless the segment has ended.
         """
         while run.training and run.group is not None:
             actors, interrupt = run.group.actors, secrets.token_hex(8)

@@ -45,9 +45,9 @@ _SOUND = (
     "disk_lost",
     "checkpoint_unreachable",
 )
-"""Causes of failures after which uploads of earlier segments can still finish, if all processes of the group still run.
+"""Causes of failures after which uploads of earlier segments can still finish, if all the group's processes are still running.
 
-With "oom", these run if only a script was killed.
+With "oom", that is the case if only a script was killed.
 """
 
 
@@ -65,8 +65,8 @@ class Logs(Protocol):
 
         Args:
             segment_id: the segment that has ended.
-            files: the log files of its ranks.
-            gone: completes once the ranks' processes have ended; None if the processes are kept for another segment.
+            files: the log files of the segment's ranks.
+            gone: completes once the ranks' processes have exited; None if the processes are kept for another segment.
             rest: log chunks that the ranks sent with their results.
         """
 
@@ -85,33 +85,33 @@ class GroupPool(Protocol):
 
         Raises:
             NoRoom: no resources became free in time.
-            LostAtStart: the workers died while they were started.
+            LostAtStart: the workers died while they were being started.
             PlacementError: the group can never be placed, or its workers cannot be started.
         """
 
     def release(self, group: Group, reusable: bool) -> asyncio.Future[None] | None:
-        """Keep the group for another segment if it is reusable and may be needed, or end it.
+        """Keep the group for another segment if it is reusable and may be needed, else shut it down.
 
-        Return None if the group is kept, else a future that is done once its processes have ended.
+        Return None if the group is kept, else a future that is done once its processes have exited.
         """
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function, such as those of the module `nodes`, on a node, and return its value."""
+        """Run a function, such as those in the module `nodes`, on a node, and return its value."""
 
     async def rest(self, keep: bool) -> None:
-        """End the idle groups, and wait until they have ended. If `keep` is true, idle groups without GPUs may stay."""
+        """Shut down the idle groups, and wait until they have exited. If `keep` is true, idle groups without GPUs may stay."""
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """End all idle groups except the newest `count` with this scaling. If `count` is None, keep all with this scaling."""
+        """Shut down all idle groups except the newest `count` with this scaling, or except all of these if `count` is None."""
 
     async def close(self) -> None:
-        """End all groups, and wait until they have ended."""
+        """Shut down all groups, and wait until they have exited."""
 
     async def settle(self) -> None:
-        """Wait until all groups that are being ended have ended."""
+        """Wait until every group that is shutting down has exited."""
 
     def cut(self, rank: bytes, silent: bool) -> None:
-        """Place no group on the node of a rank while the node cannot be reached, or for a while if `silent` is False.
+        """Place no groups on a rank's node while the node cannot be reached, and for some time in any case if `silent` is False.
 
         rank: the token of the rank's process.
         """
@@ -162,7 +162,7 @@ class GroupManager:
     async def run(self, launch: Launch, *, inbox: Inbox) -> Outcome:
         """Run one segment until it has ended, and return its outcome.
 
-        inbox: the object that is told when the segment has to wait for resources, and when its ranks start.
+        inbox: the object to notify when the segment has to wait for resources, and when its ranks start.
         """
         running = SegmentRun(launch, asyncio.get_running_loop().create_future())
         self._running[launch.segment_id] = running
@@ -195,12 +195,13 @@ class GroupManager:
     async def interrupt(self, segment_id: str, action: str) -> None:
         """Make all ranks of a segment wait for a verdict at the next report that no rank has begun.
 
-        A segment whose ranks have not been placed yet ends at once. A "kill" ends the group at once. After "stop" or
-        "cancel", the group is killed if it does not end within `limits.stop_grace_s`, counted from now even if its ranks
-        are still starting. After "stop", the group gets more time while it saves a last checkpoint. No other action kills
-        the group: all other actions wait for the report, because the training up to it would be lost otherwise.
+        A segment whose ranks have not been placed yet ends at once. A "kill" kills the group at once. After "stop" or
+        "cancel", the group is killed if the segment does not end within `limits.stop_grace_s` seconds, counted from now
+        even if its ranks are still starting. After "stop", the group gets more time while it is saving a last
+        checkpoint. No other action kills the group: all others wait for the report, because training up to it would
+        otherwise be lost.
 
-        If the segment has ended, a "kill" ends its uploads, whose checkpoints are then lost.
+        If the segment has already ended, a "kill" aborts its uploads, and their checkpoints are lost.
         """
         running = self._running.get(segment_id)
         if running is None:
@@ -226,29 +227,29 @@ class GroupManager:
         running.end("left", f"no report within {grace:g} s of the {action}")
 
     async def upload_end(self, segment_id: str, checkpoint: str) -> CheckpointInfo | str:
-        """Wait until an upload that `Outcome.uploading` names has ended.
+        """Wait until an upload that `Outcome.uploading` names has finished or failed.
 
         Return the checkpoint, or why it is lost. Call this once for each upload.
         """
         return await self._uploads.end(segment_id, checkpoint)
 
     def abandon(self, experiment: str, reason: str) -> None:
-        """End the uploads of an experiment that go on after their segments, because its driver ends."""
+        """Abort an experiment's uploads that have outlived their segments. Called when its driver shuts down."""
         self._uploads.abandon(experiment, reason)
 
     async def kill(self, segment_id: str, reason: str) -> None:
-        """End a segment now, as a failure with this reason, and end its group."""
+        """End a segment now, as a failure with this reason, and shut down its group."""
         running = self._running.get(segment_id)
         if running is not None:
             running.end("failed", reason)
 
     def cut(self, rank: bytes, why: str, silent: bool) -> None:
-        """End the segment of a rank that cannot be reached any more, or cannot reach another rank.
+        """End the segment of a rank that can no longer be reached, or that cannot reach another rank.
 
         Args:
             rank: the token of the rank's process.
             why: what was noticed, in words.
-            silent: True if its node cannot be reached any more.
+            silent: True if the rank's node can no longer be reached.
         """
         for running in self._running.values():
             workers = running.group.workers if running.group is not None else ()
@@ -266,15 +267,15 @@ class GroupManager:
         self._pool.cut(rank, silent)
 
     async def rest(self, keep: bool) -> None:
-        """End the idle groups, and wait until they have ended. If `keep` is true, idle groups without GPUs may stay."""
+        """Shut down the idle groups, and wait until they have exited. If `keep` is true, idle groups without GPUs may stay."""
         await self._pool.rest(keep)
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """End all idle groups except the newest `count` with this scaling. If `count` is None, keep all with this scaling."""
+        """Shut down all idle groups except the newest `count` with this scaling, or except all of these if `count` is None."""
         self._pool.trim(scaling, count)
 
     async def close(self) -> None:
-        """End all segments and groups, and wait until their processes and placement groups are gone."""
+        """End all segments, shut down all groups, and wait until their processes and placement groups are gone."""
         for running in self._running.values():
             running.end("failed", "the driver is shutting down")
         self._uploads.abandon(None, "the driver is shutting down")
@@ -298,7 +299,7 @@ class GroupManager:
         return self._pool.waiting()
 
     def share(self, experiment: str) -> float:
-        """Return the largest fraction of any resource of the cluster that the experiment holds."""
+        """Return the largest fraction of any cluster resource that the experiment holds."""
         return self._pool.share(experiment)
 
     def make_room(self, may_end: Callable[[str], bool]) -> list[tuple[str, str, int]]:
@@ -310,7 +311,7 @@ class GroupManager:
         return await self._pool.leaving()
 
     def granted(self, experiment: str, bundle: Mapping[str, float]) -> int | None:
-        """Return how many workers the elastic trials of an experiment may have together; see `GroupPool.granted`."""
+        """Return how many workers an experiment's elastic trials may have together; see `GroupPool.granted`."""
         return self._pool.granted(experiment, bundle)
 
     def forget(self, experiment: str) -> None:
@@ -318,7 +319,7 @@ class GroupManager:
         self._pool.forget(experiment)
 
     async def settle(self) -> None:
-        """Wait until all groups that are being ended have ended, and what they have left is deleted."""
+        """Wait until every group that is shutting down has exited and its leftovers have been deleted."""
         await self._pool.settle()
         while self._clearing:
             await asyncio.wait(self._clearing)
@@ -338,26 +339,26 @@ class GroupManager:
         return await running.stacks() if running is not None else {}
 
     async def data_sets(self, segment_id: str) -> list[dict[str, Any]]:
-        """Return the state of the data sets of Ray Data that rank 0 of a segment reads."""
+        """Return the state of the Ray Data data sets that rank 0 of a segment reads."""
         running = self._running.get(segment_id)
         return await running.data_sets() if running is not None else []
 
     async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:
-        """Profile a rank; see `SegmentRun.profile`. Return None if the segment does not run here."""
+        """Profile a rank; see `SegmentRun.profile`. Return None if the segment is not running here."""
         running = self._running.get(segment_id)
         return await running.profile(rank, request) if running is not None else None
 
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
-        """Return the CPU seconds, the memory and the GPU memory of each rank that answers, by rank."""
+        """Return the CPU seconds, memory and GPU memory of each rank that answers, by rank."""
         running = self._running.get(segment_id)
         answers = await running.ask("usage") if running is not None else {}
         return {str(rank): found for rank, found in answers.items() if isinstance(found, dict)}
 
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-        """Return the current resource usage, by segment and rank, of all ranks that train and answer in time.
+        """Return the current resource usage of all training ranks that answer in time, by segment and rank.
 
-        A rank that has not answered an earlier request gets no second one. Otherwise requests to a rank that hangs in C
-        code would pile up.
+        A rank that has not answered an earlier request is not asked again. Otherwise, requests to a rank that hangs in
+        C code would pile up.
         """
         asked = [self._running[name] for name in segment_ids if name in self._running and self._running[name].training]
         for running in asked:
@@ -411,13 +412,13 @@ class GroupManager:
             finally:
                 group.sound = sound
                 if not sound:
-                    self._uploads.lose(group, "its worker process had to be ended before the upload was complete")
+                    self._uploads.lose(group, "its worker process had to be stopped before the upload was complete")
                 running.training = False
                 running.group = None
                 running.gone = self._pool.release(group, reusable)
 
     async def _clear(self, running: SegmentRun, gone: asyncio.Future[None]) -> None:
-        """Delete the parts of unsaved checkpoints that a segment has left. gone: done once its processes have ended."""
+        """Delete the parts of unsaved checkpoints that a segment has left. gone: done once its processes have exited."""
         await asyncio.wait({gone})
         launch = running.launch
 
@@ -425,8 +426,8 @@ class GroupManager:
             work = self._pool.on_node(node, clear, launch.storage, launch.trial_number, launch.segment_id)
             try:
                 await asyncio.wait_for(work, _CLEAR_S)
-            except Exception as error:  # it is deleted when the trial or its experiment continues
-                log.info("node %s may have parts of checkpoints of %s: %s", node[:8], launch.segment_id, error)
+            except Exception as error:  # they are deleted when the trial or its experiment continues
+                log.info("node %s may still have parts of checkpoints of %s: %s", node[:8], launch.segment_id, error)
 
         await asyncio.gather(*map(clear_on, {file.node for file in running.log_files}))
 
@@ -436,7 +437,7 @@ class GroupManager:
         if launch.code.entrypoint is None and launch.code.hash not in group.codes:
             code = launch.code.blob
             group.codes = {launch.code.hash}
-        launch = replace(launch, code=replace(launch.code, blob=None))  # Ray keeps count of the holders of a reference
+        launch = replace(launch, code=replace(launch.code, blob=None))  # Ray counts the holders of each reference
         ready, trained = [], []
         for actor, assignment in zip(group.actors, group.assignments, strict=True):
             ready.append(actor.prepare.remote(launch, None if group.assigned else assignment, code))
@@ -462,7 +463,7 @@ class GroupManager:
 def _placement(group: Group) -> Mapping[str, Any]:
     """Return the placement of a group's ranks.
 
-    All segments of the group share one object, to save memory, because the driver keeps the placement of each segment.
+    To save memory, all the group's segments share one object, because the driver keeps the placement of each segment.
     """
     if not group.placement_shown:
         group.placement_shown = {
@@ -477,9 +478,9 @@ def _placement(group: Group) -> Mapping[str, Any]:
 def _only_raised(outcome: Outcome, launch: Launch) -> bool:
     """Return whether the worker process can be reused after this failure.
 
-    The failure must be a Python exception, or the end of a script, before the first report. The worker must be the only
-    rank, since another rank might still wait for it, and must have no GPU, since the error may have broken the GPU's
-    context. Even then, the worker is reused only if its clean-up succeeds.
+    The failure must be a Python exception or a failed script, before the first report. The worker must be the only
+    rank, since another rank might still be waiting for it, and must have no GPU, since the error may have broken the
+    GPU's context. Even then, the worker is reused only if its cleanup succeeds.
     """
     failure, scaling = outcome.failure, launch.scaling
     if failure is None or failure.kind != "user" or outcome.reports:
@@ -498,6 +499,6 @@ def _answers(running: SegmentRun) -> dict[int, dict[str, float]]:
 
 
 def _heard(task: asyncio.Task[Any]) -> None:
-    """Ignore an error of the task: if it means that a rank has died, the `Watch` of the segment notices that too."""
+    """Ignore an error from the task: if it means that a rank has died, the segment's `Watch` notices that too."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""The group manager's state of a running segment: its group, its interrupts, and calls to its ranks."""
+"""The group manager's state for a running segment: its group, its interrupts, and calls to its ranks."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ PROFILE_S = 30.0
 """Seconds that a rank may take to summarize a profile, or to respond while a C call holds the GIL."""
 WHY_SILENT = "the process is stopped, or a C call holds the GIL"
 SILENT = f"does not answer: {WHY_SILENT}"
-SUMS_UP = f"is still summing up the profile after {PROFILE_S:.0f} s; a shorter one has less to sum up"
+SUMS_UP = f"is still summarizing the profile after {PROFILE_S:.0f} s; a shorter one has less to summarize"
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A request to end a segment now, whatever its ranks do.
+    """A request to end a segment now, no matter what its ranks are doing.
 
     Attributes:
         how: the outcome of the segment.
         reason: why, in words.
-        failure: the failure of the segment; None if a user or the driver has ended it.
+        failure: the segment's failure; None if a user or the driver has ended it.
     """
 
     how: Literal["left", "failed"]
@@ -49,7 +49,7 @@ class Ending:
 
 
 class EndedEarly(Exception):
-    """Raised while waiting for a segment's ranks if the segment must end without waiting for them."""
+    """Raised while waiting for a segment's ranks, if the segment must end without waiting for them any longer."""
 
     def __init__(self, ending: Ending) -> None:
         super().__init__(ending.reason)
@@ -57,7 +57,7 @@ class EndedEarly(Exception):
 
 
 class LogFile(NamedTuple):
-    """The node and the path of a rank's log file."""
+    """The node and path of a rank's log file."""
 
     rank: int
     node: str  # Ray's id
@@ -74,29 +74,29 @@ class SegmentRun:
     training: bool = False
     over: bool = False
     interrupt: str | None = None  # an interrupt that arrived while the ranks were getting ready
-    measuring: dict[int, asyncio.Task[dict[str, float]]] = field(default_factory=dict)  # pending questions, by rank
+    measuring: dict[int, asyncio.Task[dict[str, float]]] = field(default_factory=dict)  # pending requests, by rank
     profiling: dict[int, float] = field(default_factory=dict)  # rank -> when its profile ends, by the monotonic clock
     grace: asyncio.Task[None] | None = None
     interrupting: asyncio.Task[None] | None = None
     log_files: Sequence[LogFile] = ()
     log_rest: list[LogChunk] = field(default_factory=list)  # the log chunks that the ranks sent with their results
-    gone: asyncio.Future[None] | None = None  # completes once the ranks' processes have ended; None if they are kept
+    gone: asyncio.Future[None] | None = None  # completes once the ranks' processes have exited; None if they are kept
 
     def end(self, how: Literal["left", "failed"], reason: str, failure: Failure | None = None) -> None:
-        """End the segment now, unless it has ended already."""
+        """End the segment now, unless it has already ended."""
         if not self.ending.done():
             self.ending.set_result(Ending(how, reason, failure))
 
     @property
     def saving_s(self) -> float:
-        """Return the seconds that a rank of this segment may take to save its last checkpoint."""
+        """Return how many seconds a rank of this segment may take to save its last checkpoint."""
         return max(SAVING_S, self.launch.limits.hang_timeout_s or 0.0)
 
     def log_path(self, rank: int) -> str:
         return os.path.join(self.launch.log_dir, self.launch.segment_id, f"rank{rank}.log")
 
     async def ask(self, question: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
-        """Call a method of the ranks' actors. Return the answers by rank, with an exception for a rank that failed."""
+        """Call a method of the ranks' actors. Return the answers by rank; a rank that failed has an exception instead."""
         if self.group is None:
             return {}
         actors = self.group.actors
@@ -116,7 +116,7 @@ class SegmentRun:
         }
 
     async def data_sets(self) -> list[dict[str, Any]]:
-        """Return the state of the data sets of Ray Data that rank 0 reads; an empty list if it does not answer."""
+        """Return the state of the Ray Data data sets that rank 0 reads; an empty list if it does not answer."""
         [found] = (await self.ask("data_sets", [0])).values() or [[]]
         return found if isinstance(found, list) else []
 
@@ -128,14 +128,14 @@ class SegmentRun:
             SpecError: there is no such rank.
         """
         if not self.training or self.group is None:
-            raise Conflict("the trial does not train yet: it waits for resources, or its ranks get ready")
+            raise Conflict("the trial is not training yet: it is waiting for resources, or its ranks are getting ready")
         actors = self.group.actors
         if rank >= len(actors):
             ranks = "one rank, 0" if len(actors) == 1 else f"the ranks 0 to {len(actors) - 1}"
             raise SpecError(f"the trial has {ranks}", "/rank")
         if (until := self.profiling.get(rank)) is not None:
             if (left := until - time.monotonic()) <= 0:
-                raise Conflict(f"rank {rank} is still summing up an earlier profile")
+                raise Conflict(f"rank {rank} is still summarizing an earlier profile")
             raise Conflict(f"rank {rank} is being profiled already, for {left:.0f} s more")
         profile_id = secrets.token_hex(8)
         self.profiling[rank] = time.monotonic() + request.duration_s
@@ -164,14 +164,14 @@ class SegmentRun:
         return dict(found)
 
     async def saves(self, ranks: Sequence[int] | None = None, *, too_long: bool = False) -> bool:
-        """Return whether one of these ranks is leaving its training function and still has to commit a checkpoint.
+        """Return whether any of these ranks is leaving its training function and still has to commit a checkpoint.
 
         A rank that has just finished counts too.
 
         Args:
             ranks: the ranks to ask; None means all.
-            too_long: True if the ranks have already had enough time to save. Then a rank counts only if it waits for the
-                driver, because it cannot go faster while the driver cannot commit.
+            too_long: True if the ranks have already had enough time to save. Then a rank counts only if it is waiting
+                for the driver, because it cannot proceed while the driver cannot commit.
         """
         answers = (await self.ask("progress", ranks)).values()
         if too_long:
@@ -180,7 +180,7 @@ class SegmentRun:
 
 
 async def _ask(actor: Any, rank: int, question: str, *arguments: Any, last: float = 0.0, late: str = SILENT) -> Any:
-    """Call a method of a rank and return its answer. If it does not answer in time, ask again until `last`, and then raise.
+    """Call a method of a rank and return its answer. If it does not answer in time, ask again until `last`, then raise.
 
     late: the text of the error if the rank does not answer.
     """
@@ -191,12 +191,12 @@ async def _ask(actor: Any, rank: int, question: str, *arguments: Any, last: floa
             if time.monotonic() >= last:
                 raise Conflict(f"rank {rank} {late}") from None
         except lost_errors() as error:
-            raise Conflict(f"rank {rank} ended while it was being profiled") from error
+            raise Conflict(f"rank {rank} exited while it was being profiled") from error
 
 
 def unanswered(ref: Any) -> None:
     """Do not wait for the answer to a call, and do not log its error either."""
-    if isinstance(ref, asyncio.Future):  # of a rank without Ray
+    if isinstance(ref, asyncio.Future):  # the answer of a rank without Ray
         ref.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 

@@ -17,14 +17,14 @@ log = logging.getLogger(__name__)
 _AGAIN_S = 1.0  # seconds to wait before a process that could not be reached is asked again
 
 End = CheckpointInfo | str
-"""The end of an upload: the checkpoint, which is ready, or the reason why there is none."""
+"""How an upload ended: the checkpoint, which is ready, or the reason why there is none."""
 
 
 class Uploads:
-    """Asks rank 0 of each group how its uploads end. Belongs to the host's event loop."""
+    """Asks rank 0 of each group how its uploads end. It belongs to the host's event loop."""
 
     def __init__(self) -> None:
-        self._ends: dict[str, dict[str, asyncio.Future[End]]] = {}  # segment -> checkpoint -> the end of its upload
+        self._ends: dict[str, dict[str, asyncio.Future[End]]] = {}  # segment -> checkpoint -> how its upload ended
         self._about: dict[str, tuple[Launch, Group]] = {}  # segment -> its launch, and the group that uploads
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -41,16 +41,16 @@ class Uploads:
             task.add_done_callback(self._asking.discard)
 
     async def end(self, segment_id: str, checkpoint: str) -> End:
-        """Wait until an upload has ended, and return how it ended. Call this once for each upload."""
+        """Wait until an upload has ended, and return how. Call this once for each upload."""
         ends = self._ends.get(segment_id, {})
         if checkpoint not in ends:
             return "its upload is no longer known"
         found = await asyncio.shield(ends[checkpoint])
-        self._forget(segment_id, checkpoint)  # not if this call is cancelled, so that `abandon` still finds the upload
+        self._forget(segment_id, checkpoint)  # not after a cancellation, so that `abandon` still finds it
         return found
 
     def give_up(self, segment_id: str, why: str) -> None:
-        """End the uploads of a segment now, without their checkpoints. Do nothing if the segment has none."""
+        """Abort a segment's uploads, so that their checkpoints are lost. Do nothing if the segment has none."""
         if segment_id not in self._about:
             return
         _, group = self._about[segment_id]
@@ -61,12 +61,12 @@ class Uploads:
             unanswered(group.actors[0].abandon.remote(segment_id, why))
 
     def lose(self, group: Group, why: str) -> None:
-        """End the uploads of all segments of this group, because its processes are about to be killed."""
+        """Abort the uploads of all segments of a group whose processes are about to be killed."""
         for segment_id in [name for name, (_, other) in self._about.items() if other is group]:
             self.give_up(segment_id, why)
 
     def abandon(self, experiment: str | None, why: str) -> None:
-        """End the uploads of an experiment, or of all experiments if it is None. Nobody will need them any more."""
+        """Abort and forget the uploads of an experiment, or of all experiments if it is None."""
         for segment_id, (launch, _) in list(self._about.items()):
             if experiment is None or launch.experiment_id == experiment:
                 self.give_up(segment_id, why)
@@ -103,7 +103,7 @@ class Uploads:
             except unavailable_errors():
                 await asyncio.sleep(_AGAIN_S)
             except lost_errors() as error:
-                return f"its worker process ended before the upload was complete: {type(error).__name__}"
+                return f"its worker process exited before the upload was complete: {type(error).__name__}"
             except Exception as error:
                 log.exception("the upload of %s cannot be followed", info.id)
                 return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Wait for the ranks of a segment, and find the cause if a rank fails, hangs or does not leave."""
+"""Wait for a segment's ranks, and find the cause if a rank fails, hangs or does not leave."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tuner.trials.messages.protocol import NotReusable, Progress, RankError, Ran
 
 log = logging.getLogger(__name__)
 
-_CAUSE_S = 10.0  # seconds to wait for the error behind a communication error, which arrives late on a busy machine
+_CAUSE_S = 10.0  # seconds to wait for the error that caused a communication error, which arrives late on a busy machine
 _READY_S = 120.0  # seconds that imports and the rendezvous may take, even if `hang_timeout_s` is shorter
 # seconds for which all ranks may fail to answer; they may be in C code that holds the GIL, or the machine may be swapping
 _UNRESPONSIVE_S = 20.0
@@ -31,7 +31,7 @@ class Nodes(Protocol):
     """An object, such as a pool, that can run functions on the nodes of a group."""
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function, such as those of the module `nodes`, on a node, and return its value."""
+        """Run a function, such as those in the module `nodes`, on a node, and return its value."""
 
 
 class Watch:
@@ -39,22 +39,22 @@ class Watch:
 
     Args:
         run: the state of the segment.
-        group: the worker group on which the segment runs.
+        group: the worker group that runs the segment.
         pool: the object that runs functions on the group's nodes.
     """
 
     def __init__(self, run: SegmentRun, group: Group, pool: Nodes) -> None:
         self._run, self._group, self._pool = run, group, pool
-        self.lost_rank = False  # True once the process of a rank has ended
+        self.lost_rank = False  # True once a rank's process has died
         self._limits = run.launch.limits
         self._placed = group.placed()
         self._results: dict[int, RankResult] = {}
-        self._communication: Failure | None = None  # an error most likely caused by the end of another rank
+        self._communication: Failure | None = None  # an error most likely caused by another rank's exit
         self._unresponsive_since: float | None = None  # since when no rank answers; None if any rank does
         # Points in time by the monotonic clock, or None:
         self._cause_until: float | None = None  # when to stop waiting for the cause of the communication error
-        self._leave_until: float | None = None  # once a rank has left: when all ranks must have left
-        self._save_until = 0.0  # once a rank has left: when all ranks must have saved their checkpoints
+        self._leave_until: float | None = None  # once a rank has left: the time by which all ranks must have left
+        self._save_until = 0.0  # once a rank has left: the time by which all ranks must have saved their checkpoints
         self._check_at: float | None = None  # when to check next whether the ranks make progress
 
     async def until_ready(self, refs: Sequence[Any]) -> Failure | NotReusable | None:
@@ -87,7 +87,7 @@ class Watch:
             _forget(tasks)
 
     async def until_ended(self, refs: Sequence[Any]) -> Outcome:
-        """Wait until all ranks have ended or it is clear that some never will. Return the outcome of the segment."""
+        """Wait until all ranks have ended, or it is clear that some never will. Return the segment's outcome."""
         hang_timeout = self._limits.hang_timeout_s
         self._check_at = None if hang_timeout is None else time.monotonic() + hang_timeout
         tasks = _tasks(refs)
@@ -106,7 +106,7 @@ class Watch:
             _forget(tasks)
 
     async def _first_known(self, tasks: Mapping[asyncio.Task[Any], int], pending: set[asyncio.Task[Any]]) -> Outcome:
-        """Return the outcome of the segment as soon as it is known. Remove the tasks of ended ranks from `pending`."""
+        """Return the segment's outcome as soon as it is known. Remove the tasks of ranks that have ended from `pending`."""
         while pending:
             due = (self._cause_until, self._leave_until, self._check_at)
             for task in await self._next(pending, min((t for t in due if t is not None), default=None)):
@@ -200,9 +200,9 @@ class Watch:
         return max((result.reports for result in self._results.values()), default=0)
 
     async def _idle(self, ranks: Sequence[int]) -> tuple[int, float]:
-        """Return the rank that most likely delays the others, and the seconds for which no rank has made progress.
+        """Return the rank that most likely holds up the others, and the number of seconds since any rank made progress.
 
-        That rank is one that does not answer; if all ranks answer, it is the rank with the fewest reports.
+        That rank is one that does not answer or, if all answer, the one with the fewest reports.
         """
         asked_at = time.monotonic()
         answers = await self._run.ask("progress", ranks)
@@ -224,7 +224,7 @@ class Watch:
     # -- failures in detail
 
     async def _inspect(self, rank: int) -> Findings:
-        """Collect evidence about a rank on its node: the end of its log, and the node's count of OOM kills."""
+        """Collect evidence about a rank from its node: the end of the rank's log, and the node's count of OOM kills."""
         node = self._group.workers[rank].node
         try:
             found: Findings = await asyncio.wait_for(
@@ -232,7 +232,7 @@ class Watch:
             )
             return found
         except Exception as error:
-            log.info("node %s does not answer: %s", node[:8], error)
+            log.info("node %s does not respond: %s", node[:8], error)
             return Findings(node_alive=False)
 
     async def _hung(self, rank: int) -> Failure:
@@ -249,7 +249,7 @@ class Watch:
         message = (
             f"the rank did not leave within {self._limits.stop_grace_s:g} s of the other ranks"
             + (f" ({', '.join(known)})" if known else "")
-            + ": every rank must call tuner.report equally often and must not catch its exceptions"
+            + ": every rank must call tuner.report the same number of times and must not catch its exceptions"
         )
         return await self._failure(ranks[0], "stop_ignored", message)
 

@@ -18,7 +18,7 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
     """Run the training function until it returns, and report the values that it yields or returns.
 
     Each value that a generator yields is reported. If the function has not reported anything, its return value is
-    reported: a number is the value of the objective, and the numbers of a dict are metrics. Other values are ignored if
+    reported: a number is the value of the objective, and the numbers in a dict are metrics. Other values are ignored if
     there are reports, including those of earlier segments.
 
     Raises:
@@ -37,7 +37,7 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
         elif session.count == 0 and result is not None and not session.context.start_iteration:
             raise TypeError(
                 f"the training function made no report and returned {describe(result)}; expected a number, which is the "
-                "objective, or a dict of numbers, or calls of tuner.report"
+                "objective, or a dict of numbers, or calls to tuner.report"
             )
     except Finished:
         return
@@ -50,9 +50,7 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
         raise
     except AttributeError as error:
         if isinstance(error.obj, dict) and str(error.name).startswith("suggest_"):
-            error.add_note(
-                "an objective of Optuna is recognized by the name of its first argument, which must be trial"
-            )
+            error.add_note("an Optuna objective is recognized by the name of its first argument, which must be trial")
         raise
 
 

@@ -18,7 +18,7 @@ from tuner.trials.messages.launch import CodeRef, Launch
 
 
 def load(code: CodeRef, blob: bytes | None) -> Callable[[Any], Any]:
-    """Import the training function by its name, or unpickle it. Raise EntrypointError if that fails in this process."""
+    """Import the training function by name, or unpickle it. Raise EntrypointError if that fails in this process."""
     return as_function(_by_name(code.entrypoint) if code.entrypoint is not None else _by_value(blob))
 
 
@@ -55,7 +55,7 @@ def _why(error: Exception) -> str:
 
 
 def resolve(launch: Launch) -> dict[str, Any]:
-    """Return the configuration that the training function gets: a nested dict made from the params of the trial."""
+    """Return the configuration that the training function gets: a nested dict made from the trial's params."""
     if launch.space is not None:
         return Space.from_json(launch.space, launch.space_blob).config(launch.params, launch.seed, launch.trial_number)
     config: dict[str, Any] = {}
@@ -71,8 +71,8 @@ def resolve(launch: Launch) -> dict[str, Any]:
 def add_to_path(launch: Launch) -> None:
     """Add the folders of the user's code to `sys.path`, after the ``working_dir`` and ``py_modules`` that were sent with it.
 
-    They come after, because on the machine where the directories were packed, the originals are among these folders and
-    may have been edited since.
+    They come after because, on the machine where those directories were packed, these folders include the originals,
+    which may have been edited since.
     """
     has_code = launch.runtime_env.get("py_modules") or launch.runtime_env.get("working_dir")
     sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if has_code else []

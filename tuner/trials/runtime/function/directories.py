@@ -1,4 +1,4 @@
-"""The working directory of a rank. By default, each rank has its own, so that ranks do not overwrite each other's files."""
+"""A rank's working directory. By default, each rank has its own, so that ranks do not overwrite each other's files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tuner.trials.messages.launch import Launch
 
 
 def enter(launch: Launch, rank: int) -> str:
-    """Change to the working directory that the experiment requests. Return the directory of this rank of the trial.
+    """Change to the working directory that the experiment requests. Return this rank's own directory in the trial.
 
-    The returned directory is created in any case. All segments of the trial that run on the same node use it.
+    The returned directory is created in any case. All of the trial's segments that run on the same node share it.
     """
     if launch.code.working_dir:
         os.environ["TUNE_ORIG_WORKING_DIR"] = launch.code.working_dir  # the variable that Ray Tune sets

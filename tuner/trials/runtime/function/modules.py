@@ -18,11 +18,11 @@ class Modules:
     def __init__(self) -> None:
         self._stamps: dict[str, int] = {}
         self._known: set[str] = set()
-        self._seen: tuple[int, str] = (0, "")  # how many modules there were at the last call, and the newest of them
+        self._seen: tuple[int, str] = (0, "")  # the number of modules at the last call, and the newest of them
         self._noted_at = time.time_ns()
 
     def note(self) -> None:
-        """Record the modules that have been imported since the last call of this method.
+        """Record the modules that have been imported since the last call to this method.
 
         If the file of such a module was also modified since the last call, the file counts as changed, because it may
         have been modified after the import.

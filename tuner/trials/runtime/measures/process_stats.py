@@ -16,7 +16,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_s() -> float:
-    """Return the CPU seconds that this process and its descendants, ended or alive, have used so far."""
+    """Return the CPU seconds that this process and its descendants, dead or alive, have used so far."""
     own = sum(os.times()[:4])
     return own + _children_cpu_s(os.getpid()) if has_children() else own
 
@@ -34,13 +34,13 @@ def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
     """Return the current resource usage of this process, as a dict with these keys.
 
     - time: the time of the measurement, in seconds since the epoch
-    - cpu_s: the CPU seconds of this process and its child processes, less `since_cpu_s`
+    - cpu_s: the CPU seconds of this process and its child processes, minus `since_cpu_s`
     - rss_bytes, threads: the memory and the number of threads of this process alone
     - gpu_bytes: the GPU memory in PyTorch's tensors
     - gpu_reserved_bytes: the GPU memory that PyTorch's allocator holds
     - gpu_percent: the utilization of this process's GPUs by all processes; only if nvidia-ml-py is installed
 
-    The values about GPUs are absent if the process uses no GPU.
+    The GPU values are absent if the process uses no GPU.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     found = {
@@ -65,7 +65,7 @@ def cuda() -> Any | None:
 
 
 def gpu_usage() -> dict[str, float]:
-    """Return the values of `usage` about GPUs."""
+    """Return the GPU values of `usage`."""
     used = cuda()
     return _gpu_usage(used) if used is not None else {}
 
@@ -77,7 +77,7 @@ def _children_cpu_s(pid: int) -> float:
         children = [
             child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
         ]
-    except OSError:  # the process has just ended, or this kernel does not list children
+    except OSError:  # the process has just exited, or this kernel does not list children
         return 0.0
     for child in children:
         with contextlib.suppress(OSError):
@@ -100,13 +100,13 @@ def _gpu_usage(cuda: Any) -> dict[str, float]:
 
 
 def memory_used() -> float:
-    """Return the share of the memory that is in use, from 0 to 1.
+    """Return the fraction of memory that is in use, from 0 to 1.
 
-    In a container with a memory limit, return the larger of the container's share and the machine's share.
+    In a container with a memory limit, return the larger of the container's and the machine's fraction.
     """
     memory = psutil.virtual_memory()
     part = 1.0 - float(memory.available) / float(memory.total)
-    with contextlib.suppress(OSError, ValueError, KeyError, ZeroDivisionError):  # no limit, or no cgroups of version 2
+    with contextlib.suppress(OSError, ValueError, KeyError, ZeroDivisionError):  # no limit, or no cgroups v2
         limit = int((_CGROUP / "memory.max").read_text())
         lines = (_CGROUP / "memory.stat").read_text().splitlines()
         cached = int(dict(line.split() for line in lines)["inactive_file"])

@@ -1,6 +1,6 @@
-"""Profile this process for a while, from a thread of its own: sample its Python stacks, or trace what Python allocates.
+"""Profile this process for a while, from one of its own threads: sample its Python stacks, or trace Python's allocations.
 
-Neither needs special rights, because a process may look into itself. A sampler in another process, such as py-spy,
+Neither needs special privileges, because a process may inspect itself. A sampler in another process, such as py-spy,
 would need ptrace, which containers usually forbid.
 """
 
@@ -28,33 +28,33 @@ from tuner.trials.runtime.measures import process_stats
 from tuner.trials.runtime.measures.speedscope import Frame, Part, Stack, document
 from tuner.trials.runtime.sending.logs import OWN
 
-_DEEPEST = 256  # frames of a stack; of a deeper one, the outermost are left out
+_DEEPEST = 256  # the maximum number of frames of a stack; the outermost of a deeper one are left out
 _TRACED_FRAMES = 16  # frames that are kept for each block of memory
 _LINES = 50  # lines of code in a memory profile
 _RSS_EVERY_S = 0.05
-_SWITCH_S = 1e-4  # after this time, the thread that has the GIL is told to give it to the sampler
-_TRIES = 10  # to read a stack while its thread goes on
+_SWITCH_S = 1e-4  # after this time, the thread that holds the GIL is asked to hand it to the sampler
+_TRIES = 10  # attempts to read a stack while its thread keeps running
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _TICKS = os.sysconf("SC_CLK_TCK")
 _THREADING = threading.__file__
 _TASKS = "/proc/self/task"
 
-STILL_SUMS_UP = "is still summing up an earlier profile"
+STILL_SUMS_UP = "is still summarizing an earlier profile"
 
 CPU_NOTES = (
-    "The time of C code counts for the Python line that called it. Child processes, such as the workers of a data loader, "
+    "Time spent in C code counts toward the Python line that called it. Child processes, such as the workers of a data loader, "
     "are not sampled, and neither are threads that run no Python code.",
 )
 MEMORY_NOTES = (
-    "The lines show what was allocated during the profile and still exists at its end. Memory that C++ code allocates by "
-    "itself, such as torch's tensors on the CPU, is in the resident memory but in no line; memray can trace it.",
+    "The lines show what was allocated during the profile and still existed at its end. Memory that C++ code allocates by "
+    "itself, such as torch's CPU tensors, counts in the resident memory but in no line; memray can trace it.",
 )
 TRACED_BEFORE = (
-    "The training code had started tracemalloc itself, so the profile has the number of frames that the code chose."
+    "The training code had started tracemalloc itself, so the stacks have as many frames as that code chose."
 )
-ENDED_EARLY = {"error": "it was ended before its time was over"}
-"""Stands for a profile that somebody has ended, so that it is not summed up."""
-STOPPED = "The training code has stopped tracemalloc during the profile, so there are no lines."
+ENDED_EARLY = {"error": "it was stopped before its time was up"}
+"""Takes the place of a profile that was stopped, so that it is not summarized."""
+STOPPED = "The training code stopped tracemalloc during the profile, so there are no lines."
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class Subject:
     Attributes:
         profile_id: the id of the profile.
         name: the name of the profile.
-        thread: the identifier of the thread that trains; None if there is none yet.
-        ended: is set when the segment ends, which ends the profile too.
-        told: is set when nobody wants the profile any more, which ends it too.
+        thread: the identifier of the training thread; None if there is none yet.
+        ended: set when the segment ends, which ends the profile too.
+        told: set when the profile is no longer wanted, which ends it too.
     """
 
     profile_id: str
@@ -82,7 +82,7 @@ class Profiler:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: Subject | None = None
-        self._until = 0.0  # when the running profile stops to observe, by the monotonic clock
+        self._until = 0.0  # when the running profile stops observing, by the monotonic clock
         self._made: tuple[str, dict[str, Any]] | None = None  # the profile's id, and the profile
         self._unwanted: deque[str] = deque(maxlen=100)  # ids of profiles that were stopped before they began
 
@@ -101,7 +101,7 @@ class Profiler:
         return None
 
     def stop(self, profile_id: str) -> None:
-        """End a profile, because nobody wants it any more. If it has not begun yet, it will not begin."""
+        """Stop a profile that is no longer wanted. If it has not begun yet, it will not begin."""
         with self._lock:
             if self._running is not None and self._running.profile_id == profile_id:
                 self._running.told.set()
@@ -123,10 +123,10 @@ class Profiler:
 
 
 def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
-    """Sample the Python stacks of the threads until the time is over or the segment ends.
+    """Sample the Python stacks of the threads until the time is up or the segment ends.
 
-    The threads of tuner and Ray, and the main thread of the process unless it trains, are left out. The weight of a
-    sample is the time since the previous sample, so the weights of a thread add up to the observed time.
+    The threads of tuner and Ray, and the process's main thread unless it trains, are left out. A sample's weight is the
+    time since the previous sample, so a thread's weights add up to the observed time.
     """
     sampler_before = time.thread_time()
     since = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -137,15 +137,15 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
     natives: dict[int, int | None] = {}
     own, main = threading.get_ident(), threading.main_thread().ident
     hidden = {own, main} - {subject.thread}
-    # The interval varies, so that training that does something at a fixed rate is not always met at the same place. The
-    # generator is not the one that the training code has seeded.
+    # The interval is jittered, so that code that repeats at a fixed rate is not always sampled at the same place. The
+    # random generator is not the one that the training code has seeded.
     vary = random.Random(0).uniform
     samples, ended = 0, False
     began = last = due = time.monotonic()
     until = began + request.duration_s
     with _prompt():
         while not ended and last < until:
-            due = max(due + vary(0.5, 1.5) / request.rate_hz, last)  # samples that are missed are not made up for
+            due = max(due + vary(0.5, 1.5) / request.rate_hz, last)  # missed samples are not made up for
             ended = subject.ended.wait(max(0.0, min(due, until) - time.monotonic())) or subject.told.is_set()
             now = time.monotonic()
             threads = {thread.ident: thread for thread in threading.enumerate()}
@@ -187,11 +187,11 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _prompt() -> Iterator[None]:
-    """Let this thread get the GIL soon after it asks for it.
+    """Let this thread get the GIL soon after requesting it.
 
-    By default, the thread that computes may keep the GIL for 5 ms. Most training code releases it sooner by itself, for
-    example in each call of torch. Without this change, every sample would show such a call, and none the Python code
-    between two calls.
+    By default, a computing thread may keep the GIL for 5 ms. Most training code releases it sooner by itself, for
+    example in each call to torch. Without this change, every sample would show such a call, and none would show the
+    Python code between two calls.
     """
     before = _changes.interval = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
@@ -204,7 +204,7 @@ def _prompt() -> Iterator[None]:
 
 
 def _is_short() -> bool:
-    """Return True unless the training code has changed the switch interval during the profile."""
+    """Return whether the switch interval is still the profiler's, that is, the training code has not changed it."""
     return abs(sys.getswitchinterval() - _SWITCH_S) < 2e-6  # it is rounded to microseconds
 
 
@@ -213,7 +213,7 @@ class _Changes:
     """The settings of this process that the running profile has changed.
 
     Attributes:
-        interval: the switch interval before the profile; None if it is not changed.
+        interval: the switch interval before the profile; None if it is unchanged.
         traces: True if the profile has started tracemalloc.
     """
 
@@ -237,7 +237,7 @@ os.register_at_fork(after_in_child=_undo_in_child)
 
 
 def traced(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
-    """Trace what Python allocates until the time is over or the segment ends."""
+    """Trace Python's allocations until the time is up or the segment ends."""
     notes = list(MEMORY_NOTES)
     was_traced = tracemalloc.is_tracing()
     before = None
@@ -270,7 +270,7 @@ def traced(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
             notes.append(STOPPED)
     finally:
         if not was_traced:
-            tracemalloc.stop()  # before the summary, which allocates much
+            tracemalloc.stop()  # before the summary, which allocates a lot
             _changes.traces = False
     found = _allocated(snapshot, before) if snapshot is not None else []
     return {
@@ -303,11 +303,11 @@ def _common(request: ProfileRequest, observed_s: float, complete: bool, notes: I
 # -- stacks ----------------------------------------------------------------------------------------------------------------
 
 _Raw = tuple[tuple[int, int], ...]
-"""A stack as it is sampled: (id of the code object, line), the innermost frame first. Hashing the objects would be slow."""
+"""A sampled stack: (id of the code object, line), the innermost frame first. Hashing the code objects would be slow."""
 
 
 def _whole(ident: int, frame: FrameType, codes: dict[int, CodeType]) -> _Raw:
-    """Return the stack of a thread. Read it again if the thread ran meanwhile.
+    """Return the stack of a thread. Read it again if it is incomplete because the thread ran in the meantime.
 
     The sampler may lose the GIL while it follows the frames. A generator that yields at that moment loses its caller, so the
     stack would end with the generator. The outermost frame of a thread is never a generator.
@@ -339,7 +339,7 @@ def _resolved(weights: Mapping[_Raw, float], codes: Mapping[int, CodeType]) -> d
 
 
 def _of_the_user(stack: Stack) -> Stack:
-    """Return a stack without the outermost frames, if these belong to `threading` or to this package."""
+    """Return a stack without its outermost frames, as far as these belong to `threading` or to this package."""
     for begin, frame in enumerate(stack):
         if frame.file != _THREADING and not frame.file.startswith(OWN):
             return stack[begin:]
@@ -347,20 +347,20 @@ def _of_the_user(stack: Stack) -> Stack:
 
 
 class _Thread(NamedTuple):
-    """A thread's CPU seconds, and the time of its start, in seconds since the boot of the machine."""
+    """A thread's CPU seconds, and its start time in seconds since the machine booted."""
 
     cpu_s: float
     began: float
 
 
 def _cpu_by_thread() -> dict[int, _Thread]:
-    """Return the CPU time of each thread of this process, by its id in the kernel; empty without /proc."""
+    """Return the CPU time of each thread of this process, by the kernel's thread id; an empty dict without /proc."""
     found = {}
     tasks: list[str] = []
     with contextlib.suppress(OSError):  # there is no /proc
         tasks = os.listdir(_TASKS)
     for task in tasks:
-        with contextlib.suppress(OSError):  # the thread has just ended
+        with contextlib.suppress(OSError):  # the thread has just exited
             fields = Path(_TASKS, task, "stat").read_text().rpartition(")")[2].split()
             found[int(task)] = _Thread((int(fields[11]) + int(fields[12])) / _TICKS, int(fields[19]) / _TICKS)
     return found
@@ -372,7 +372,7 @@ def _used(
     """Return the CPU seconds that a thread used between two readings; None if either reading is missing.
 
     since: when the first reading began. A thread that started later counts from zero, even if it has the id of a thread that
-        has ended.
+        has exited.
     """
     if native is None or (now := after.get(native)) is None:
         return None
@@ -388,14 +388,14 @@ def _used(
 def _allocated(snapshot: tracemalloc.Snapshot, before: tracemalloc.Snapshot | None) -> list[tuple[Stack, int, int]]:
     """Return (stack, bytes, blocks) of what was allocated since `before`, or since tracing began, and still exists.
 
-    What this file has allocated is left out.
+    This file's own allocations are left out.
     """
     if before is None:
         found = [(one.traceback, one.size, one.count) for one in snapshot.statistics("traceback")]
     else:
         changes = snapshot.compare_to(before, "traceback")
         found = [(one.traceback, one.size_diff, one.count_diff) for one in changes if one.size_diff > 0]
-    lines: dict[tracemalloc.Frame, Frame] = {}  # a line is in many stacks
+    lines: dict[tracemalloc.Frame, Frame] = {}  # the same line is in many stacks
     shown = []
     for trace, size, blocks in found:
         stack = tuple(lines[at] if at in lines else lines.setdefault(at, _line(at)) for at in trace)
@@ -418,7 +418,7 @@ def _summed(found: list[tuple[Stack, int, int]]) -> dict[Stack, float]:
 
 
 def _lines(found: list[tuple[Stack, int, int]]) -> list[dict[str, Any]]:
-    """Return the lines of code that have allocated most, the largest first."""
+    """Return the lines of code that have allocated the most, the largest first."""
     lines: dict[Frame, list[int]] = defaultdict(lambda: [0, 0])
     for stack, size, blocks in found:
         line = lines[stack[-1]]
@@ -437,7 +437,7 @@ def _gpu_bytes() -> int | None:
 
 
 def _gpu_summary() -> str | None:
-    """Return torch's summary of the memory of each GPU that this process uses; None if it uses no GPU."""
+    """Return torch's memory summary for each GPU that this process uses; None if it uses no GPU."""
     cuda = process_stats.cuda()
     if cuda is None:
         return None

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 MOST_STACKS = 5000
-"""The largest number of stacks in a profile. The smallest stacks are merged into one that is called "(other stacks)"."""
+"""The maximum number of stacks in a profile. The smallest stacks are merged into one that is called "(other stacks)"."""
 
 
 class Frame(NamedTuple):
@@ -35,7 +35,7 @@ class Part:
 
 
 def document(name: str, exporter: str, parts: Iterable[Part]) -> dict[str, Any]:
-    """Return the file as JSON. The stacks of each part are sorted, the largest first; the order in time is not kept."""
+    """Return the file as JSON. The stacks of each part are sorted, the largest first; their order in time is lost."""
     frames: dict[Frame, int] = {}
     profiles = []
     for part in parts:

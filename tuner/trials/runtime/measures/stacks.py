@@ -8,7 +8,7 @@ import traceback
 
 
 def stacks(first: int | None) -> str:
-    """Return the stacks of all threads but Ray's and our own. first: the thread whose stack comes first."""
+    """Return the stacks of all threads except Ray's and our own. first: the thread whose stack comes first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sorted(sys._current_frames().items(), key=lambda item: item[0] != first)
     return "\n".join(

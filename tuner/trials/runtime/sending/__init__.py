@@ -1,1 +1,1 @@
-"""Send reports, the log and notes of uploads from a rank to the driver host."""
+"""Send a rank's reports and log to the driver host, and keep track of its uploads."""

@@ -1,12 +1,12 @@
-"""Send a rank's log to the driver host while the rank trains, so that users can read it whichever node the rank is on.
+"""Send a rank's log to the driver host while the rank trains, so that users can read it no matter which node it is on.
 
-The log file serves as the buffer: once a second, a thread checks the size of the file and sends the new part. The thread
+The log file serves as the buffer: once a second, a thread checks the file's size and sends the new part. The thread
 never delays training. If it falls behind, it skips the part between the head of the log and the newest part. When the
 segment ends, it sends the skipped part too, as far as the limit on the log's size allows. If the rank's process dies
 first, the driver host reads the missing parts from the file.
 
-A process has one such thread for all its segments, because short segments follow each other within milliseconds. If the
-part of a log that is unsent when the segment ends is short, it is sent to the driver with the rank's result.
+A process has one such thread for all its segments, because short segments follow each other within milliseconds. If
+little of a log is still unsent when the segment ends, that part is sent to the driver with the rank's result.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 NEWEST_BYTES = 256 << 10
-"""The number of new bytes that are sent at a time while the rank trains. If there are more, the newest are sent."""
+"""The maximum number of new bytes to send at a time while the rank trains. If there are more, the newest are sent."""
 REST_BYTES = 16 << 10
-"""The rest of a log is sent with the rank's result if it has at most this many bytes."""
+"""The rest of a log is sent with the rank's result if it is at most this many bytes long."""
 _CHUNKS_AT_ONCE = 4
 _ATTEMPTS = 3  # attempts to send the remaining parts of a log when the segment has ended
 
 Send = Callable[[str, Sequence[LogChunk]], None]
-"""A function that sends chunks of a segment's log to the driver, and returns once the driver has stored them."""
+"""Sends chunks of a segment's log to the driver, and returns once the driver has stored them."""
 
 
 class LogShipper:
-    """Sends the log of one rank in one segment, from the call of `start` to that of `finish` or `rest`."""
+    """Sends the log of one rank in one segment, from the call to `start` until the call to `finish` or `rest`."""
 
     def __init__(self, path: str, segment_id: str, rank: int, limit: LogLimit, send: Send) -> None:
         self._path, self._segment_id, self._rank = path, segment_id, rank
@@ -43,15 +43,15 @@ class LogShipper:
         self._sent: list[Range] = []
         self._sending = threading.Lock()
         self._finished = False
-        self._attempts = 0  # how often sending the remaining parts has failed
+        self._attempts = 0  # how many times sending the remaining parts has failed
         self._done = threading.Event()
 
     def start(self) -> None:
-        """Start to send the log, in the background."""
+        """Start sending the log in the background."""
         _thread.add(self)
 
     def finish(self) -> None:
-        """Make the background thread send the remaining parts of the log and the end mark. Return at once."""
+        """Let the background thread send the remaining parts of the log and the end mark. Return at once."""
         self._finished = True
         _thread.hurry()
 
@@ -76,7 +76,7 @@ class LogShipper:
         return chunks
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until the whole log has been sent, or sending it has failed. Return False if `timeout` passes first."""
+        """Wait until the whole log has been sent, or sending it has failed. Return False if `timeout` expires first."""
         return self._done.wait(timeout)
 
     def tick(self) -> bool:
@@ -132,7 +132,7 @@ class LogShipper:
 
 
 class _Thread:
-    """The thread that calls the log shippers of this process once a second, and at once if one has to finish its log."""
+    """The thread that calls this process's log shippers once a second, and at once if one has to finish its log."""
 
     def __init__(self) -> None:
         self._shippers: list[LogShipper] = []

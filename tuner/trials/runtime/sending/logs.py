@@ -1,4 +1,4 @@
-"""Write the output of a rank to a log file. Each rank has a log file for each segment."""
+"""Write a rank's output to a log file. Each rank has one log file per segment."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tuner.domain.logs import LogChunk
 from tuner.trials.runtime.sending.log_shipper import LogShipper
 
 _NOISE = re.compile(r"\[[-0-9]{10} [:,0-9]{12} [A-Z] \d+ \d+\] \S+\.cc:\d+:|Extension modules: ")
-"""Lines that Ray's C++ code and `faulthandler` print when a process crashes, and that say nothing about user code."""
+"""Lines that Ray's C++ code and `faulthandler` print when a process crashes, and that tell nothing about user code."""
 EXIT_NOTE = "tuner: os._exit"
 
 
 class Capture:
-    """Redirects the standard output and error of the process to the file `path`, from `begin` to `end`.
+    """Redirects the process's stdout and stderr to the file `path`, from `begin` to `end`.
 
     The file descriptors themselves are redirected, so the output of C code and of child processes is included.
     """
@@ -51,7 +51,7 @@ class Capture:
     def end(self, take_rest: bool = False) -> Sequence[LogChunk]:
         """Restore the file descriptors, and let the shipper send the unsent part of the log.
 
-        take_rest: True to return the unsent part instead if it is short. The caller must then send it.
+        take_rest: True to return the unsent part instead, if it is short. The caller must then send it.
         """
         if self._saved is None:
             return ()
@@ -92,7 +92,7 @@ def tail(path: str, lines: int, limit: int = 64 * 1024) -> str:
 
 
 def note_exits() -> None:
-    """Make `os._exit` write a line and a stack to the log. Otherwise a process that calls it would seem to be killed."""
+    """Make `os._exit` write a line and a stack to the log. Otherwise a process that calls it would appear to have been killed."""
     real, owner = os._exit, os.getpid()
 
     def noted(status: int) -> NoReturn:
@@ -107,14 +107,14 @@ def note_exits() -> None:
 
 
 SIGTERM_NOTE = re.compile(r"^Stack \(most recent call first\):\n(?:  .*\n?)+\Z", re.MULTILINE)
-"""The stack at the end of the log of a process that SIGTERM has ended."""
+"""The stack at the end of the log of a process that SIGTERM has killed."""
 
 
 def _note_sigterm() -> None:
-    """Write the stack of the main thread to stderr on SIGTERM, and then end the process as usual.
+    """Write the main thread's stack to stderr on SIGTERM, and then exit as usual.
 
-    Without this, nobody could tell afterwards that it was SIGTERM. Forked child processes, which may be ended by SIGTERM as a
-    matter of course, write nothing.
+    Without this, nobody could tell afterwards that it was SIGTERM. Forked child processes, which are often stopped with
+    SIGTERM as a matter of course, write nothing.
     """
     faulthandler.register(signal.SIGTERM, file=2, all_threads=False, chain=True)
     _forget_in_children()
@@ -134,7 +134,7 @@ OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
 def _of_the_user(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    """Return the frames that were called from the last frame of `tuner.trials`, or all frames if there are none."""
+    """Return the frames after the last frame in `tuner.trials`, or all frames if there are none after it."""
     ours = [i for i, frame in enumerate(frames) if frame.filename.startswith(OWN)]
     return frames[ours[-1] + 1 :] or frames if ours else frames
 

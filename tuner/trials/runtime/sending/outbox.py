@@ -16,7 +16,7 @@ _PATIENCE_S = 120.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 _PASSING = (Retryable, ConnectionError, TimeoutError)
-"""Errors after which the same reports are sent again, because that may succeed."""
+"""Errors after which the same reports are sent again, because a retry may succeed."""
 
 
 class Sender(Protocol):
@@ -25,10 +25,10 @@ class Sender(Protocol):
 
 
 class Outbox:
-    """The queue of the reports of one segment, in order.
+    """The queue of one segment's reports, in order.
 
-    A report stays in the queue until the driver has acknowledged it. If sending fails, all reports in the queue are sent
-    again in order, for up to `patience_s` seconds. If that does not succeed, or if the error is permanent, all methods
+    A report stays in the queue until the driver has acknowledged it. If sending fails, all reports in the queue are
+    sent again in order, for up to `patience_s` seconds. If that fails too, or if the error is permanent, all methods
     raise ReportsLost from then on.
     """
 
@@ -48,7 +48,7 @@ class Outbox:
 
     @property
     def waits(self) -> bool:
-        """Return whether reports are being sent that the driver has not committed yet."""
+        """Whether reports that the driver has not committed yet are being sent."""
         return self._sending.locked() and bool(self._messages)
 
     def put(self, message: Report) -> None:
@@ -59,7 +59,7 @@ class Outbox:
         if self._thread is None:
             thread = threading.Thread(target=self._send_regularly, name="tuner-outbox", daemon=True)
             thread.start()
-            self._thread = thread  # set after the start, since a thread that could not start cannot be joined
+            self._thread = thread  # set after the start, since a thread that failed to start cannot be joined
         if message.report_no <= self._wanted:
             self._hurry.set()
 
@@ -85,7 +85,7 @@ class Outbox:
             self._deliver()
 
     def close(self) -> None:
-        """Send the reports that are left, and end the thread. Return once the driver has committed them."""
+        """Send the remaining reports, and stop the thread. Return once the driver has committed the reports."""
         self._closed = True
         self._hurry.set()
         try:

@@ -1,4 +1,4 @@
-"""The uploads of a rank's process, which may go on after their segment has ended."""
+"""The uploads of a rank's process, which may go on after the end of the segment that started them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tuner.trials.checkpoints.saver import Saver
 from tuner.trials.checkpoints.staging import spool
 
 LATE_AFTER_S = 0.1
-"""Seconds that the end of a segment always waits for its uploads, since most of them are quick."""
+"""Seconds that a segment always waits for its uploads when it ends, since most of them are quick."""
 MOST = 4
-"""The largest number of checkpoints that a process still uploads when a segment ends. If there are more, the segment waits."""
+"""The maximum number of checkpoints that may still be uploading when a segment ends. If there are more, the segment waits."""
 FREE = 0.1
-"""The share of the spool's disk that must be free; if less is free, the segment waits for its uploads."""
-_KNOWN = 20_000  # the segments that are known to have begun; no upload goes on for so many segments
-_REMEMBERED = 64  # savers without uploads that are kept, since rank 0 may still ask for the parts of other ranks
+"""The fraction of the spool's disk that must be free; if less is free, the segment waits for its uploads."""
+_KNOWN = 20_000  # the number of begun segments to remember; no upload goes on for so many segments
+_REMEMBERED = 64  # savers without uploads that are kept, since rank 0 may still ask for this rank's parts
 
 
 class Uploads:
-    """Knows the savers of this process's segments, by the ids of the segments."""
+    """Keeps the savers of this process's segments, by segment id."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,7 +29,7 @@ class Uploads:
         self._begun: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, segment_id: str, saver: Saver) -> None:
-        """Add the saver of a segment that begins. Forget the savers of old segments."""
+        """Add the saver of a new segment, and forget the savers of old segments."""
         with self._lock:
             self._begun[segment_id] = None
             while len(self._begun) > _KNOWN:
@@ -40,7 +40,7 @@ class Uploads:
                 del self._savers[name]
 
     def has_begun(self, segment_id: str) -> bool:
-        """Return whether this process runs the segment, or has run it."""
+        """Return whether this process is running the segment, or has run it."""
         return segment_id in self._begun
 
     def saver(self, segment_id: str) -> Saver | None:
@@ -49,9 +49,9 @@ class Uploads:
             return self._savers.get(segment_id)
 
     def leave(self, saver: Saver, may_continue: bool = True) -> list[CheckpointInfo]:
-        """End the segment of a saver. Rank 0 gets the checkpoints whose upload continues; see `Saver.leave`.
+        """End a saver's segment. On rank 0, return the checkpoints whose upload continues; see `Saver.leave`.
 
-        may_continue: whether uploads still work after the segment. If not, the segment waits for them.
+        may_continue: whether uploads would still work after the segment. If not, the segment waits for them.
         """
         return saver.leave(LATE_AFTER_S if may_continue and saver.uploads and self._has_room() else None)
 
