@@ -191,7 +191,7 @@ class AgentGroups(SegmentGroups):
         if lease is None:
             return None
         if not lease.name:
-            raise Conflict("the trial does not train yet: it waits for an agent")
+            raise Conflict("the trial is not training yet: it is waiting for an agent")
         raise Conflict(
             f"this trial runs on the agent {lease.agent}, and ranks of agents cannot be profiled from here; on the agent's "
             "machine, py-spy can profile the process"
