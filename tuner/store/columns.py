@@ -317,7 +317,7 @@ class Sorter:
     def sample(self, cursor: Cursor, experiment: int, sort: str, size: int) -> tuple[dict[int, int], int]:
         """Return at most `size` trials as a dict from number to place in the order, and the total number of trials.
 
-        Half of these trials are the first in the order. The other half is spread evenly over the remaining places.
+        Half of them are the first trials in the order. The other half is spread evenly over the remaining places.
         """
         name = check_name(sort.removeprefix("-"), "/sort")
         lock, columns = self._columns(experiment)

@@ -45,7 +45,7 @@ _NEW: dict[str, Any] = {
     "counts": {},
     "reason": "",
 }
-"""The columns whose values are the same in every new experiment, with these values."""
+"""The initial values of the columns that start out the same in every experiment."""
 
 # This query runs for every new experiment, and SQLAlchemy would take longer than the database.
 _WITH_A_BEST = f"""
@@ -424,7 +424,9 @@ class Experiments:
                 values = (dumps(merged), clean(whole["name"]), dumps(whole.get("tags", {})), experiment_id, present)
                 cursor.execute(_CHANGE, values)
                 if cursor.rowcount != 1:  # in PostgreSQL, another process can commit between the two statements
-                    raise Stale(f"the experiment was changed meanwhile: it is no longer at revision {present}")
+                    raise Stale(
+                        f"the experiment has been changed in the meantime: it is no longer at revision {present}"
+                    )
             for name, reason, payload in commands:
                 insert(cursor, experiment_id, name, None, reason, payload, at(now))
             if adopt:
@@ -467,7 +469,7 @@ class Experiments:
 
 
 def _stale(present: int, given: int) -> Stale:
-    return Stale(f"the experiment was changed meanwhile: it is at revision {present}, not {given}")
+    return Stale(f"the experiment has been changed in the meantime: it is at revision {present}, not {given}")
 
 
 def record(row: Any) -> ExperimentRecord:

@@ -57,7 +57,7 @@ class ExperimentRecord:
         str,
         About(
             "python or api: where the experiment was created; study: driven by ask and tell; "
-            "adopted: created in Python, now driven by a service"
+            "adopted: created in Python, now driven by a service; import: imported from another tool"
         ),
     ]
     project: Annotated[str, About("the project of the experiment")]

@@ -39,7 +39,7 @@ def backup(url: str, target: Path) -> int:
                 exchange.export(url, partial)
         else:
             _copy(source, partial)
-        os.link(partial, target)  # fails if another process has created the file meanwhile
+        os.link(partial, target)  # fails if another process has created the file in the meantime
     except FileExistsError:
         raise Conflict(f"{target} already exists; a backup never replaces a file") from None
     except OSError as error:

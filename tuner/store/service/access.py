@@ -47,8 +47,8 @@ class Role(IntEnum):
     """
 
     AGENT = 0  # get trials of experiments with the executor "agents", and report their metrics
-    VIEWER = 1  # read everything
-    EDITOR = 2  # create and change experiments
+    VIEWER = 1  # read everything except webhooks, tokens and the audit trail
+    EDITOR = 2  # create and change experiments and webhooks
     ADMIN = 3  # create and revoke tokens, read the audit trail
 
     @classmethod

@@ -199,7 +199,7 @@ class Database:
             found = self._identity()
         except FileNotFoundError:
             found = None
-        except OSError:  # for example an I/O error, which says nothing about the file; SQLite will meet it, too
+        except OSError:  # for example an I/O error, which says nothing about the file; SQLite will run into it, too
             return
         if found != self._file:
             raise StoreError(
@@ -222,8 +222,8 @@ class Database:
         Args:
             work: writes with the cursor that it gets. It may be called in another thread, and a second time if the first
                 transaction has failed.
-            order: in a shared transaction, the calls are made in this order. Use the name of a row that `work` locks, so that two
-                processes do not wait for each other.
+            order: the calls in a shared transaction are sorted by this text. Use the name of a row that `work` locks, so that two
+                processes do not deadlock.
         """
         mine = Share(work, order)
         self.write_all([mine])

@@ -190,7 +190,9 @@ experiment = Table(
     Column("spec", JsonText, nullable=False),
     Column("spec_version", Integer, nullable=False),
     Column("seed", BigInteger, nullable=False),
-    Column("source", String(16), nullable=False),  # python | api | adopted: created in Python, now driven by a service
+    Column(
+        "source", String(16), nullable=False
+    ),  # python | api | study | adopted | import; see ExperimentRecord.source
     Column("idempotency_key", Text, unique=True),
     Column("code_hash", ForeignKey("code.hash")),
     Column("driver_epoch", Integer, nullable=False),  # counts the drivers; only the newest may write

@@ -11,7 +11,7 @@ from tuner.experiment.analysis import forecast as forecasts
 
 
 class ForecastRange(Model):
-    """An expected value with an 80 % prediction interval."""
+    """An expected value with an 80% prediction interval."""
 
     expected: Annotated[float, Field(description="the expected value")]
     low: Annotated[float, Field(description="the lower end of the prediction interval")]
@@ -37,17 +37,17 @@ class ForecastMore(Model):
     ]
     seconds: Annotated[float, Field(description="seconds that the additional training takes at the current pace")]
     improvement: Annotated[
-        float, Field(description="the expected improvement of the best value, as a positive number for both modes")
+        float, Field(description="the expected improvement of the best value, as a positive number in either mode")
     ]
-    low: Annotated[float, Field(description="the improvement is at least this with a probability of 90 %")]
-    high: Annotated[float, Field(description="the improvement is at most this with a probability of 90 %")]
+    low: Annotated[float, Field(description="the improvement is at least this with a probability of 90%")]
+    high: Annotated[float, Field(description="the improvement is at most this with a probability of 90%")]
     chance: Annotated[float, Field(description="the probability that the best value improves at all")]
 
 
 class Forecast(Model):
     """A forecast of an experiment from its newest event to its end.
 
-    It is based on recorded searches: on how much these still improved after the same stage.
+    It is based on how much recorded searches still improved after the same stage.
     """
 
     metric: Annotated[str, Field(description="the first objective")]
