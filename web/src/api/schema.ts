@@ -2994,12 +2994,12 @@ export interface components {
             improvement: number;
             /**
              * Low
-             * @description the improvement is at least this with a probability of 90%
+             * @description the improvement is at least this with a probability of 90 %
              */
             low: number;
             /**
              * High
-             * @description the improvement is at most this with a probability of 90%
+             * @description the improvement is at most this with a probability of 90 %
              */
             high: number;
             /**
@@ -3010,7 +3010,7 @@ export interface components {
         };
         /**
          * ForecastRange
-         * @description An expected value with an 80% prediction interval.
+         * @description An expected value with an 80 % prediction interval.
          */
         ForecastRange: {
             /**

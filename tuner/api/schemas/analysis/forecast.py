@@ -11,7 +11,7 @@ from tuner.experiment.analysis import forecast as forecasts
 
 
 class ForecastRange(Model):
-    """An expected value with an 80% prediction interval."""
+    """An expected value with an 80 % prediction interval."""
 
     expected: Annotated[float, Field(description="the expected value")]
     low: Annotated[float, Field(description="the lower end of the prediction interval")]
@@ -39,8 +39,8 @@ class ForecastMore(Model):
     improvement: Annotated[
         float, Field(description="the expected improvement of the best value, as a positive number in either mode")
     ]
-    low: Annotated[float, Field(description="the improvement is at least this with a probability of 90%")]
-    high: Annotated[float, Field(description="the improvement is at most this with a probability of 90%")]
+    low: Annotated[float, Field(description="the improvement is at least this with a probability of 90 %")]
+    high: Annotated[float, Field(description="the improvement is at most this with a probability of 90 %")]
     chance: Annotated[float, Field(description="the probability that the best value improves at all")]
 
 
