@@ -15,7 +15,7 @@ NEED_A_NEW_TABLE = (ops.AlterColumnOp, ops.AddConstraintOp, ops.DropConstraintOp
 
 
 def copy_where_needed(migration, _, scripts):
-    """Let a new revision copy the tables that it changes in a way that SQLite cannot. It adds and drops columns without that."""
+    """Let a new revision copy a table if SQLite cannot change it in place. Adding and dropping columns needs no copy."""
     [script] = scripts
     parts = [part for table in script.upgrade_ops.ops for part in getattr(table, "ops", ())]
     migration.opts["render_as_batch"] = any(isinstance(part, NEED_A_NEW_TABLE) for part in parts)

@@ -1,4 +1,4 @@
-"""Add columns for users' changes of an experiment, and for the data of commands.
+"""Add columns for users' changes to an experiment, and for the data of commands.
 
 Revision ID: 0011
 Revises: 0013

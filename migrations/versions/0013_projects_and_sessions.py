@@ -1,4 +1,4 @@
-"""Add projects of experiments and tokens, and sessions of browsers.
+"""Add projects for experiments and tokens, and browser sessions.
 
 Revision ID: 0013
 Revises: 0009

@@ -1,7 +1,7 @@
 """Keep SQLite from giving the id of a deleted row to a new one (AUTOINCREMENT). PostgreSQL never does that.
 
 SQLite cannot change a table's key, so each table is rebuilt, with its rows and indexes. `tuner.store.sql.migrate` turns foreign
-keys off before and checks them at the end.
+keys off beforehand and checks them at the end.
 
 Revision ID: 0017
 Revises: 0015

@@ -1,4 +1,4 @@
-"""Add the part of a segment's start-up after its group got resources, to distinguish waiting from starting.
+"""Add how long a segment's startup took after its group got resources, to tell waiting from starting.
 
 Revision ID: 0018
 Revises: 0017b

@@ -1,4 +1,4 @@
-"""Store when most points of an experiment were deleted, and how far that is.
+"""Store when most of an experiment's points were deleted, and how far the deletion has progressed.
 
 Revision ID: 0021
 Revises: 0020

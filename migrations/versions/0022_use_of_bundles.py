@@ -1,4 +1,4 @@
-"""Note when code bundles were last used, so that those that nobody uses can be deleted.
+"""Record when code bundles were last used, so that unused ones can be deleted.
 
 Revision ID: 0022
 Revises: 0021

@@ -1,4 +1,4 @@
-"""Store since when a code bundle is being deleted, so that its files can be deleted without a lock on the database.
+"""Store when the deletion of a code bundle began, so that its files can be deleted without a lock on the database.
 
 Revision ID: 0023
 Revises: 0022

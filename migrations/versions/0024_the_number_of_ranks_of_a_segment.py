@@ -1,4 +1,4 @@
-"""Store the number of ranks of a segment, which differs between the segments of an elastic trial.
+"""Store each segment's number of ranks, which differs between the segments of an elastic trial.
 
 Revision ID: 0024
 Revises: 0023

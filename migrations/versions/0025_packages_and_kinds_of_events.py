@@ -1,4 +1,4 @@
-"""Note when packages of local directories were last used, and find events of rare kinds without a look at all reports.
+"""Record when packages of local directories were last used, and index rare kinds of events to find them without reading reports.
 
 Revision ID: 0025
 Revises: 0024

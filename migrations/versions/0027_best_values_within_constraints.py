@@ -1,6 +1,6 @@
-"""Compute the best values over time anew for experiments with constraints: they had included reports that violate them.
+"""Recompute the best values over time of experiments with constraints: they included reports that violate the constraints.
 
-Experiments whose points were thinned keep what they have.
+Experiments whose points were thinned keep their old values.
 
 Revision ID: 0027
 Revises: 0026
@@ -51,7 +51,7 @@ def downgrade() -> None:
 
 
 def _improvements(reports: Any, objectives: list[dict[str, str]], bounds: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each report that is the best so far in an objective, and within the constraints."""
+    """Return a row for each report that is the best so far in an objective and satisfies the constraints."""
     newest: dict[int, dict[str, float]] = {}  # trial -> the newest value of each metric
     best: dict[str, float] = {}
     found = []
@@ -62,7 +62,7 @@ def _improvements(reports: Any, objectives: list[dict[str, str]], bounds: dict[s
         last.update(reported)
         if not all(_is_within(last.get(metric, math.nan), sides) for metric, sides in bounds.items()):
             continue
-        # A metric of a constraint may be reported after the objective that it judges.
+        # A constraint's metric may be reported after the objective value that the constraint judges.
         candidates = last if any(metric in reported for metric in bounds) else reported
         for one in objectives:
             name, sign = one["metric"], 1 if one["mode"] == "max" else -1

@@ -1,6 +1,6 @@
-"""Let the values of trials, and the best ones over time, be the last ones in experiments whose scope is "last".
+"""Let a trial's last value count, instead of its best one, in experiments whose scope is "last".
 
-They were the best ones ever. The best values over time of experiments whose points were thinned stay as they are.
+The values of trials change, and so do the best values over time, unless the experiment's points were thinned.
 
 Revision ID: 0028
 Revises: 0027

@@ -1,4 +1,4 @@
-"""Name the trial that a trial repeats.
+"""Store which trial a repeat evaluates again.
 
 Revision ID: 0029
 Revises: 0028

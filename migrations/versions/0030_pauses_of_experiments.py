@@ -1,6 +1,6 @@
-"""Record when each experiment did not run.
+"""Record when each experiment was not running.
 
-Experiments that older versions wrote have no pauses until a driver takes them up again.
+Experiments written by older versions have no pauses until a driver takes them up again.
 
 Revision ID: 0030
 Revises: 0029

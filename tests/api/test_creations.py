@@ -134,7 +134,7 @@ async def test_a_service_that_ends_refuses_requests_at_once(
     app.state.context.creations.close()
     for _ in range(2):
         answer = await asyncio.wait_for(client.post(API, json=spec), 30)
-        assert (answer.status_code, answer.json()["detail"]) == (503, "the service ends")
+        assert (answer.status_code, answer.json()["detail"]) == (503, "the service is shutting down")
 
 
 async def test_requests_that_wait_when_the_service_ends_are_answered(sqlite_store: Store) -> None:

@@ -164,7 +164,7 @@ def test_a_continue_that_was_written_is_not_repeated_after_a_503(
 
     monkeypatch.setattr(Experiments, "change", changing)
     monkeypatch.setattr(Experiments, "get", getting)
-    with pytest.raises(ServiceError, match="may have been carried out nevertheless") as caught:
+    with pytest.raises(ServiceError, match="may still have been carried out") as caught:
         handle.continue_(3)
     assert caught.value.status == 503
     assert handle.get().num_samples == 7

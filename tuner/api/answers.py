@@ -21,7 +21,10 @@ M = TypeVar("M", bound=BaseModel)
 
 ExperimentId = Annotated[
     str,
-    Path(description="exp_..., or the name of an experiment if no other has it", examples=["exp_0123456789abcdef0123"]),
+    Path(
+        description="exp_..., or the name of an experiment if no other experiment has it",
+        examples=["exp_0123456789abcdef0123"],
+    ),
 ]
 TrialId = Annotated[str, Path(description="trl_...", examples=["trl_47e88a277328d6d747b0"])]
 AcrossQuery = Annotated[
@@ -29,34 +32,34 @@ AcrossQuery = Annotated[
     Query(
         description=(
             "what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to "
-            "`tuner.report`; time: seconds for which the experiment had run, without pauses; trial_time: seconds for which the "
-            "trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. "
-            "Reports that have no place on the axis are left out"
+            "`tuner.report`; time: seconds that the experiment had been running, without pauses; trial_time: seconds that the "
+            "trial had been training, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. "
+            "Reports without a value on this axis are left out"
         )
     ),
 ]
 XMetric = Annotated[
     str | None, Query(max_length=1000, description="the name of the metric on the x axis; only with x=metric")
 ]
-PageSize = Annotated[int, Query(ge=1, le=1000, description="items on a page")]
+PageSize = Annotated[int, Query(ge=1, le=1000, description="the maximum number of items per page")]
 PageToken = Annotated[str | None, Query(max_length=40, description="next_page_token of the previous page")]
 
 NOT_FOUND: dict[int | str, dict[str, Any]] = {
-    404: {"model": Problem, "description": "an object that the path names does not exist"}
+    404: {"model": Problem, "description": "an object named in the path does not exist"}
 }
-BAD: dict[int | str, dict[str, Any]] = {422: {"model": Problem, "description": "the request has mistakes"}}
+BAD: dict[int | str, dict[str, Any]] = {422: {"model": Problem, "description": "the request is invalid"}}
 SILENT: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": "no driver answers at the moment"}}
 BUSY: dict[int | str, dict[str, Any]] = {
     503: {"model": Problem, "description": "too many entrypoints are being imported, or the database does not answer"}
 }
 STALE: dict[int | str, dict[str, Any]] = {
-    412: {"model": Problem, "description": "the experiment is no longer in the state that If-Match names"}
+    412: {"model": Problem, "description": "the experiment is no longer at the revision given in If-Match"}
 }
 IfMatch = Annotated[
     str | None,
     Header(
         max_length=1000,
-        description="the ETag with which the experiment was read; the request fails if a user has changed it since then",
+        description="the ETag received with the experiment; the request fails if a user has changed the experiment since then",
     ),
 ]
 CONFLICT: dict[int | str, dict[str, Any]] = {
@@ -84,7 +87,7 @@ def answer(
 
 
 def found_experiment(store: Store, experiment_id: str) -> ExperimentRecord:
-    """Return the experiment that a path names. Raise NotFound if there is none."""
+    """Return the experiment named in a path. Raise NotFound if there is none."""
     return store.experiments.get(plain_text(experiment_id))
 
 
@@ -123,7 +126,7 @@ def revision_of(if_match: str | None) -> int | None:
 
 
 def checked(model: type[M], data: Any) -> M:
-    """Return the data of a request as this model. Raise SpecError with all mistakes if the data do not fit."""
+    """Return the data of a request as this model. Raise SpecError with all mistakes if the data does not match it."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -164,7 +167,7 @@ async def json_body(request: Request) -> Any:
 
     Raises:
         SpecError: the body is not JSON, or has NaN, a duplicate name in an object, or an encoding other than UTF-8.
-            Python's parser would accept these three.
+            Python's parser would accept the last three.
     """
     body = await request.body()
     try:
@@ -198,7 +201,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def plain_text(value: str) -> str:
-    """Return the text with placeholders for characters that databases refuse.
+    """Return the text with placeholders for characters that databases reject.
 
     So a request for a name with such characters gets a 404 instead of a database error.
     """

@@ -94,23 +94,25 @@ class Context:
     async def answered(
         self, asked: Future[T], patience_s: float, gone: Callable[[], Awaitable[bool]] | None = None
     ) -> T:
-        """Wait for an answer of the driver. Raise DriverSilent if it does not come in time, or if the service ends meanwhile.
+        """Wait for the driver's answer. Raise DriverSilent if it does not come in time, or if the service shuts down first.
 
-        gone: returns True if the client is gone. Then DriverSilent is raised too, because nobody waits for the answer.
+        gone: returns True if the client has disconnected. Then DriverSilent is raised too, because nobody waits for the answer.
         """
         answer = asyncio.wrap_future(asked)
         end = asyncio.get_running_loop().time() + patience_s
         while not (await asyncio.wait({answer}, timeout=LOOK_S))[0]:
             if self.ending.is_set() or asyncio.get_running_loop().time() >= end:
                 answer.cancel()
-                raise DriverSilent("the service ends" if self.ending.is_set() else "the driver does not answer in time")
+                raise DriverSilent(
+                    "the service is shutting down" if self.ending.is_set() else "the driver did not answer in time"
+                )
             if gone is not None and await gone():
                 answer.cancel()
-                raise DriverSilent("the client is gone")
+                raise DriverSilent("the client has disconnected")
         return answer.result()
 
     def end(self) -> None:
-        """End open event streams and waiting requests, and stop running imports of entrypoints."""
+        """End open event streams and waiting requests, and stop imports of entrypoints that are in progress."""
         self.ending.set()
         self.checker.close()
         self._checks.shutdown(wait=False)

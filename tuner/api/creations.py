@@ -1,7 +1,7 @@
 """Create experiments for many requests at once.
 
 One thread checks the specs of the requests that wait, and writes their experiments in one transaction. A thread for
-each request would take twice as much CPU time, and spend most of it on passing Python's global lock around.
+each request would take twice as much CPU time, most of it for handing over the GIL.
 
 A request waits for those before it, so this thread must not do anything slow. Requests that may import code, read logs or copy
 files are handled by `Context.off_the_pool` instead.
@@ -26,10 +26,10 @@ from tuner.experiment.operations.earlier import ProjectFacts
 from tuner.store import Creation, ExperimentRecord, Store
 
 AT_ONCE = 16
-"""The largest number of experiments in one transaction. The first of them is answered when all are written."""
+"""The maximum number of experiments in one transaction. The first request is answered only once all of them are written."""
 
 QUICK_BYTES = 16 * 1024
-"""The largest body that is handled here. It takes some milliseconds to check a spec of this size."""
+"""The maximum size of a body that is handled here. Checking a spec of this size takes a few milliseconds."""
 
 SLOW_FIELDS = ("warm_start", "runtime_env", "bundle", "command", "function")
 """The fields of a spec that make its check slow, because it reads logs, or reads, copies or hashes files."""
@@ -37,7 +37,7 @@ SLOW_FIELDS = ("warm_start", "runtime_env", "bundle", "command", "function")
 Check = Callable[[ProjectFacts], Creation | ExperimentRecord]
 """Returns the work that writes the experiment, or an experiment that an earlier request with the same key has created.
 
-Its argument is what the requests of one transaction have read of their projects.
+Its argument is what the requests of one transaction have read about their projects.
 """
 
 
@@ -71,7 +71,7 @@ class _Waiting:
             self.error = error
 
     def finish(self, store: Store) -> None:
-        """Make the response, after the transaction."""
+        """Build the response, after the transaction."""
         if self.creation is None:
             return
         try:
@@ -81,7 +81,7 @@ class _Waiting:
 
     def answer(self) -> None:
         """Pass the response on to the request, in its event loop."""
-        if self.answered.done():  # the client is gone
+        if self.answered.done():  # the client has disconnected
             return
         if self.error is not None:
             self.answered.set_exception(self.error)
@@ -106,15 +106,15 @@ class Creations:
 
         Args:
             check: checks the spec. It is called in the thread, and must be quick.
-            show: makes the response from the record. It is called in the thread after the experiment is committed.
+            show: builds the response from the record. It is called in the thread after the experiment is committed.
         """
         loop = asyncio.get_running_loop()
         mine = _Waiting(check, show, loop, loop.create_future())
         with self._lock:
             if self._is_closed:
-                return problem_response(503, "the service ends", headers={"Retry-After": "2"})
+                return problem_response(503, "the service is shutting down", headers={"Retry-After": "2"})
             if not self._works:
-                self._thread.submit(self._work)  # if this fails, nothing is left to wait
+                self._thread.submit(self._work)  # if this fails, no request is left waiting
                 self._works = True
             self._waiting.append(mine)
         return await mine.answered
@@ -137,7 +137,9 @@ class Creations:
                     loop.call_soon_threadsafe(_answer, [one for one in batch if one.loop is loop])
 
     def _create(self, batch: list[_Waiting]) -> None:
-        facts = ProjectFacts(self._store)  # a token for one project cannot create in another, so this store may see all
+        facts = ProjectFacts(
+            self._store
+        )  # a token for one project cannot create experiments in another, so this store may see all
         for one in batch:
             one.begin(facts)
         self._store.experiments.create_all([one.creation for one in batch if one.creation is not None])

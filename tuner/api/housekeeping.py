@@ -1,4 +1,4 @@
-"""Delete rows and code bundles that are older than the settings allow, and unused packages, once an hour in the service.
+"""Once an hour, delete rows and code bundles that are older than the settings allow, and unused packages.
 
 Several services with the same database can do so at the same time.
 """
@@ -57,7 +57,7 @@ def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
         try:
             store.shrink()
         except StoreError as error:
-            log.warning("could not give the space of deleted data back to the disk: %s", error)
+            log.warning("could not release the disk space of deleted data: %s", error)
     return deleted
 
 

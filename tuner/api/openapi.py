@@ -40,8 +40,8 @@ from tuner.experiment.specs.changes import ExperimentPatchModel
 from tuner.experiment.specs.model import SpecModel
 from tuner.space.primitives import OPTIONS
 
-ABOUT = """Experiments, their trials, and the reason of every decision. Times are RFC 3339 in UTC, NaN and infinities
-are null, lists come in pages, errors are `application/problem+json` with a JSON pointer to the field."""
+ABOUT = """Experiments, their trials, and the reason for every decision. Times are RFC 3339 in UTC, NaN and infinities
+are null, lists are paged, errors are `application/problem+json` with a JSON pointer to the field."""
 
 EXAMPLE = {
     "name": "digits",
@@ -132,7 +132,7 @@ CHANGING = {
     "413": "the body is larger than 16 MiB, or 100 MiB for a zip file",
     "415": "the body does not have the media type of this route, or is not UTF-8",
 }
-NOT_MODIFIED = "the client already has this answer: its ETag was in If-None-Match"
+NOT_MODIFIED = "the client already has this response: its ETag was in If-None-Match"
 
 
 def describe(app: FastAPI) -> None:
@@ -235,7 +235,7 @@ def _parameter() -> dict[str, Any]:
 
 
 def _add_answers(document: dict[str, Any]) -> None:
-    """Add the responses that every route can give: authentication errors, answers of `Guard`, and 304 for a known ETag."""
+    """Add the responses that every route can give: authentication errors, the responses of `Guard`, and 304 for a known ETag."""
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for address, path in document["paths"].items():
         needs_token = address.startswith("/api/") and address != SESSION

@@ -5,14 +5,16 @@ from __future__ import annotations
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MOST_HEAD = 64 * 1024
-"""The largest size of a request's head, and of its trailers, in bytes. httptools itself has no limit."""
+"""The maximum size of a request's head, and of its trailers, in bytes. httptools itself has no limit."""
 
 
 class Http(HttpToolsProtocol):
-    """uvicorn's protocol for httptools, with a limit for the head of a request and for its trailers."""
+    """uvicorn's protocol for httptools, with a limit on the head of a request and on its trailers."""
 
-    _head: int | None = None  # the bytes of the head since its first chunk; None: no head has begun, or it is complete
-    _fields = 0  # the bytes of the fields of the head and of the trailers
+    _head: int | None = (
+        None  # how many bytes of the head followed its first chunk; None: no head has begun, or it is complete
+    )
+    _fields = 0  # how many bytes the fields of the head and the trailers have
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

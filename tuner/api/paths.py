@@ -1,4 +1,4 @@
-"""Get the path of a request without the service's prefix, and suggest the path that was meant by a wrong one."""
+"""Get the path of a request without the service's prefix, and suggest the likely path for one that does not exist."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _database_away(error: Exception) -> Response:
     """
     detail = f"the database does not answer at the moment: {error}"
     if may_have_written():
-        return problem_response(503, f"{detail}; the request may have been carried out nevertheless")
+        return problem_response(503, f"{detail}; the request may still have been carried out")
     return problem_response(503, detail, headers={"Retry-After": "1"})
 
 

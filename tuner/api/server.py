@@ -1,7 +1,7 @@
 """Run the app in uvicorn.
 
-Before uvicorn shuts down, end event streams and imports, because it would wait for them. Close connections that send no complete
-head of a request, because uvicorn would keep them forever.
+Before uvicorn shuts down, end event streams and imports, because it would wait for them. Close connections that never
+send a complete request head, because uvicorn would keep them forever.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import uvicorn
 from fastapi import FastAPI
 
 HEAD_S = 30.0
-"""The longest time that a client may take to send the head of a request, in seconds."""
+"""How long a client may take to send the head of a request, in seconds."""
 
 UNSENT_BYTES = 128 * 1024
-"""The most unsent bytes that the kernel buffers for a connection.
+"""The maximum number of unsent bytes that the kernel buffers for a connection.
 
 Without this limit, it buffers megabytes for each client that does not read its event stream.
 """
 
 TICKS = 10
-"""The number of uvicorn's ticks between two searches for connections that are too slow. There are ten ticks in a second."""
+"""How many of uvicorn's ticks pass between two searches for slow connections. uvicorn ticks ten times a second."""
 
 
 LAST_S = 2.0
-"""The longest time that the app may take to end after a second Ctrl-C, in seconds."""
+"""How long the app may take to shut down after a second Ctrl-C, in seconds."""
 
 
 class Server(uvicorn.Server):
@@ -51,7 +51,9 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._context = app.state.context
-        self._waiting: dict[Any, tuple[Any, float]] = {}  # connection -> its last request, and since when it waits
+        self._waiting: dict[
+            Any, tuple[Any, float]
+        ] = {}  # connection -> its last request, and since when it has been waiting
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(None if sockets is None else [_as_tcp(listening) for listening in sockets])
@@ -61,8 +63,8 @@ class Server(uvicorn.Server):
         await asyncio.to_thread(self._context.end)
         await super().shutdown(sockets)
         if self.force_exit:
-            # After a second Ctrl-C, uvicorn waits for no connection, but it does not end the app. The app's task would
-            # be cancelled, and that would be logged as an error.
+            # After a second Ctrl-C, uvicorn no longer waits for connections, but it does not shut down the app. The app's
+            # task would be cancelled, and that would be logged as an error.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.lifespan.shutdown(), LAST_S)
 
@@ -90,7 +92,7 @@ class Server(uvicorn.Server):
 def _as_tcp(listening: socket.socket) -> socket.socket:
     """Return a duplicate of a listening socket, with its protocol set to TCP. Return a socket that is not for IP unchanged.
 
-    The kernel accepts only `UNSENT_BYTES` ahead for each connection.
+    The kernel buffers at most `UNSENT_BYTES` of unsent data for each connection.
 
     asyncio sets TCP_NODELAY on connections only if the listening socket has this protocol. Without TCP_NODELAY, the body of
     a response on a kept-alive connection is delayed by 40 ms, until the client has acknowledged the headers.

@@ -1,6 +1,6 @@
 """Stream experiments as server-sent events.
 
-Any number of clients may follow an experiment. Its news is read from the database once for all of them.
+Any number of clients may follow an experiment. Its news is read from the database only once for all of them.
 
 A stream has one of two forms. `Events` sends the log itself, one message per entry. `ChangedRows` sends the rows that have
 changed, as the API shows them, in one message for everything that was committed between two polls.
@@ -34,21 +34,18 @@ Message = tuple[int, bytes]
 """A message to clients: (event_seq of the last log entry that the message covers, bytes of the message)."""
 
 POLL_S = 0.04
-POLL_CLIENT_S = (
-    # the poll interval grows by this for each client, because every poll with news is followed by a write to each client
-    0.0004
-)
-POLL_QUIET_S = 0.08  # the poll interval after QUIET_S seconds without news; also the maximum of the interval
+# The poll interval grows by this for each client, because every poll with news is followed by a write to each client.
+POLL_CLIENT_S = 0.0004
+POLL_QUIET_S = 0.08  # the poll interval after QUIET_S seconds without news; also the maximum interval
 QUIET_S = 5.0
 # Ended experiments have no more news, but their streams stay open, because browsers would reconnect.
 POLL_ENDED_S = 1.0
 RETRY_S = 1.0
 COMMENT_S = 15.0
 BATCH = 200  # log entries that are sent at once to a client that lags far behind
-SENT_BYTES = 16 * 1024  # of kept messages are sent at once to a client that lags behind
-CATCHING_UP = (
-    2  # the most clients that catch up at the same time; more would delay the clients that have missed nothing
-)
+SENT_BYTES = 16 * 1024  # about how many bytes of kept messages are sent at once to a client that lags behind
+# The maximum number of clients that catch up at the same time; more would delay the clients that have missed nothing.
+CATCHING_UP = 2
 KEPT = 2000  # messages about this many of the newest log entries are kept in memory
 
 
@@ -64,8 +61,8 @@ class Added(NamedTuple):
 class Form(ABC):
     """Makes the messages of one experiment's stream. Each form of stream has a subclass. The methods read the database.
 
-    `begin` and `added` are called by the one thread that reads for all clients. `missed` and `greeting` are called for single
-    clients, each time in another thread.
+    `begin` and `added` are called by the one thread that reads for all clients. `missed` and `greeting` are called for
+    individual clients, in other threads.
     """
 
     name: str
@@ -88,7 +85,7 @@ class Form(ABC):
     def missed(self, after: int, upto: int) -> Message:
         """Return the next message for a client that lags behind, and has only the entries up to the event_seq `after`.
 
-        The message may end before the entry `upto`. In this case call `missed` again.
+        The message may end before the entry `upto`. In this case, call `missed` again.
         """
 
     @abstractmethod
@@ -262,7 +259,7 @@ class Channel:
         return self.end - newer
 
     def behind(self, position: int) -> tuple[int, int, bytes] | None:
-        """Return the next messages for a client at this position: (position behind them, event_seq of the last one, bytes).
+        """Return the next messages for a client at this position: (position after them, event_seq of the last one, bytes).
 
         These are not many more than SENT_BYTES, because the server keeps what it is sending until the client has read it.
         Return None if some of these messages are no longer kept.
@@ -408,7 +405,7 @@ async def follow(
 ) -> AsyncIterator[bytes]:
     """Yield the messages after the event_seq `after` for one client, and then new messages as they are made.
 
-    The stream ends when the client disconnects, when `ending` is set, or when the client may no longer read.
+    The stream ends when the client disconnects, when `ending` is set, or when the client is no longer allowed to read.
     """
     yield b"retry: 2000\n\n"
     quiet_since = time.monotonic()

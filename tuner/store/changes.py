@@ -22,7 +22,7 @@ from tuner.store.trials import numbered, segments_of
 from tuner.store.writing import history
 from tuner.store.writing.writer import Cursor
 
-AT_ONCE = 500  # the largest number of parameters in one statement
+AT_ONCE = 500  # the maximum number of parameters per statement
 OF_NO_SEGMENT = frozenset(
     kind.KIND for kind in (events.CheckpointSaved, events.CheckpointDeleted, events.UploadFailed, events.StopJudged)
 )
@@ -100,7 +100,7 @@ def _launched(connection: Connection, experiment_id: int, last_segment: int) -> 
 
 
 def _lowest_segments(log: Iterable[Any], newest_of: Iterable[int]) -> dict[int, int | None]:
-    """Return a dict from trial to the ordinal of its first segment that may have changed; None means its newest segment."""
+    """Map each trial to the ordinal of the first of its segments that may have changed; None stands for the newest segment."""
     found: dict[int, int | None] = dict.fromkeys(newest_of)
     for row in log:
         if row.trial_number is None or row.kind in OF_NO_SEGMENT or _is_later_report(row):

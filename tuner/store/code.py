@@ -1,4 +1,4 @@
-"""Store pickled training functions, and the environment that is needed to unpickle or import a training function."""
+"""Store pickled training functions, and the environment needed to unpickle or import them."""
 
 from __future__ import annotations
 

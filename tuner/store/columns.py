@@ -24,8 +24,8 @@ from tuner.store.sql.paging import Place, decoded, encoded
 from tuner.store.sql.tables import JsonText, dumps, trial
 from tuner.store.writing.writer import Cursor
 
-MAX_TRIALS = 500_000  # the largest number of trials kept in memory, over all experiments
-MAX_TEXT_IN_TOKEN = 150  # a page token has only the beginning of a longer text, since it has to fit into an address
+MAX_TRIALS = 500_000  # the maximum number of trials kept in memory, over all experiments
+MAX_TEXT_IN_TOKEN = 150  # longer texts are truncated in page tokens, which have to fit into a URL
 READ_ALL_FROM = 5_000  # if the log has more new entries than this, all trials are read again
 
 Operator = Literal["=", "!=", "<=", ">=", "<", ">", "~", "?="]
@@ -63,7 +63,7 @@ class Filter:
 
 
 def check_name(name: str, pointer: str) -> str:
-    """Return the name, or raise SpecError if no column has it."""
+    """Return the name, or raise SpecError if there is no such column."""
     if name in NAMES or (name.partition(".")[0] in ("params", "last") and name.partition(".")[2]):
         return name
     expected = f"; expected one of {', '.join(NAMES)}, params.NAME, last.METRIC"
@@ -72,10 +72,10 @@ def check_name(name: str, pointer: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The values of one column, as numbers that have the same order. NaN stands for a missing value.
+    """The values of one column, encoded as numbers that sort in the same order. NaN stands for a missing value.
 
-    words: the sorted texts, if the values are texts; the number of a value is then its index in this list. None if the values
-        are numbers.
+    words: the distinct texts in sorted order, if the values are texts; each value is encoded as its index in this list. None if
+        the values are numbers.
     """
 
     keys: Floats
@@ -92,7 +92,7 @@ class Column:
         return cls(keys, words)
 
     def key(self, value: str | float) -> float:
-        """Return the number that stands for a value. For a text that no trial has, return a number that keeps the order."""
+        """Return the number that encodes a value. A text that no trial has gets a number between those of its neighbors."""
         if self.words is None:
             return float(value)
         at = int(np.searchsorted(self.words, str(value)))
@@ -123,7 +123,7 @@ class Column:
         return found & ~np.isnan(self.keys) if condition.operator == "!=" else found
 
     def _among(self, condition: Filter) -> NDArray[np.bool_]:
-        """Return a mask of the values that are in the JSON list of the condition. A null in the list matches missing values."""
+        """Return a mask of the values that are in the condition's JSON list. A null in the list matches missing values."""
         try:
             wanted = json.loads(condition.value)
         except ValueError:
@@ -186,7 +186,7 @@ class Columns:
         self._orders.clear()
 
     def _changed(self, cursor: Cursor, last: int) -> list[int] | None:
-        """Return the numbers of the trials that new log entries name, or None if all trials must be read again."""
+        """Return the numbers of the trials named in new log entries, or None if all trials must be read again."""
         if not self._seq or last - self._seq > READ_ALL_FROM:
             return None
         span = (self._experiment, self._seq, last)
@@ -227,7 +227,7 @@ class Columns:
         return self.column("number").keys.astype(np.int64)
 
     def fit(self, where: Sequence[Filter]) -> NDArray[np.bool_]:
-        """Return a mask of the trials that meet all of the conditions, by position."""
+        """Return a mask, by position, of the trials that meet all conditions."""
         fits = np.ones(len(self), np.bool_)
         for condition in where:
             fits &= self.column(condition.name).fits(condition)
@@ -236,8 +236,8 @@ class Columns:
     def order(self, sort: str) -> NDArray[np.intp]:
         """Return the positions of the trials, ordered by the column `sort`. A minus before its name means descending order.
 
-        Trials with equal values are ordered by number. At the end come the trials that are `outside`, and then those without a
-        value.
+        Trials with equal values are ordered by number. Trials that are `outside` come after all others that have a value, and
+        trials without a value come last.
         """
         found = self._orders.get(sort)
         if found is None:
@@ -248,9 +248,9 @@ class Columns:
         return found
 
     def outside(self, name: str) -> NDArray[np.bool_]:
-        """Return a mask of the trials with a value that come after the others because their results violate the constraints.
+        """Return a mask of the trials that have a value but sort after the others, because their results violate the constraints.
 
-        Only the order by `best_value` makes this difference, because its first trial has to be the best one.
+        Only `best_value` makes this distinction, because the first trial in its order has to be the best one.
         """
         if name != "best_value":
             return np.zeros(len(self), np.bool_)
@@ -259,13 +259,13 @@ class Columns:
 
 
 def _stored(name: str) -> str:
-    """Return the column of the table that has the values of this name."""
+    """Return the table column that holds the values with this name."""
     first, dot, _ = name.partition(".")
     return first if dot and first in _OBJECTS else name
 
 
 def _read_for(name: str) -> list[str]:
-    """Return the columns of the table that are needed to sort by a column."""
+    """Return the table columns needed to sort by a column."""
     return [name, "feasible"] if name == "best_value" else [name]
 
 
@@ -315,9 +315,9 @@ class Sorter:
         return sorted(found.tolist())
 
     def sample(self, cursor: Cursor, experiment: int, sort: str, size: int) -> tuple[dict[int, int], int]:
-        """Return a dict from number to place in the order, for at most `size` trials; and the total number of trials.
+        """Return at most `size` trials as a dict from number to place in the order, and the total number of trials.
 
-        Half of these trials are the first in the order. The other half is spread evenly over the remaining places.
+        Half of them are the first trials in the order. The other half is spread evenly over the remaining places.
         """
         name = check_name(sort.removeprefix("-"), "/sort")
         lock, columns = self._columns(experiment)
@@ -344,7 +344,7 @@ class Sorter:
 
 
 def _place(column: Column, numbers: NDArray[np.int64], outside: NDArray[np.bool_], at: int) -> Place:
-    """Return the place of the trial at a position. A long text is cut."""
+    """Return the place of the trial at a position. A long text is truncated."""
     value = column.value(at)
     if isinstance(value, str):
         value = value[:MAX_TEXT_IN_TOKEN]
@@ -352,7 +352,7 @@ def _place(column: Column, numbers: NDArray[np.int64], outside: NDArray[np.bool_
 
 
 def _whole(column: Column, numbers: NDArray[np.int64], place: Place) -> Place:
-    """Return the place with its whole text, if `_place` may have cut it and the trial's text still begins with it."""
+    """Return the place with its full text, if `_place` may have truncated it and the trial's text still begins with it."""
     if isinstance(place.value, str) and len(place.value) == MAX_TEXT_IN_TOKEN:
         for at in np.flatnonzero(numbers == place.number).tolist():
             value = column.value(at)

@@ -1,4 +1,4 @@
-"""Commands: the requests of users to the driver of an experiment."""
+"""Commands: users' requests to an experiment's driver."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ VALUES (?, ?, ?, ?, ?, 'pending', ?) RETURNING id"""
 _LOCK = "UPDATE experiment SET id = id WHERE id = ?"
 _THINNED = "SELECT public_id, thinned_at FROM experiment WHERE id = ? AND thinned_at IS NOT NULL"
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
-# This statement always locks the row, so that a driver that is about to end the experiment sees the commands of the
-# transaction.
+# This statement always locks the row, so that a driver that is about to end the experiment sees this transaction's commands.
 _ADOPT_ENDED = f"""
 UPDATE experiment SET source = CASE WHEN source = 'python' AND state IN ({_ENDED}) THEN 'adopted' ELSE source END
 WHERE id = ?"""
@@ -47,7 +46,7 @@ class Commands:
         *,
         reopen: bool = False,
     ) -> int:
-        """Give the experiment's driver a command. Return the id of the command.
+        """Send a command to the experiment's driver, and return the command's id.
 
         If the newest command about the same trial (or about the experiment itself) has the same name and is pending, add
         nothing and return the id of that command.
@@ -107,7 +106,7 @@ def insert(
         cursor.execute(_LOCK, (experiment_id,))
         for public_id, thinned_at in cursor.rows(_THINNED, (experiment_id,)):
             raise Conflict(
-                f"{public_id} cannot be continued: {why_thinned(thinned_at, 'continuing it')}; a fork of it can run"
+                f"{public_id} cannot be continued: {why_thinned(thinned_at, 'continuing it')}; fork it instead"
             )
     values = (experiment_id, name, trial, clean(reason), dumps(payload) if payload else None, now)
     return int(cursor.value(_INSERT, values))

@@ -40,7 +40,7 @@ class Drivers:
         self._writers: dict[int, Writer] = {}
 
     def claimable(self, now: float, *, leased_from: str | None = None) -> list[ExperimentRecord]:
-        """Return the experiments that need a driver and whose lease has run out, oldest first.
+        """Return the experiments that need a driver and have no valid lease, oldest first.
 
         An experiment needs a driver in these cases: it is meant to run; it is paused, and a user has asked to resume or end
         it; it has ended, and a user has asked to continue it; or it has ended, but its driver was killed before it deleted the
@@ -48,7 +48,7 @@ class Drivers:
 
         Args:
             now: the current time.
-            leased_from: if given, return instead the experiments with a valid lease that belongs to any owner but this one.
+            leased_from: if given, return instead the experiments with a valid lease that belongs to an owner other than this one.
         """
         if leased_from is None:
             free = or_(experiment.c.lease_until.is_(None), experiment.c.lease_until <= now)
@@ -131,9 +131,9 @@ class Drivers:
             yield from history.entries(connection, experiment_id, after)
 
     def commit(self, experiment_id: int, epoch: int, batch: Batch, now: float) -> Collection[str]:
-        """Write either the whole batch, durably, or nothing. Writing the same batch again changes nothing.
+        """Write the whole batch durably, or nothing at all. Writing the same batch again changes nothing.
 
-        Return those of `batch.deletes` that users have pinned. From then on, nobody can pin the others any more.
+        Return those of `batch.deletes` that users have pinned. The others can no longer be pinned.
 
         Raises:
             LostLease: another driver has claimed the experiment since `epoch`.

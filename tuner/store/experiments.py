@@ -45,9 +45,9 @@ _NEW: dict[str, Any] = {
     "counts": {},
     "reason": "",
 }
-"""The values of the columns that are the same in every new experiment."""
+"""The initial values of the columns that start out the same in every experiment."""
 
-# Every new experiment asks for this, and SQLAlchemy would take longer than the database.
+# This query runs for every new experiment, and SQLAlchemy would take longer than the database.
 _WITH_A_BEST = f"""
 SELECT {", ".join(f"e.{column.name}" for column in COLUMNS)}
 FROM (SELECT id FROM experiment WHERE project = ? AND archived_at IS NULL ORDER BY id DESC LIMIT ?) newest
@@ -68,9 +68,9 @@ _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 SORTED_BY = ("name", "state", "trials", "best", "method", "started", "duration")
 """The columns by which a list of experiments can be sorted.
 
-name: SQLite ignores the case of ASCII letters only, PostgreSQL that of all letters. trials: the number of trials that have ended.
+name: SQLite ignores case for ASCII letters only, PostgreSQL for all letters. trials: the number of trials that have ended.
 best: the best value of the first objective, as a number whatever its mode. method: the types of the searcher and the scheduler.
-duration: only of experiments that have ended, because it changes for the others.
+duration: only experiments that have ended have one, because it keeps changing for the others.
 """
 
 Creation = Share[ExperimentRecord | str]
@@ -79,7 +79,7 @@ Creation = Share[ExperimentRecord | str]
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The numbers of experiments and trials, by (project, state)."""
+    """How many experiments and trials there are, by (project, state)."""
 
     experiments: Counter[tuple[str, str]] = field(default_factory=Counter)
     trials: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -89,7 +89,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class ProjectTotals:
-    """The totals of a project: the numbers of its experiments, and the resources that they have used."""
+    """A project's totals: how many experiments it has, and the resources that they have used."""
 
     project: str
     experiments: int
@@ -122,7 +122,7 @@ class Experiments:
         """Return the work that inserts a pending experiment, for `create_all`.
 
         If `incomplete` is given, insert an experiment that has already failed, with this text as its reason, so that no driver
-        claims it. Its creator then writes the log under epoch 0, and finally the true final state. If the creator is killed
+        claims it. Its creator then writes the log under epoch 0, and finally the actual final state. If the creator is killed
         before that, the experiment stays failed for this reason.
 
         If the `idempotency_key` was used before in this project, return the experiment that was created with it. Raise Conflict
@@ -175,7 +175,7 @@ class Experiments:
         return self.created(share)
 
     def create_all(self, creations: Sequence[Creation]) -> None:
-        """Do the work of all these creations in one transaction. Then `created` returns the record of each."""
+        """Do the work of all these creations in one transaction. Afterwards, `created` returns each one's record."""
         self._database.write_all(creations)
 
     def created(self, creation: Creation) -> ExperimentRecord:
@@ -216,7 +216,7 @@ class Experiments:
         return true() if self._project is None else experiment.c.project == self._project
 
     def _shown(self) -> Select[Any]:
-        """Return a query for the experiments of this store's project, or for all if it has none."""
+        """Return a query for the experiments of this store's project, or for all experiments if the store has no project."""
         return select(*COLUMNS).where(self._visible())
 
     def named(self, name: str) -> list[ExperimentRecord]:
@@ -226,7 +226,7 @@ class Experiments:
             return [record(row) for row in connection.execute(query).mappings()]
 
     def newest_names(self, count: int) -> list[str]:
-        """Return the names of so many of the newest experiments, without those that are archived."""
+        """Return the names of the `count` newest experiments that are not archived."""
         query = select(experiment.c.name).where(self._visible(), experiment.c.archived_at.is_(None))
         with self._database.read() as connection:
             return list(connection.execute(query.order_by(experiment.c.id.desc()).limit(count)).scalars())
@@ -252,7 +252,7 @@ class Experiments:
             tags: only experiments that have all of these tags, each "key" or "key=value".
             archived: True: only archived experiments. False: only experiments that are not archived. None: all.
             sort: a name in SORTED_BY, with "-" before it for descending order. Experiments without a value come last.
-            page_size: the largest number of experiments on the page.
+            page_size: the maximum number of experiments on the page.
             page_token: `next_token` of the previous page.
         """
         query = self._shown()
@@ -292,7 +292,7 @@ class Experiments:
         return Page(tuple(found), following)
 
     def _sort_key(self, name: str) -> ColumnElement[Any]:
-        """Return the SQL expression for the name of a column in the list."""
+        """Return the SQL expression by which to sort, given the name of a column in the list."""
         c = experiment.c
         match name:
             case "name":
@@ -325,21 +325,21 @@ class Experiments:
                 raise SpecError(f"unknown column {name!r}{did_you_mean(name, SORTED_BY) or expected}", "/sort")
 
     def _json(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Return a column with JSON text as JSON. SQLite has no type for it and reads the text itself."""
+        """Cast a column of JSON text to JSON. SQLite has no JSON type, and reads the text directly."""
         return type_coerce(column, JSON) if self._database.backend == "sqlite" else cast(column, JSON)
 
     def with_a_best(self, project: str, looked_at: int) -> Iterator[ExperimentRecord]:
-        """Iterate over the experiments that have a best trial and all of their points, newest first.
+        """Iterate over the experiments that have a best trial and still have all of their points, newest first.
 
         Args:
             project: only experiments of this project.
-            looked_at: the number of the project's newest experiments to look at. Archived ones are left out.
+            looked_at: how many of the project's newest experiments to look at, not counting archived ones.
         """
         if self._project not in (None, project):
             return iter(())
         with self._database.cursor() as (cursor, _):
             rows = cursor.rows(_WITH_A_BEST, (project, looked_at))
-        # The caller often needs only the first of them, and it takes some time to build the record of a large spec.
+        # Build each record only when it is needed: the caller often needs only the first one, and a large spec takes some time.
         return (found for row in rows if (found := _record_of(row)).best is not None)
 
     def tally(self) -> Tally:
@@ -394,13 +394,13 @@ class Experiments:
         adopt: bool = False,
         now: float | None = None,
     ) -> None:
-        """Change the spec as `Spec.amended` does, and give the driver commands, all in one transaction.
+        """Change the spec as `Spec.amended` does, and send commands to the driver, all in one transaction.
 
         Args:
             experiment_id: the internal id.
             changes: the options to replace.
             revision: the revision from which the changes were computed. If given, the experiment must still be at this
-            revision.
+                revision.
             commands: (name, reason, payload) of each command.
             adopt: True to hand the experiment over to the service if a script created it and it has ended.
             now: the current time.
@@ -424,7 +424,9 @@ class Experiments:
                 values = (dumps(merged), clean(whole["name"]), dumps(whole.get("tags", {})), experiment_id, present)
                 cursor.execute(_CHANGE, values)
                 if cursor.rowcount != 1:  # in PostgreSQL, another process can commit between the two statements
-                    raise Stale(f"the experiment was changed meanwhile: it is no longer at revision {present}")
+                    raise Stale(
+                        f"the experiment has been changed in the meantime: it is no longer at revision {present}"
+                    )
             for name, reason, payload in commands:
                 insert(cursor, experiment_id, name, None, reason, payload, at(now))
             if adopt:
@@ -467,7 +469,7 @@ class Experiments:
 
 
 def _stale(present: int, given: int) -> Stale:
-    return Stale(f"the experiment was changed meanwhile: it is at revision {present}, not {given}")
+    return Stale(f"the experiment has been changed in the meantime: it is at revision {present}, not {given}")
 
 
 def record(row: Any) -> ExperimentRecord:
@@ -503,7 +505,7 @@ def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> E
 
 
 def clock(connection: Connection, experiment_id: int) -> RunningClock:
-    """Return the clock of an experiment, as `ExperimentRecord.clock` does."""
+    """Return the clock of an experiment; see `ExperimentRecord.clock`."""
     query = select(*experiment.c["started_at", "created_at", "pauses"]).where(experiment.c.id == experiment_id)
     row = connection.execute(query).first()
     if row is None:

@@ -35,7 +35,7 @@ class Log:
             trial: only decisions about the trial with this number.
             kinds: only decisions of these kinds; all kinds if empty.
             text: only decisions whose reasons contain this text.
-            page_size: the largest number of decisions on the page.
+            page_size: the maximum number of decisions on the page.
             page_token: `next_token` of the previous page.
         """
         query = decisions_of(experiment_id).order_by(decision.c.event_seq.desc())
@@ -65,7 +65,7 @@ class Log:
             experiment_id: the internal id.
             trial: only entries about the trial with this number.
             kinds: only entries of these kinds, such as "segment_ended"; the kind of every decision is "decision". All if empty.
-            page_size: the largest number of entries on the page.
+            page_size: the maximum number of entries on the page.
             page_token: `next_token` of the previous page.
         """
         before = None if page_token is None else number(page_token)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Annotates a field of a record that the API shows. A field whose name ends in ``_at`` is a time, in seconds since 1970.
+    """Annotates a field of a record that the API shows. A field whose name ends in ``_at`` is a Unix timestamp.
 
     text: the meaning of the field.
     name: the name of the field in the API, if it has another name there.
@@ -57,7 +57,7 @@ class ExperimentRecord:
         str,
         About(
             "python or api: where the experiment was created; study: driven by ask and tell; "
-            "adopted: created in Python, now driven by a service"
+            "adopted: created in Python, now driven by a service; import: imported from another tool"
         ),
     ]
     project: Annotated[str, About("the project of the experiment")]
@@ -81,16 +81,16 @@ class ExperimentRecord:
     paused_s: Annotated[
         float,
         About(
-            "seconds since `started_at` in which the experiment did not run: it was paused, had ended before a user "
-            "continued it, or had no driver. A pause that still lasts is not included"
+            "seconds since `started_at` during which the experiment was not running: it was paused, had ended before a user "
+            "continued it, or had no driver. A pause that is still in progress is not included"
         ),
     ]
     reason: Annotated[str, About("the reason, in words")]
     error: Annotated[
         str | None,
         About(
-            "why the experiment failed, or why it has no best trial although trials have reported; null otherwise, also if "
-            "single trials failed: each of them has its own error"
+            "why the experiment failed, or why it has no best trial although trials have reported; null otherwise, even if "
+            "individual trials failed: each of them has its own error"
         ),
     ]
     created_at: Annotated[float, About("when it was created")]
@@ -104,7 +104,7 @@ class ExperimentRecord:
         float | None,
         About(
             "when most points of the experiment's curves were deleted (TUNER_POINT_DAYS), so that it can no longer be "
-            "continued or replayed; null: all points are kept"
+            "continued or replayed; null if all points are kept"
         ),
     ]
 
@@ -119,7 +119,7 @@ class ExperimentRecord:
 
     @property
     def paused_since(self) -> float | None:
-        """Return when the present pause began; None if the experiment is not paused, or has ended."""
+        """Return when the current pause began; None if the experiment is not paused, or has ended."""
         if not self.pauses or self.state.ended:
             return None
         start, end = self.pauses[-1]
@@ -162,7 +162,7 @@ class ExperimentRecord:
         return self.source == IMPORTED and self.ended_at is None and writing
 
     def abandoned(self, now: float) -> bool:
-        """Return True if the script that created this experiment has ended. Then the experiment continues only on request."""
+        """Return True if the script that created this experiment has ended. The experiment then continues only on request."""
         if self.source != "python" or self.state not in _DRIVEN or (self.lease_until or 0.0) > now:
             return False
         return self.driver_epoch > 0 or now - self.created_at >= NEW_S
@@ -354,7 +354,7 @@ class StreamItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bookmark:
-    """A position in an experiment's log, with the data that is needed to find what changes after it."""
+    """A position in an experiment's log, with the data needed to find what changes after it."""
 
     seq: int
     open_decisions: frozenset[int] | None = None  # event_seq of the decisions that were pending there; None: not known
@@ -372,8 +372,8 @@ class ReportPoint:
     iteration: int
     step: int | None  # the training code's own count
     time: float
-    seconds: float  # for which the experiment had run, without pauses
-    trial_seconds: float  # for which the trial has trained
+    seconds: float  # how long the experiment had been running, without pauses
+    trial_seconds: float  # how long the trial had been training
     metrics: Mapping[str, float]
 
 
@@ -383,7 +383,7 @@ class BestPoint:
 
     seq: int
     metric: str
-    seconds: float  # for which the experiment had run, without pauses
+    seconds: float  # how long the experiment had been running, without pauses
     value: float
 
 
@@ -400,7 +400,7 @@ class Changes:
     decisions: Sequence[DecisionRecord]
     points: Sequence[ReportPoint]
     best: Sequence[BestPoint]
-    restarted: bool  # True if a new driver has started. Then rows that no log entry names may also have changed
+    restarted: bool  # True if a new driver has started; rows that no log entry names may then have changed, too
 
 
 Across = Literal["step", "user_step", "time", "trial_time", "metric"]
@@ -430,7 +430,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """The curves of some trials, with the lowest and the highest value of every `width` reports. Width 1 means every report."""
+    """The curves of some trials, with the minimum and maximum of every `width` reports in a row. Width 1 means every report."""
 
     width: int
     curves: Sequence[Curve]
@@ -438,10 +438,10 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogQuery:
-    """A selection of a trial's logs, and of a part of each log.
+    """Which of a trial's logs to return, and which part of each log.
 
     offset: return the part that begins at this byte of the log. None: return the end of the log.
-    tail: return at most this many lines, the last ones.
+    tail: return only the last lines, at most this many.
     search: return only lines that contain this text, ignoring case.
     limit: return at most this many bytes.
     """
@@ -460,8 +460,8 @@ class RankLog:
 
     To continue reading, use `end` as the offset of the next query.
 
-    left_out: the number of bytes between `start` and `end` that are not kept. A line in the text marks each gap.
-    complete: True if the rank prints nothing more and the text reaches the end of the log.
+    left_out: the number of bytes between `start` and `end` that were not kept. A line in the text marks each gap.
+    complete: True if the rank will print nothing more and the text reaches the end of the log.
     """
 
     trial: int
@@ -472,7 +472,7 @@ class RankLog:
     end: int
     left_out: int
     complete: bool
-    time: float  # when the newest part was written, in seconds since the epoch
+    time: float  # when the newest part was written, as a Unix timestamp
 
 
 class OpenLog(NamedTuple):
@@ -494,11 +494,11 @@ class UsageSample:
     rank: int
     sample_no: int
     time: float
-    cpu_s: float  # CPU time used since the segment's start, child processes included
+    cpu_s: float  # CPU time used since the segment's start, including child processes
     rss_bytes: int
-    gpu_bytes: int | None = None  # GPU memory that is allocated; this and the next two are None if no GPU is in use
+    gpu_bytes: int | None = None  # allocated GPU memory; this and the next two fields are None if no GPU is in use
     gpu_reserved_bytes: int | None = None
-    gpu_percent: float | None = None  # the share of the time that its GPUs were busy, in percent
+    gpu_percent: float | None = None  # how much of the time the rank's GPUs were busy, in percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -507,7 +507,7 @@ class UsageSeries:
 
     segment: Annotated[int, About("the ordinal of the segment within its trial")]
     rank: Annotated[int, About("the rank, from 0")]
-    x: Annotated[Sequence[float], About("seconds for which the experiment had run")]
+    x: Annotated[Sequence[float], About("how long the experiment had been running, in seconds")]
     cpu_percent: Annotated[
         Sequence[float | None],
         About("CPU usage since the previous sample or the segment's start, in percent of one core"),

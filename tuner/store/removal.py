@@ -11,7 +11,7 @@ from tuner.store.sql.database import Database
 from tuner.store.writing.writer import Cursor
 
 AT_ONCE = 200
-"""The largest number of segments whose rows one transaction deletes, so that other writers do not wait long."""
+"""The maximum number of segments whose rows one transaction deletes, so that other writers do not wait long."""
 
 OF_SEGMENTS = ("metric_point", "metric_bucket", "rank_usage", "log_chunk", "checkpoint")
 OF_KEYS = ("best_point",)
@@ -44,11 +44,9 @@ def seize(database: Database, experiment_id: int, now: float) -> None:
 
 
 def remove(database: Database, experiment_id: int) -> None:
-    """Delete the experiment and all its rows, in several transactions. If a call is interrupted, call `remove` again.
+    """Delete the experiment and all its rows, in several transactions, and release the disk space that they used.
 
-    Then give their space back to the disk.
-
-    Raise NotFound if there is no such experiment.
+    If a call is interrupted, call `remove` again. Raise NotFound if there is no such experiment.
     """
     while True:
         with database.write() as cursor:

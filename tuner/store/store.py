@@ -1,12 +1,12 @@
-"""The store, which contains all stored data about experiments, by subject.
+"""The store: all stored data about experiments, by subject.
 
 Any process may create experiments and add commands. Only an experiment's driver may write the rest. The driver holds the
 *epoch*: `drivers.claim` starts a new one, and from then on every `drivers.commit` under an older epoch raises LostLease and
 writes nothing. Log entries never change, except that a decision changes once, from pending to done or superseded.
 
 Every method may be called from any thread. Errors are `StoreError`s. An error that is also `Retryable` means that the database
-was locked or the connection was lost. Then nothing was written, unless the connection broke during COMMIT, when everything may
-have been written. Repeating the same call is harmless.
+was locked or the connection was lost. Then nothing was written, unless the connection broke during COMMIT, in which case
+everything may have been written. Repeating the same call is harmless.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Store:
     code: training functions that are pickled by value.
     bundles: when code bundles were last used, by SHA-256.
     packages: when packages of local directories were last used, by URI.
-    commands: the requests of users to drivers.
+    commands: users' requests to drivers.
     drivers: leases, and the log as a driver reads and writes it.
     access: tokens and the audit trail.
     projects: the settings of projects.
@@ -85,15 +85,15 @@ class Store:
         return self._database.backend
 
     def migrate(self) -> None:
-        """Bring the tables up to this version."""
+        """Migrate the tables to this version of tuner."""
         self._database.migrate()
 
     def shrink(self) -> None:
-        """Give the space of deleted rows back to the disk, if the database is an SQLite file."""
+        """Release the disk space of deleted rows, if the database is an SQLite file."""
         self._database.shrink()
 
     def check(self) -> None:
-        """Raise StoreError unless the database answers and has the tables of this version."""
+        """Raise StoreError unless the database responds and has the tables of this version."""
         self._database.check()
 
     def check_write(self) -> None:

@@ -69,11 +69,11 @@ class Trials:
         Args:
             experiment_id: the internal id.
             sort: a column, with a minus before it for descending order: `number`, `state`, `best_value`, `params.NAME`,
-                `last.METRIC`, ... Equal trials are ordered by number; trials without a value come last. In the order of
-                `best_value`, trials that violate the constraints come after those that do not.
-            where: conditions such as ``best_value>=0.5`` that must all hold; ``~`` searches for a part of a text.
+                `last.METRIC`, ... Ties are ordered by number; trials without a value come last. If sorted by `best_value`,
+                trials that violate the constraints come after those that do not.
+            where: conditions such as ``best_value>=0.5`` that must all hold; ``~`` searches a text for a substring.
             state: only trials in this state.
-            page_size: the largest number of trials on the page.
+            page_size: the maximum number of trials on the page.
             page_token: `next_token` of the previous page.
 
         Raises:
@@ -116,7 +116,7 @@ class Trials:
         return sorted(found, key=lambda one: one[0])
 
     def sample(self, experiment_id: int, mode: str, size: int) -> TrialSample:
-        """Return at most `size` trials: the best ones, and others that are spread evenly over the remaining ranking.
+        """Return at most `size` trials: the best ones, and others that are spread evenly over the rest of the ranking.
 
         Trials that violate the constraints rank after those that do not.
         If there are no more than `size` trials, return all of them.
@@ -154,7 +154,7 @@ class Trials:
             return [(float(start), None if end is None else float(end)) for start, end in rows]
 
     def training(self, experiment_id: int) -> tuple[int, float]:
-        """Return the total iterations and the total seconds that the trials have trained."""
+        """Return for how many iterations and how many seconds all trials together have trained."""
         query = select(func.sum(trial.c.iteration), func.sum(trial.c.running_s))
         with self._database.read() as connection:
             iterations, seconds = connection.execute(query.where(trial.c.experiment_id == experiment_id)).one()
@@ -247,10 +247,10 @@ class Trials:
     def saves(
         self, experiment_id: int, numbers: Sequence[int], most: int
     ) -> tuple[list[tuple[int, int, float, float]], float]:
-        """Return the waits of these trials' training for checkpoints to be saved, and the total of all waits in seconds.
+        """Return when these trials' training waited for a checkpoint to be saved, and the total of all waits in seconds.
 
         Each wait is (trial, ordinal of its segment, start, end). The waits are ordered by start. If there are more than
-        `most`, only the longest waits are returned, but the total counts all of them.
+        `most`, only the longest are returned, but the total includes all of them.
         """
         waits = (
             select(trial.c.number, segment.c.ordinal, checkpoint.c.taken_at, checkpoint.c.took_s)

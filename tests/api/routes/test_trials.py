@@ -234,7 +234,7 @@ async def test_a_profile_that_waits_ends_with_the_service(
     await asyncio.sleep(0)
     app.state.context.end()
     answer = await waiting
-    assert (answer.status_code, answer.json()["detail"]) == (503, "the service ends")
+    assert (answer.status_code, answer.json()["detail"]) == (503, "the service is shutting down")
     assert never.cancelled()
     assert asked[1:] == [{"stop": asked[0]["id"]}]
 

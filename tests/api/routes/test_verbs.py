@@ -43,7 +43,7 @@ async def test_if_match_compares_what_users_change_and_not_what_the_driver_repor
     stale = await client.patch(url, json={"notes": "two"}, headers={"If-Match": tag})
     assert (stale.status_code, stale.json()["detail"]) == (
         412,
-        "the experiment was changed meanwhile: it is at revision 1, not 0",
+        "the experiment has been changed in the meantime: it is at revision 1, not 0",
     )
     assert (await client.patch(url, json={"notes": "two"}, headers={"If-Match": "nonsense"})).status_code == 412
     assert (await client.delete(url, params={"force": True}, headers={"If-Match": tag})).status_code == 412

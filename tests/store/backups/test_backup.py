@@ -48,7 +48,7 @@ def test_nothing_is_replaced_by_mistake(sqlite_store: Store, sqlite_url: str, tm
     begin(sqlite_store)
     copy = tmp_path / "copy"
     backup(sqlite_url, copy)
-    with pytest.raises(Conflict, match="exists already"):
+    with pytest.raises(Conflict, match="already exists"):
         backup(sqlite_url, copy)
     later = sqlite_store.experiments.create(a_spec("later"))
     with pytest.raises(Conflict, match="--force"):

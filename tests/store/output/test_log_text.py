@@ -25,12 +25,12 @@ def test_overlapping_pieces_make_one_text() -> None:
 def test_what_is_left_out_is_said_where_it_is_missing() -> None:
     found = text_of(pieces((0, 7), (693, len(FILE))), ALL, True)
     assert found.left_out == 686
-    assert found.text.startswith("line 0\n[... 686 bytes of the log are not kept ...]\n")
+    assert found.text.startswith("line 0\n[... 686 bytes of the log were not kept ...]\n")
     assert found.text.endswith("line 99\n")
     found = text_of(pieces((3, 10)), ALL, True)
-    assert found.text == "[... 3 bytes of the log are not kept ...]\ne 0\nlin"
+    assert found.text == "[... 3 bytes of the log were not kept ...]\ne 0\nlin"
     in_line = text_of(pieces((0, 3), (7, 14)), ALL, True)
-    assert in_line.text == "lin\n[... 4 bytes of the log are not kept ...]\nline 1\n"
+    assert in_line.text == "lin\n[... 4 bytes of the log were not kept ...]\nline 1\n"
 
 
 @pytest.mark.parametrize("end", [b"", b"unfinished"])

@@ -93,7 +93,7 @@ def test_only_the_head_and_the_tail_of_a_long_log_are_kept(store: Store) -> None
     [log] = store.logs.of_trial(trial_id(made.public_id, 0))
     assert log.text.startswith(content[:1000].decode())
     assert log.text.endswith(content[-3000:].decode())
-    assert f"[... {log.left_out:,} bytes of the log are not kept ...]" in log.text
+    assert f"[... {log.left_out:,} bytes of the log were not kept ...]" in log.text
     assert len(content) - 4500 <= log.left_out <= len(content) - 4000
     assert (log.end, log.complete) == (len(content), True)
 

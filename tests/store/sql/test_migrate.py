@@ -95,7 +95,8 @@ def test_an_upgrade_is_one_line_of_the_log_and_a_new_database_none(
     migrate.migrate(engine)
     engine.dispose()
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.endswith(f"was brought from revision {older} to {migrate.head()}")
+    assert line.startswith("migrated the database ")
+    assert line.endswith(f" from revision {older} to {migrate.head()}")
 
 
 def test_a_database_of_a_newer_version_is_refused(sqlite_url: str) -> None:

@@ -56,7 +56,7 @@ KNOWN_S = 5.0
 """Seconds for which a token that was found in the database is cached. A revoked token still works for up to this long."""
 
 TRIES, TRIES_S = 10, 60.0
-"""The number of failed attempts to sign in that are allowed per address within a period, and this period in seconds."""
+"""How many failed sign-in attempts are allowed per address within a period, and the length of the period in seconds."""
 
 MAX_COOKIE_AGE_S = 30 * 24 * 3600
 
@@ -125,8 +125,8 @@ class Authenticator:
     def asks(self, scope: Scope) -> bool:
         """Return whether the sender of a request needs a token.
 
-        If `auth` is "auto" and the app runs in an ASGI server other than ours, it does not know on which address it listens.
-        So it requires a token from everybody who is not on this machine.
+        If `auth` is "auto" and the app runs in an ASGI server other than ours, the app does not know the address on which it
+        listens. So it requires a token from everybody who is not on this machine.
         """
         return self.required or (self._only_here and not _is_loopback(address_of(scope)))
 
@@ -177,7 +177,7 @@ class Authenticator:
         await asyncio.to_thread(self._store.access.close_session, credential.secret)
 
     def _note_use(self, found: TokenRecord) -> None:
-        """Store in the background that this token is used now.
+        """Record in the background that this token has just been used.
 
         The request that uses the token does not wait for this write, and succeeds even if the write fails.
         """
@@ -193,10 +193,10 @@ class Authenticator:
         task.add_done_callback(self._writing.discard)
 
     def note(self, record: AuditRecord) -> asyncio.Future[None]:
-        """Write an entry into the audit trail. If the database does not answer, write it to the log instead.
+        """Write an entry to the audit trail. If the database does not answer, write it to the log instead.
 
         Entries that arrive during a write are written together in the next one. If a write fails for another reason,
-        each of its entries raises the error.
+        the error is raised for each of its entries.
 
         Return a future that is done once the entry is written.
         """
@@ -208,7 +208,7 @@ class Authenticator:
         return written
 
     async def noted(self) -> None:
-        """Wait until all entries so far are written, so that whoever has an answer finds its request in the trail."""
+        """Wait until all entries so far are written, so that a client that has a response finds its request in the trail."""
         if self._newest is not None:
             await asyncio.wait({self._newest})
 
@@ -238,7 +238,7 @@ class Authenticator:
                     else:
                         written.set_exception(failure)
         finally:
-            # If requests still wait here, this task was cancelled.
+            # If requests are still waiting here, this task was cancelled.
             for _, written in (*notes, *self._unwritten):
                 written.cancel()
             self._unwritten = []
@@ -262,11 +262,11 @@ class Authenticator:
         return failures[0] + TRIES_S - now if len(failures) >= TRIES else 0.0
 
     def succeeded(self, address: str) -> None:
-        """Forget the failed attempts to sign in from an address, after an attempt has succeeded."""
+        """Forget the failed sign-in attempts from an address, after an attempt has succeeded."""
         self._failures.pop(address, None)
 
     def tried(self, address: str) -> None:
-        """Count an attempt to sign in from this address as failed. `succeeded` undoes that."""
+        """Count a sign-in attempt from this address as failed. `succeeded` undoes that."""
         self._failures.setdefault(address, deque(maxlen=TRIES)).append(time.monotonic())
         while len(self._failures) > 10_000:
             self._failures.pop(next(iter(self._failures)))
@@ -276,7 +276,7 @@ class Authenticate:
     """ASGI middleware that authenticates API requests.
 
     It puts the sender's `Identity` into ``scope["state"]["identity"]``, refuses requests that the sender may not make, and
-    writes each request that would change something into the audit trail.
+    writes each request that would change something to the audit trail.
     """
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator, *, open_metrics: bool = False) -> None:
@@ -296,9 +296,9 @@ class Authenticate:
         noted: asyncio.Future[None] | None = None
 
         def note(status: int) -> None:
-            """Begin to write the request into the audit trail, if it belongs there and has not been written yet."""
+            """Start writing the request to the audit trail, if it belongs there and has not been written yet."""
             nonlocal noted
-            # Requests without a valid token are not recorded, because anybody could fill the disk with them. Requests of
+            # Requests without a valid token are not recorded, because anybody could fill the disk with them. Requests from
             # agents are not recorded either, because the experiment's log already has them, with the agent's name.
             quiet = status < 400 and FOR_AGENTS.fullmatch(path)
             if noted is None and method not in SAFE and identity is not None and not quiet:
@@ -306,7 +306,7 @@ class Authenticate:
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
-                note(message["status"])  # before the client has the answer, and can ask for the trail
+                note(message["status"])  # before the client gets the response, and can ask for the trail
             await send(message)
 
         try:
@@ -320,7 +320,7 @@ class Authenticate:
             state["still_allowed"] = functools.partial(self._still_allowed, identity, credential)
             await self._app(scope, receive, noting)
         except BaseException:
-            note(500)  # unless the answer had begun
+            note(500)  # unless the response had begun
             raise
         finally:
             if noted is not None:

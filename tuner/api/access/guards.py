@@ -30,7 +30,7 @@ from tuner.usercode import archives
 
 MAX_BODY = 16 * 1024 * 1024
 BODY_S, BYTES_PER_S = 60.0, 4096
-"""Seconds that any body may take, and the number of bytes that earn one more second.
+"""How many seconds any body may take to arrive, and how many received bytes earn one more second.
 
 So a client that sends a byte now and then cannot keep a connection open for long.
 """
@@ -42,7 +42,7 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The media type and the largest size that the body of a request may have."""
+    """The media type that the body of a request must have, and its maximum size."""
 
     kind: str
     most: int
@@ -137,7 +137,7 @@ def _host_of(origin: str) -> str | None:
 
 
 class _Counted:
-    """Refuses a body that turns out too large while it arrives, because a chunked request has no Content-Length.
+    """Refuses a body that turns out to be too large while it arrives, because a chunked request has no Content-Length.
 
     It also refuses a body that arrives too slowly.
     """

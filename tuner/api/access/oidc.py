@@ -77,7 +77,7 @@ class Pending:
 
 
 class Provider:
-    """The OpenID Connect provider that the settings name."""
+    """The OpenID Connect provider from the settings."""
 
     def __init__(self, settings: Settings, transport: httpx.AsyncBaseTransport | None = None) -> None:
         assert settings.oidc_issuer is not None
@@ -192,7 +192,7 @@ class Provider:
                 )
             missing = [name for name in ("authorization_endpoint", "token_endpoint", "jwks_uri") if name not in found]
             if missing:
-                raise ProviderSilent(f"the metadata of {self.issuer} lack {missing[0]}")
+                raise ProviderSilent(f"the metadata of {self.issuer} lacks {missing[0]}")
             self._metadata = (time.monotonic(), found)
         return self._metadata[1]
 

@@ -1,6 +1,6 @@
 """Check from time to time that the client of an open stream may still read it.
 
-A token is checked when a request arrives. But a stream may stay open for days, and the token may be revoked meanwhile.
+A token is checked when a request arrives. But a stream may stay open for days, and the token may be revoked in the meantime.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The metrics that `GET /metrics` returns in Prometheus's format.
 
 They have three sources: this process (requests), the database (experiments and trials by state), and the driver host
-(`tuner.hosts.measures.figures`), which is another process. Requests are counted when they are answered; the numbers of the
-database and of the driver host are read at each scrape.
+(`tuner.hosts.measures.figures`), which is another process. Requests are counted when they are answered; the figures from the
+database and the driver host are read at each scrape.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tuner.hosts.measures.figures import BOUNDS
 from tuner.store import Store
 
 COUNTED_S = 5.0
-"""Seconds for which the numbers from the database are cached, so that several scrapers cost no more queries than one."""
+"""Seconds for which the numbers from the database are cached, so that several scrapers cause no more queries than one."""
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 

@@ -21,7 +21,7 @@ from tuner.telemetry import log_format, tracing
 log = logging.getLogger("tuner.access")
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""The pattern that a request id from a client or a proxy must match; other ids are ignored, as ids are written to the log."""
+"""The pattern that a request id from a client or a proxy must match; other ids are ignored, since ids are written to the log."""
 
 PAGE = "page"
 """The route that metrics show for requests outside the API: the web UI, its files, and wrong paths."""

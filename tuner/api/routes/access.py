@@ -34,7 +34,7 @@ FORBIDDEN: dict[int | str, dict[str, Any]] = {
 
 
 class Session(Model):
-    """Information on the caller: their name, their role, and whether they need a token."""
+    """Information about the caller: their name, their role, and whether they need a token."""
 
     required: Annotated[bool, Field(description="true if the service requires a token")]
     name: Annotated[
@@ -59,7 +59,7 @@ class SignIn(Model):
 
     token: Annotated[
         str,
-        Field(min_length=1, max_length=1000, description="the token, tnr_..., as `tuner token create` has printed it"),
+        Field(min_length=1, max_length=1000, description="the token, tnr_..., as printed by `tuner token create`"),
     ]
 
 
@@ -273,7 +273,7 @@ async def revoke_token(here: Here, token_id: Annotated[str, Path(description="to
 )
 async def audit(
     here: Here,
-    page_size: Annotated[int, Query(ge=1, le=1000, description="items on a page")] = 100,
+    page_size: Annotated[int, Query(ge=1, le=1000, description="the maximum number of items per page")] = 100,
     page_token: Annotated[int | None, Query(ge=0, le=2**62, description="next_page_token of the previous page")] = None,
 ) -> Response:
     await here.authenticator.noted()

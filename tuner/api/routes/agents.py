@@ -119,7 +119,7 @@ async def log(here: Here, experiment: ExperimentName, lease: Lease, data: Requir
     "/experiments/{experiment}/assignments/{lease}/complete",
     response_model=schemas.LeaseState,
     responses=USUAL,
-    summary="Say that the training has ended, so that the trial is complete.",
+    summary="Report that the training has ended, which completes the trial.",
 )
 async def complete(here: Here, experiment: ExperimentName, lease: Lease, data: OptionalBody) -> Response:
     said = checked(schemas.Completion, {} if data is None else data).model_dump()
@@ -130,7 +130,7 @@ async def complete(here: Here, experiment: ExperimentName, lease: Lease, data: O
     "/experiments/{experiment}/assignments/{lease}/fail",
     response_model=schemas.LeaseState,
     responses=USUAL,
-    summary="Say that the training has failed, and why.",
+    summary="Report that the training has failed, and why.",
 )
 async def fail(here: Here, experiment: ExperimentName, lease: Lease, data: RequiredBody) -> Response:
     said = checked(schemas.AgentFailure, data).model_dump()
@@ -191,7 +191,7 @@ async def _ask(
     """Pass a request on to the driver host, and return the host's answer.
 
     Raises:
-        DriverSilent: the host does not answer in time, or the service shuts down meanwhile.
+        DriverSilent: the host does not answer in time, or the service shuts down first.
     """
     answer: dict[str, Any] = await here.answered(here.agents(question, experiment, said), patience_s)
     return raised(answer)

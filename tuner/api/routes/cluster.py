@@ -19,7 +19,7 @@ router = APIRouter(tags=["cluster"])
     summary="Get the nodes of the cluster, the worker groups on them, and the worker groups that wait for resources.",
 )
 def cluster(here: Here) -> Response:
-    """Return the state of the cluster, as the driver host sees it. It does not know the experiments that scripts drive."""
+    """Return the state of the cluster, as the driver host sees it. The host does not know of experiments that scripts drive."""
     found = here.cluster()
     trials = [item["trial_id"] for part in ("groups", "waiting") for item in found[part]]
     return answer(schemas.Cluster.of(found, here.store.trials.numbers(trials)))

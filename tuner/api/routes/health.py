@@ -17,7 +17,7 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz", response_model=schemas.Health, summary="Check that this process answers.")
 async def healthz() -> Response:
-    """Answer "ok", which shows that the event loop runs."""
+    """Answer "ok", which shows that the event loop is running."""
     return answer(schemas.Health(status="ok"))
 
 

@@ -39,8 +39,8 @@ POLICY = (
 MISSING = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>tuner</title>
 <style>body{font:16px/1.5 system-ui;max-width:40em;margin:4em auto;padding:0 1em}</style>
-<h1>The page is not built</h1>
-<p>The service works; its web page is missing from this installation. In a source tree, <code>make web</code> builds it.</p>
+<h1>The web UI has not been built</h1>
+<p>The service works, but its web UI is missing from this installation. In a source tree, <code>make web</code> builds it.</p>
 <p>Meanwhile: <a href="/api/v1/experiments">the experiments as JSON</a>, <a href="/openapi.json">the OpenAPI document</a>.</p>
 """
 

@@ -150,7 +150,7 @@ def log_text(
     "/trials/{trial_id}/usage",
     response_model=schemas.Usage,
     responses={**NOT_FOUND, **BAD},
-    summary="Get the CPU, memory and GPU use of a trial's ranks over time, by segment and rank.",
+    summary="Get the CPU, memory and GPU usage of a trial's ranks over time, by segment and rank.",
 )
 def usage(
     here: Here,
@@ -245,7 +245,7 @@ async def profile(
         told: dict[str, Any] = await here.answered(
             asked, given.duration_s + PROFILE_ANSWER_S, gone=request.is_disconnected
         )
-    except (DriverSilent, asyncio.CancelledError):  # nobody waits for the profile any more
+    except (DriverSilent, asyncio.CancelledError):  # nobody is waiting for the profile any more
         with contextlib.suppress(DriverSilent):
             here.profile(segment.public_id, {"stop": profile_id})
         raise
@@ -269,7 +269,7 @@ def _running(record: TrialRecord) -> SegmentRecord:
 
 
 def _not_here(here: Context, record: TrialRecord) -> Conflict:
-    """Return the error of a trial that runs according to the database, but not on the driver of this service."""
+    """Return the error for a trial that is running according to the database, but not on this service's driver."""
     owner = here.store.experiments.by_id(record.experiment_id).driver_owner
     return Conflict(
         f"{record.public_id} has no running ranks on the driver of this service: they have just ended, or another driver "

@@ -114,7 +114,7 @@ def delete_webhook(here: Here, request: Request, webhook_id: WebhookId) -> Respo
 def deliveries(
     here: Here,
     webhook_id: WebhookId,
-    page_size: Annotated[int, Query(ge=1, le=1000, description="items on a page")] = 100,
+    page_size: Annotated[int, Query(ge=1, le=1000, description="the maximum number of items per page")] = 100,
     page_token: Annotated[int | None, Query(ge=0, le=2**62, description="next_page_token of the previous page")] = None,
 ) -> Response:
     found = here.store.webhooks.deliveries(plain_text(webhook_id), limit=page_size, before=page_token)

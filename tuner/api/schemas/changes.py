@@ -31,8 +31,10 @@ class Point(Model):
         int | None, Field(description="the step count that the training code passed; null if it passed none")
     ]
     time: Annotated[str, Field(description="when the report was made")]
-    seconds: Annotated[float, Field(description="seconds for which the experiment had run")]
-    trial_seconds: Annotated[float, Field(description="seconds for which the trial has trained, over all its segments")]
+    seconds: Annotated[float, Field(description="how long the experiment had been running, in seconds")]
+    trial_seconds: Annotated[
+        float, Field(description="how long the trial had been training, in seconds, over all its segments")
+    ]
     metrics: Annotated[
         dict[str, Number], Field(description="the values of the metrics by name; null for values that are not finite")
     ]
@@ -43,7 +45,7 @@ class Improvement(Model):
 
     seq: Annotated[int, Field(description="the event_seq of the report with the new best value")]
     metric: str
-    seconds: Annotated[float, Field(description="seconds for which the experiment had run")]
+    seconds: Annotated[float, Field(description="how long the experiment had been running, in seconds")]
     value: Annotated[float, Field(description="the new best value")]
 
 
@@ -54,11 +56,11 @@ class Changes(Model):
     segments by their trial and ordinal.
     """
 
-    since: Annotated[int, Field(description="the event_seq after which the changes of this message begin")]
+    since: Annotated[int, Field(description="the event_seq after which the changes in this message begin")]
     seq: Annotated[
         int,
         Field(
-            description="the event_seq of the newest entry whose changes this message has; also the id of the message"
+            description="the event_seq of the newest entry whose changes this message contains; also the id of the message"
         ),
     ]
     reset: Annotated[
@@ -153,7 +155,7 @@ class LogEntry(Model):
     data: Annotated[
         Json,
         Field(
-            description="the fields of its kind, such as the outcome of a segment; a model that was fitted is left out"
+            description="the fields of this kind of entry, such as the outcome of a segment; fitted models are left out"
         ),
     ]
 
@@ -174,7 +176,7 @@ class LogPage(PageOf[LogEntry]):
 
 
 def stream_data(experiment: str, item: StreamItem) -> dict[str, Any]:
-    """Return the JSON of an entry of the log, as a server-sent event has it.
+    """Return an entry of the log in the JSON form that server-sent events have.
 
     A decision has the fields of `Decision`. All other entries have a number, a time, a kind, and fields that depend on the kind.
     """

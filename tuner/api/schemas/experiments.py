@@ -66,7 +66,7 @@ class Runs(Model):
         Number, Field(description="the standard deviation of the results of a configuration from run to run")
     ]
     pairs: Annotated[
-        int, Field(description="the number of runs from which the noise was estimated, without first runs")
+        int, Field(description="the number of runs from which the noise was estimated, not counting first runs")
     ]
 
 
@@ -125,7 +125,7 @@ class Resolved(Model):
     scheduler: Annotated[
         Json,
         Field(
-            description='the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by '
+            description='the scheduler with all its options, including those taken from the experiment; "auto" is replaced by '
             "the scheduler that was chosen"
         ),
     ]
@@ -170,7 +170,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
         int, Field(description="the seed of the search: the same seed gives the same random configurations")
     ]
     priority: Annotated[
-        int, Field(description="the experiment's priority; experiments of a higher priority get resources first")
+        int, Field(description="the experiment's priority; experiments with a higher priority get resources first")
     ]
     weight: Annotated[
         float,
@@ -215,7 +215,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     warm_start: Annotated[
         Literal["auto"] | list[str] | None,
         Field(
-            description="the earlier experiments to learn from, as in the spec or, if it had none, in the settings of the project"
+            description="the earlier experiments to learn from, as in the spec or, if it names none, in the project's settings"
         ),
     ]
     learned_from: Annotated[
@@ -225,8 +225,8 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     paused_since: Annotated[
         Timestamp | None,
         Field(
-            description="when the pause began that still lasts, or about when the script of an abandoned experiment ended; "
-            "null while the experiment runs and after its end"
+            description="when the current pause began, or about when the script of an abandoned experiment ended; null while the "
+            "experiment is running and after its end"
         ),
     ]
     abandoned: Annotated[
@@ -318,7 +318,7 @@ class Continuation(Body):
             ge=1,
             le=1_000_000,
             description=(
-                "the number of trials to add; for a grid, how many more times to run it; null: add no trials; use this "
+                "the number of trials to add; for a grid, how many more times to run it; null: add no trials, for example "
                 "after you have raised a limit"
             ),
             examples=[20],
@@ -377,7 +377,7 @@ class DryRun(Model):
     scheduler: Annotated[
         Json,
         Field(
-            description='the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by '
+            description='the scheduler with all its options, including those taken from the experiment; "auto" is replaced by '
             "the scheduler that was chosen"
         ),
     ]
@@ -421,7 +421,7 @@ class DryRun(Model):
     expected_gpu_hours: Annotated[
         float | None,
         Field(
-            description="the GPU hours of the trainings in `reached` at seconds_per_iteration, at most gpu_hours_at_most; null "
+            description="the GPU hours of the training in `reached` at seconds_per_iteration, at most gpu_hours_at_most; null "
             "if unknown"
         ),
     ]
@@ -462,7 +462,7 @@ class Share(Model):
 
 
 class Importances(Model):
-    metric: Annotated[str, Field(description="the objective for which the parameters are important")]
+    metric: Annotated[str, Field(description="the objective to which the importances refer")]
     items: Annotated[
         list[Share],
         Field(

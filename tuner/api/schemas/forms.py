@@ -22,7 +22,7 @@ Number = float | None
 
 
 def rfc3339(time: float) -> str:
-    """Return a time in seconds since 1970 as ``2026-01-31T12:00:00.123456Z``. Times out of range become 1970-01-01."""
+    """Return a Unix timestamp as ``2026-01-31T12:00:00.123456Z``. Times out of range become 1970-01-01."""
     if not math.isfinite(time) or not 0 <= time < 253_402_300_800:
         time = 0.0
     return datetime.fromtimestamp(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -37,13 +37,13 @@ def _as_text(time: Any) -> Any:
 
 
 Timestamp = Annotated[str, BeforeValidator(_as_text), Field(json_schema_extra={"format": "date-time"})]
-"""A time as text. Models convert it from seconds since 1970."""
+"""A time as text. Models convert it from a Unix timestamp."""
 
 
 WORDS = {
     "action": "a verb",
     "best_value": "the trial's value of the first objective: the best feasible one or, with scope 'last', the last one",
-    "cause": "the cause for which the segment was started",
+    "cause": "why the segment was started",
     "checkpoint_id": "the checkpoint that belongs to this result; null if there is none",
     "created_at": "the time of creation",
     "ended_at": "when the final state was reached",
@@ -68,7 +68,7 @@ WORDS = {
     "start_iteration": "the training_iteration of the checkpoint that the segment started from; 0 without one",
     "started_at": "the time of the start; null before the start",
     "state": "the current state",
-    "time_attr": "what max_t counts",
+    "time_attr": "the unit of max_t",
     "trial_id": "trl_...",
     "trial_number": "the trial's number within the experiment, from 0",
     "value": "the value of the first objective",

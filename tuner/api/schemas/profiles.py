@@ -17,11 +17,15 @@ class ProfileRequest(Body):
     rank: Annotated[int, Field(ge=0, le=2**31 - 1, description="which rank")] = 0
     kind: Annotated[
         Literal["cpu", "memory"],
-        Field(description="cpu: sample the Python stacks of its threads; memory: trace what Python allocates"),
+        Field(description="cpu: sample the Python stacks of the rank's threads; memory: trace what Python allocates"),
     ] = "cpu"
     duration_s: Annotated[
         float,
-        Field(ge=0.1, le=profiling.LONGEST_S, description="seconds to observe it; the answer comes after this time"),
+        Field(
+            ge=0.1,
+            le=profiling.LONGEST_S,
+            description="how many seconds to observe the rank; the response comes after this time",
+        ),
     ] = 5.0
     rate_hz: Annotated[
         float, Field(ge=1, le=profiling.MOST_HZ, description="samples per second; it has no effect on memory profiles")
@@ -63,7 +67,7 @@ class Speedscope(Model):
     active_profile_index: Annotated[int, Field(alias="activeProfileIndex", description="the profile to show first")] = 0
     shared: Annotated[SpeedscopeShared, Field(description="what the profiles share")]
     profiles: Annotated[
-        list[SpeedscopeProfile], Field(description="one item for each thread; the one that trains first")
+        list[SpeedscopeProfile], Field(description="one item for each thread; the training thread comes first")
     ]
 
 
@@ -80,16 +84,17 @@ class CpuProfile(Model):
     ]
     rate_hz: Annotated[float, Field(description="samples per second that were requested")]
     cpu_s: Annotated[float, Field(description="CPU seconds that the process and its children used during the profile")]
-    sampler_cpu_s: Annotated[float, Field(description="CPU seconds of the sampling itself, which is its cost")]
+    sampler_cpu_s: Annotated[float, Field(description="CPU seconds that the sampling itself used")]
     threads: Annotated[list[ProfiledThread], Field(description="the threads, in the order of the profiles")]
 
 
 class AllocatingLine(Model):
     file: Annotated[str, Field(description="the path of its file on the rank's machine")]
     line: Annotated[int, Field(description="its number in the file")]
-    code: Annotated[str, Field(description="its text, or its place if the file cannot be read")]
+    code: Annotated[str, Field(description="its text, or its location if the file cannot be read")]
     bytes: Annotated[
-        int, Field(description="memory that it allocated during the profile and that still exists at its end")
+        int,
+        Field(description="memory that the line allocated during the profile and that had not been freed by its end"),
     ]
     blocks: Annotated[int, Field(description="number of blocks of this memory")]
 
@@ -100,27 +105,29 @@ class MemoryProfile(Model):
     lines: Annotated[
         list[AllocatingLine], Field(description="the lines of code with the most memory, the largest first")
     ]
-    traced_bytes: Annotated[int, Field(description="memory that Python allocated and that still exists at the end")]
+    traced_bytes: Annotated[
+        int, Field(description="memory that Python allocated and that had not been freed by the end")
+    ]
     traced_peak_bytes: Annotated[
         int | None, Field(description="the peak of this memory; null if the training code had started tracemalloc")
     ]
     tracer_bytes: Annotated[int, Field(description="memory that the tracing itself needed")]
     rss_start_bytes: Annotated[int, Field(description="resident memory of the process at the start")]
     rss_end_bytes: Annotated[int, Field(description="resident memory of the process at the end")]
-    rss_peak_bytes: Annotated[int, Field(description="the most resident memory that was seen")]
+    rss_peak_bytes: Annotated[int, Field(description="the peak of the resident memory that was observed")]
     gpu_start_bytes: Annotated[int | None, Field(description="GPU memory that torch had allocated at the start")]
     gpu_end_bytes: Annotated[int | None, Field(description="GPU memory that torch had allocated at the end")]
     gpu_summary: Annotated[str | None, Field(description="torch.cuda.memory_summary of each GPU that the rank uses")]
 
 
 class Profile(Model):
-    """The activity of a rank during some seconds."""
+    """The activity of a rank during a few seconds."""
 
     segment: int
     rank: int
     kind: Annotated[Literal["cpu", "memory"], Field(description="what was observed")]
-    duration_s: Annotated[float, Field(description="seconds for which it was observed")]
-    complete: Annotated[bool, Field(description="false if the segment ended before the time was over")]
+    duration_s: Annotated[float, Field(description="how many seconds the rank was observed")]
+    complete: Annotated[bool, Field(description="false if the segment ended before the time was up")]
     notes: Annotated[list[str], Field(description="what the profile cannot show")]
     cpu: Annotated[CpuProfile | None, Field(description="the figures of a profile of the kind cpu")]
     memory: Annotated[MemoryProfile | None, Field(description="the figures of a profile of the kind memory")]

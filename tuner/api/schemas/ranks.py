@@ -18,7 +18,7 @@ class LogItem(Model):
     """The output of one rank in one segment, or a part of this output."""
 
     segment: Annotated[int, Field(description="the ordinal of the segment within the trial")]
-    rank: Annotated[int, Field(description="the rank that has printed the text")]
+    rank: Annotated[int, Field(description="the rank that printed the text")]
     stream: Annotated[
         str, Field(description="always 'output': stdout and stderr, in the order in which they were written")
     ]
@@ -95,9 +95,9 @@ class DataSet(Model):
     """A data set of Ray Data that rank 0 reads with `get_dataset_shard`. Values are null until it is executed."""
 
     name: Annotated[str, Field(description="its name in the trainer's `datasets`")]
-    executions: Annotated[int, Field(description="how often this segment has executed it: once in each epoch")]
+    executions: Annotated[int, Field(description="how often this segment has executed it: once per epoch")]
     state: Annotated[str | None, Field(description="the state of the newest execution")]
-    seconds: Annotated[float | None, Field(description="for how long the newest execution has run")]
+    seconds: Annotated[float | None, Field(description="the duration of the newest execution so far, in seconds")]
     blocks_per_s: Annotated[float | None, Field(description="the mean throughput of the newest execution, in blocks")]
     rows_per_s: Annotated[float | None, Field(description="the same in rows, as Ray Data estimates them")]
     operators: Annotated[list[DataOperator], Field(description="the operators of the newest execution, in order")]

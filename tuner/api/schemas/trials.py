@@ -176,7 +176,7 @@ class Trial(shown(TrialRecord)):  # type: ignore[misc]
 
 
 class TrialPage(PageOf[Trial]):
-    total: Annotated[int, Field(description="the number of trials on all pages together")]
+    total: Annotated[int, Field(description="the total number of trials on all pages")]
 
 
 class TrialSample(Model):
@@ -189,15 +189,15 @@ class TrialSample(Model):
         list[int],
         Field(
             description="the rank of each trial in `items` among all trials, from 1 for the best value; trials without a value "
-            "have the last ranks"
+            "rank last"
         ),
     ]
-    total: Annotated[int, Field(description="the number of all trials of the experiment")]
+    total: Annotated[int, Field(description="the total number of trials of the experiment")]
     trained: Annotated[
         int | None,
         Field(
-            description="the iterations of all completed and stopped trials together, at most max_t for each; null without a "
-            "max_t"
+            description="the iterations of all completed and stopped trials together, counting at most max_t for each; null "
+            "without a max_t"
         ),
     ]
 

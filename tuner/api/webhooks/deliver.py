@@ -43,7 +43,7 @@ RETRY_S, MAX_RETRY_S = 5.0, 3600.0
 """The first and the longest pause between two attempts, in seconds. Each pause is about twice as long as the previous one."""
 
 ATTEMPTS = 20
-"""The number of failed attempts, over about eleven hours, after which a delivery is given up."""
+"""The number of failed attempts, over about eleven hours, after which a delivery is abandoned."""
 
 CLAIM_S = 60.0
 """Seconds for which a delivery belongs to the service that has claimed it. An attempt takes less time than this."""
@@ -127,7 +127,7 @@ class Deliverer:
             await outgoing.close()
 
     async def _round(self, outgoing: Outgoing, call: Any) -> float:
-        """Collect new events, and start to send the deliveries that are due. Return the seconds until the next round."""
+        """Collect new events, and start sending the deliveries that are due. Return the seconds until the next round."""
         try:
             if time.monotonic() >= self._collect_at:
                 await call(self._store.webhooks.collect)
@@ -181,7 +181,7 @@ class Deliverer:
             wait_s = None if due.attempts >= ATTEMPTS else self._wait_s(due.attempts)
             await call(self._store.webhooks.failed, due, error, status=status, wait_s=wait_s)
             if wait_s is None:
-                log.warning("giving up delivery %s after %d attempts: %s", due.public_id, due.attempts, error)
+                log.warning("giving up on delivery %s after %d attempts: %s", due.public_id, due.attempts, error)
         except StoreError as failure:
             log.warning(
                 "could not store the outcome of delivery %s, so it will be sent again: %s", due.public_id, failure

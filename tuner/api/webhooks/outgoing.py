@@ -1,10 +1,10 @@
 """Send requests to URLs that users have set. Such requests must not reach the service's internal network.
 
-TUNER_WEBHOOK_PRIVATE allows private addresses, but never those at which clouds give credentials to their machines.
+TUNER_WEBHOOK_PRIVATE allows private addresses, but never those at which clouds hand out credentials to their machines.
 
 A host name is resolved once, its addresses are checked, and the connection is made to a checked address. So the check cannot
-be evaded by changing the address of the name afterwards. Redirects are not followed, and proxies in the environment's
-variables are ignored.
+be evaded by changing the address of the name afterwards. Redirects are not followed, and proxies that environment
+variables name are ignored.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def check_url(url: str, *, private: bool) -> None:
     except ValueError as error:
         raise SpecError(f"not a URL: {error}", "/url") from error
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise SpecError("a URL has printable ASCII characters only, and no spaces", "/url")
+        raise SpecError("a URL must consist of printable ASCII characters, without spaces", "/url")
     if parts.scheme not in ("http", "https") or not host:
         raise SpecError("expected a URL such as https://example.com/hook", "/url")
     if parts.username is not None or parts.password is not None:
@@ -73,7 +73,7 @@ def check_url(url: str, *, private: bool) -> None:
 def refusal(address: str, *, private: bool) -> str | None:
     """Return why no request may be sent to this IP address, or None if it may be sent."""
     if is_of_machine(address):
-        return f"{address} is a link-local address or one of a cloud's metadata service, which no webhook may reach"
+        return f"{address} is a link-local address or belongs to a cloud's metadata service, which no webhook may reach"
     if not private and not is_public(address):
         return f"{address} is not a public address; to allow it, set TUNER_WEBHOOK_PRIVATE=1 for the service"
     return None
@@ -90,7 +90,7 @@ def is_public(address: str) -> bool:
 
 
 def is_of_machine(address: str) -> bool:
-    """Return whether this is a link-local address, or one of a cloud's metadata service, also embedded in an IPv6 address."""
+    """Return whether this address, or an IPv4 address embedded in it, is link-local or belongs to a cloud's metadata service."""
     found = ipaddress.ip_address(address.partition("%")[0])
     return found.is_link_local or found in METADATA or any(is_of_machine(str(one)) for one in _embedded(found))
 

@@ -15,7 +15,7 @@ from tuner.errors import Conflict, StoreError
 from tuner.store.backups import exchange
 
 BUSY_S = 30.0
-"""The longest time to wait for the end of another process's transaction, in seconds."""
+"""How long to wait for another process's transaction to end, in seconds."""
 
 
 def backup(url: str, target: Path) -> int:
@@ -31,7 +31,7 @@ def backup(url: str, target: Path) -> int:
     if source is not None and not source.is_file():
         raise StoreError(f"there is no database at {source}")
     if target.exists():
-        raise Conflict(f"{target} exists already; a backup never replaces a file")
+        raise Conflict(f"{target} already exists; a backup never replaces a file")
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         if source is None:
@@ -39,9 +39,9 @@ def backup(url: str, target: Path) -> int:
                 exchange.export(url, partial)
         else:
             _copy(source, partial)
-        os.link(partial, target)  # fails if another process has created the file meanwhile
+        os.link(partial, target)  # fails if another process has created the file in the meantime
     except FileExistsError:
-        raise Conflict(f"{target} exists already; a backup never replaces a file") from None
+        raise Conflict(f"{target} already exists; a backup never replaces a file") from None
     except OSError as error:
         raise StoreError(f"{target} cannot be written: {error.strerror}") from error
     finally:
@@ -76,7 +76,9 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(target, BUSY_S)) as write:
             if not force and _has_tables(write) and write.execute("SELECT 1 FROM experiment LIMIT 1").fetchone():
-                raise Conflict(f"the database {target} has experiments, which would be lost; --force replaces it")
+                raise Conflict(
+                    f"the database {target} has experiments, which would be lost; pass --force to replace it"
+                )
             read.backup(write)
 
 

@@ -22,11 +22,11 @@ ROWS = 5_000
 """The number of rows that are read and written at once."""
 
 LOCK_S = 10
-"""The longest time to wait for the locks on the tables that are replaced, in seconds."""
+"""How long to wait for locks on the tables to replace, in seconds."""
 
 
 def export(url: str, target: Path) -> None:
-    """Copy a consistent snapshot of a PostgreSQL database to a new SQLite file. Services and searches may run meanwhile.
+    """Copy a consistent snapshot of a PostgreSQL database to a new SQLite file. Services and searches may keep running.
 
     Raises:
         StoreError: the database cannot be read, or it does not have the tables of this version.
@@ -72,7 +72,7 @@ def put_back(url: str, source: Path, *, force: bool = False) -> None:
         ):
             write.execute(text(f"SET LOCAL lock_timeout = '{LOCK_S}s'"))
             if not force and write.execute(text("SELECT 1 FROM experiment LIMIT 1")).first():
-                raise Conflict(f"{shown_url(url)} has experiments, which would be lost; --force replaces them")
+                raise Conflict(f"{shown_url(url)} has experiments, which would be lost; pass --force to replace them")
             write.execute(text(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY CASCADE"))
             for table in metadata.sorted_tables:
                 _fill(write, table, read)

@@ -10,7 +10,7 @@ from tuner.domain.logs import Range, merged
 from tuner.store.records import LogQuery
 
 _CHARACTER_BYTES = 4  # the length of the longest character; a smaller window might not contain a whole character
-_LINE_BYTES = 160  # the assumed length of a line, from which the first guess at the size of the last lines is made
+_LINE_BYTES = 160  # the assumed length of a line, for a first guess at the size of the last lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +160,9 @@ def _joined(loaded: Loaded, begin: int) -> LogText:
 
 
 def gap_note(size: int, in_line: bool = False) -> bytes:
-    """Return the line that stands in the text in place of bytes that were not kept."""
+    """Return the line that takes the place of bytes that were not kept."""
     newline = "\n" if in_line else ""
-    return f"{newline}[... {size:,} bytes of the log are not kept ...]\n".encode()
+    return f"{newline}[... {size:,} bytes of the log were not kept ...]\n".encode()
 
 
 def _matches(loaded: Loaded, search: str, query: LogQuery) -> LogText:

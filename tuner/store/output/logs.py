@@ -101,7 +101,7 @@ class Logs:
             return _recent(cursor, experiment_id, since, ends)
 
     def prune(self, before: float) -> int:
-        """Delete the logs of experiments that ended before this time. Return the number of these experiments."""
+        """Delete the logs of experiments that ended before this time. Return how many experiments lost their logs."""
         with self._database.cursor() as (cursor, _):
             old = [row[0] for row in cursor.rows(_OLD, (before,))]
         for experiment in old:  # one transaction for each experiment, so that drivers need not wait long
@@ -136,7 +136,7 @@ def _add(cursor: Cursor, experiment: int, chunks: Mapping[Segment, Sequence[LogC
 
 
 def _compact(cursor: Cursor, experiment: int, key: Segment, rank: int, head: int) -> None:
-    """Merge small neighbouring chunks of a log into chunks of at most CHUNK_BYTES. No merged chunk crosses `head`."""
+    """Merge small neighboring chunks of a log into chunks of at most CHUNK_BYTES. No merged chunk crosses `head`."""
     segment = cursor.value(_SEGMENT, (experiment, *key))
     rows = [LogChunk(rank, row[0], row[1], bytes(row[3]), row[2]) for row in cursor.rows(_ROWS, (segment, rank))]
     for group in _neighbours((row for row in rows if row.size), head):

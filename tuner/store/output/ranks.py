@@ -19,7 +19,7 @@ from tuner.store.writing.writer import Cursor
 _SEGMENTS = """
 SELECT t.number, s.ordinal, s.id FROM segment s JOIN trial t ON t.id = s.trial_id
 WHERE t.experiment_id = ? AND t.number IN ({numbers}) AND s.ordinal IN ({ordinals})"""
-_AT_ONCE = 200  # the largest number of segments in one query
+_AT_ONCE = 200  # the maximum number of segments in one query
 _USAGE_COLUMNS = [column.name for column in rank_usage.c if column.name != "segment_id"]
 _USAGE = f"""
 INSERT INTO rank_usage (segment_id, {", ".join(_USAGE_COLUMNS)})
@@ -39,7 +39,7 @@ class Ranks:
     ) -> None:
         """Add samples of the resource usage of ranks. Ignore samples that are already stored or whose segment is not stored.
 
-        keep: maps (trial, segment) to n: delete the segment's stored samples whose sample number is not a multiple of n.
+        keep: maps (trial, segment) to n. The segment's stored samples whose sample number is not a multiple of n are deleted.
         """
         keep = keep or {}
         with self._database.write() as cursor:

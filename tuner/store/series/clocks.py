@@ -1,6 +1,7 @@
 """The clock of each trial, which runs while the trial trains.
 
-It is the clock of `Trial.running_s`: it starts when all ranks of a segment are training, and stops at the segment's last report.
+`Trial.running_s` is measured by this clock. It starts when all ranks of a segment are training, and stops at the segment's last
+report.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ORDER BY s.trial_id, s.ordinal"""
 def begins(cursor: Cursor, experiment: int, trials: Sequence[int] | None = None) -> dict[int, float]:
     """Return, by segment id, the time at which the trial's clock would have been zero if it had run without a break.
 
-    A point's place on the clock is the time of the point minus this time.
+    To convert a point's time to what the clock showed then, subtract this time.
 
     Args:
         cursor: a cursor of a transaction.

@@ -1,7 +1,7 @@
 """Read curves at the resolution of a screen: from buckets if there are many points, otherwise from the points.
 
-Every point that is returned was reported. A curve contains the lowest and the highest of every `width` reports, and the first
-and the last report of every segment. So no spike is lost. The same log always gives the same curve.
+Every point that is returned was reported. A curve contains the minimum and maximum of every `width` consecutive reports, and the
+first and last report of every segment. So no spike is lost. The same log always gives the same curve.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tuner.store.series import clocks, pyramid, thinning
 from tuner.store.sql.tables import dumps
 from tuner.store.writing.writer import NAN, Cursor
 
-MAX_ROWS = 60_000  # the largest number of points that are read one by one
-MAX_BUCKETS = 400_000  # the largest number of buckets that are read
-MAX_POINTS = 100_000  # the largest number of points that are returned
-MAX_PLACED = 200_000  # the largest number of reports that are read together with their places on the axis
-MAX_LOOKUPS = 20_000  # the largest number of reports whose place on the axis is looked up at once
+MAX_ROWS = 60_000  # the maximum number of points that are read individually
+MAX_BUCKETS = 400_000  # the maximum number of buckets that are read
+MAX_POINTS = 100_000  # the maximum number of points that are returned
+MAX_PLACED = 200_000  # the maximum number of reports that are read together with their positions on the axis
+MAX_LOOKUPS = 20_000  # the maximum number of reports whose positions on the axis are looked up at once
 
 Floats = NDArray[np.float64]
 _RECORD = np.dtype(pyramid.FIELDS)
@@ -44,7 +44,7 @@ SELECT t.number, t.state, t.best_value, s.id, s.ordinal, s.cause, s.start_step,
   (SELECT p.report_no FROM metric_point p WHERE p.segment_id = s.id AND p.key_id = ? ORDER BY p.report_no DESC LIMIT 1)
 FROM trial t CROSS JOIN segment s WHERE s.trial_id = t.id AND t.experiment_id = ? {chosen}
 ORDER BY t.number, s.ordinal"""
-# Each range has a single lower bound. With two bounds, SQLite would use the index for one bound and check the other row by row.
+# Each range has a single lower bound. Of two lower bounds, SQLite would look up one in the index and check the other row by row.
 _POINTS = """
 SELECT p.segment_id, p.report_no, p.step, p.time, p.value, p.kind FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no >= w.lo AND p.report_no <= w.hi"""
@@ -54,8 +54,8 @@ WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no = w.lo AND p.user_ste
 _VALUES = """
 SELECT p.segment_id, p.report_no, p.value FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no = w.lo AND p.value IS NOT NULL"""
-# The next queries return a row for each report that has a place on the axis. Their columns have the same order, and `x`
-# is the place.
+# The next queries return a row for each report that has a position on the axis. Their columns have the same order, and `x`
+# is the position.
 _STEPPED = """
 SELECT p.segment_id, p.report_no, p.step, p.time, p.value, p.kind, p.user_step AS x FROM {wanted} CROSS JOIN metric_point p
 WHERE p.segment_id = w.id AND p.key_id = ? AND p.report_no >= w.lo AND p.report_no <= w.hi AND p.user_step IS NOT NULL"""
@@ -74,7 +74,7 @@ WHERE b.segment_id = w.id AND b.key_id = ? AND b.level = ? AND b.chunk >= (w.lo 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The requested range of the axis `x`, whose values `Metrics.curves` explains. But "time" is in seconds since 1970."""
+    """The requested range of the axis `x`, as `Metrics.curves` explains it, except that "time" is given in Unix timestamps."""
 
     x: Across
     x_metric: str | None = None
@@ -87,7 +87,7 @@ class Span:
 
     @property
     def looked_up(self) -> bool:
-        """True if buckets do not have the points' places on this axis, so that the reports themselves are read."""
+        """True if buckets lack the points' positions on this axis, so that the reports themselves must be read."""
         return self.x in ("user_step", "metric")
 
     @property
@@ -132,7 +132,7 @@ class Part:
 class Columns:
     """Curves, with all their points in two arrays. A value that is not finite is NaN.
 
-    The curves contain the lowest and the highest of every `width` reports; 1 means every report.
+    The curves contain the minimum and maximum of every `width` consecutive reports; 1 means every report.
     """
 
     width: int
@@ -202,7 +202,7 @@ def read(
 
 
 def best_so_far(cursor: Cursor, experiment: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
-    """Return (time of each improvement, in seconds since 1970, best value from then on), as two lists.
+    """Return two lists: the time of each improvement, as a Unix timestamp, and the best value from then on.
 
     The result is exact for an objective in the experiment's own mode, because the writer stores these improvements. For any
     other metric or mode, the improvements are computed from buckets, and some of them may be missing.
@@ -214,7 +214,7 @@ def best_so_far(cursor: Cursor, experiment: int, metric: str, mode: str) -> tupl
     spec = json.loads(cursor.value("SELECT spec FROM experiment WHERE id = ?", (experiment,)))
     if {"metric": metric, "mode": mode} in [{"metric": o["metric"], "mode": o["mode"]} for o in spec["objectives"]]:
         rows = cursor.rows("SELECT time, value FROM best_point WHERE key_id = ? ORDER BY event_seq", (key,))
-        times = np.maximum.accumulate(np.array([row[0] for row in rows]))  # clocks of nodes may differ
+        times = np.maximum.accumulate(np.array([row[0] for row in rows]))  # the nodes' clocks may differ
         return times.tolist(), [row[1] for row in rows]
     wanted = {row[3]: (1, row[7]) for row in _owners(cursor, experiment, key, None)}
     total = sum(hi for _, hi in wanted.values())
@@ -286,7 +286,7 @@ def _begins_of(segments: NDArray[np.int64], begins: clocks.Begins) -> Floats | f
 
 
 def _around(drawn: Drawn, low: float, high: float) -> dict[int, tuple[int, int]]:
-    """Return segment id -> (first, last) report_no of the part that can be seen between these ends of the axis."""
+    """Return segment id -> (first, last) report_no of the part that is visible between these ends of the axis."""
     found = {}
     for begin, end in _runs(drawn.owner):
         x, number = drawn.x[begin:end], drawn.number[begin:end]
@@ -306,7 +306,7 @@ def _steps(owners: Sequence[Any], wanted: Mapping[int, tuple[int, int]]) -> int:
 
 
 def _resolution(steps: int, total: int, points: int, read: bool = False) -> tuple[int, int]:
-    """Return (width, level of the buckets to read). The lowest and the highest of every `width` reports are drawn.
+    """Return (width, level of the buckets to read). Only the minimum and maximum of every `width` reports are drawn.
 
     Level 0 means the points themselves. If `read` is true, the points are in memory already, so their number is not
     limited.
@@ -413,21 +413,21 @@ def _drawn(
     width: int,
     across: Across,
     begins: clocks.Begins,
-    ranks: NDArray[np.int64] | None = None,
+    positions: NDArray[np.int64] | None = None,
 ) -> Drawn:
     """Return the points to draw, in order.
 
     Args:
         records: (R,), the buckets.
         segments: (R,), the segment of each bucket.
-        width: the lowest and the highest of this many reports are drawn.
+        width: the number of consecutive reports per group; only the minimum and maximum of each group are drawn.
         across: the axis.
         begins: the times that are zero on the axis.
-        ranks: (R,), the number by which each bucket is put into a group; None for the report_no.
+        positions: (R,), the 1-based position that determines each bucket's group; None: the report_no determines it.
     """
     if not len(records):
         return NOTHING
-    group = ((records["first_no"].astype(np.int64) if ranks is None else ranks) - 1) // width
+    group = ((records["first_no"].astype(np.int64) if positions is None else positions) - 1) // width
     changes = np.diff(segments) != 0
     starts = np.flatnonzero(np.r_[True, (np.diff(group) != 0) | changes])
     first = np.flatnonzero(np.r_[True, changes])
@@ -454,7 +454,7 @@ def _drawn(
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """All reports of a metric that have a place on the axis, ordered by segment and within a segment by report."""
+    """All reports of a metric that have a position on the axis, ordered by segment and within a segment by report."""
 
     records: NDArray[Any]
     """(R,), a bucket for each report."""
@@ -466,10 +466,10 @@ class Placed:
 def _placed(
     cursor: Cursor, experiment: int, key: int, wanted: Mapping[int, tuple[int, int]], span: Span
 ) -> Placed | None:
-    """Read the wanted reports that have a place on the axis.
+    """Read the wanted reports that have a position on the axis.
 
-    Return None if there are too many reports to read one by one, or if every report has a place. The caller then chooses points
-    from the buckets and looks up their places.
+    Return None if there are too many reports to read one by one, or if every report has a position. The caller then chooses
+    points from the buckets and looks up their positions.
     """
     query, keys = _STEPPED, [key]
     if span.x == "metric":
@@ -481,7 +481,7 @@ def _placed(
     total = sum(hi - lo + 1 for lo, hi in wanted.values())
     if total > MAX_ROWS or span.x == "user_step":
         [(reports, stepped, measured)] = cursor.rows(_COUNT.format(wanted=table), (*parameters, keys[0]))
-        # If all reports have a place on the axis, so do all reports of any metric.
+        # If all reports have a position on the axis, so do all reports of any metric.
         total, count = (reports, stepped) if span.x == "user_step" else (total, measured)
         if count == total or count > MAX_PLACED:
             return None
@@ -497,14 +497,14 @@ def _as_placed(rows: Sequence[Any]) -> Placed:
 
 
 def _drawn_of_placed(placed: Placed, owners: Sequence[Any], span: Span, points: int) -> tuple[int, Drawn]:
-    """Return the width and the points to draw. Only reports with a place on the axis count."""
+    """Return the width and the points to draw. Only reports with a position on the axis count."""
     numbers = placed.records["first_no"].astype(np.int64)
-    ranks = np.empty(len(numbers), np.int64)
+    positions = np.empty(len(numbers), np.int64)
     seen = np.zeros(len(numbers), np.bool_)
     whole = Drawn(placed.segments, numbers, placed.x, placed.records["first_value"])
     parts = None if span.whole else _around(whole, *span.ends)
     for begin, end in _runs(placed.segments):
-        ranks[begin:end] = np.arange(1, end - begin + 1)
+        positions[begin:end] = np.arange(1, end - begin + 1)
         segment = int(placed.segments[begin])
         low, high = (0, np.inf) if parts is None else parts.get(segment, (1, 0))
         seen[begin:end] = (numbers[begin:end] >= low) & (numbers[begin:end] <= high)
@@ -514,7 +514,7 @@ def _drawn_of_placed(placed: Placed, owners: Sequence[Any], span: Span, points: 
     for begin, end in _runs(segments):
         longest[trial_of[int(segments[begin])]] += end - begin
     width, _ = _resolution(max(longest.values(), default=0), len(records), points, read=True)
-    drawn = _drawn(records, segments, width, span.x, 0.0, ranks[seen])
+    drawn = _drawn(records, segments, width, span.x, 0.0, positions[seen])
     at = np.searchsorted(segments << 32 | numbers[seen], drawn.owner << 32 | drawn.number)
     return width, Drawn(drawn.owner, drawn.number, x[at], drawn.y)
 
@@ -543,7 +543,7 @@ def _looked_up(cursor: Cursor, experiment: int, key: int, drawn: Drawn, span: Sp
 
 
 def _extreme(values: Floats, finite: NDArray[np.bool_] | None, starts: NDArray[Any], pick: np.ufunc) -> NDArray[Any]:
-    """Return the index of the lowest or highest value of each group with a finite value. Of equal values, the earliest counts.
+    """Return the index of the lowest or highest value of each group with a finite value. Of equal values, take the earliest.
 
     Args:
         values: (R,), the lowest or highest value of each bucket.

@@ -50,13 +50,12 @@ class Metrics:
             experiment_id: the internal id.
             metric: the name of the metric.
             x: the horizontal axis: "step" (training_iteration), "user_step" (the step that the training code reported), "time"
-                (seconds for which the experiment had run, without pauses), "trial_time" (seconds for which the trial has trained,
-                over all its segments) or "metric" (another metric of the same reports, such as an epoch). Reports that have no
-                place on the axis are left out.
+                (seconds that the experiment had been running, without pauses), "trial_time" (seconds that the trial had been
+                training, over all its segments) or "metric" (another metric of the same reports, such as an epoch). Reports
+                without a value on this axis are left out.
             x_metric: the name of that metric.
-            points: the approximate number of points of a curve over the whole range. Shorter curves have proportionally fewer
-                points. A curve contains the lowest and the highest of every few reports, and the first and the last report of
-                every segment.
+            points: the approximate number of points in the longest curve. Shorter curves have proportionally fewer points. A
+                curve contains the minimum and maximum of every few reports, and the first and last report of every segment.
             low: the start of the range, on the axis `x`.
             high: the end of the range.
             trials: the numbers of the trials; None for all trials.
@@ -80,7 +79,7 @@ class Metrics:
         if x not in get_args(Across):
             raise SpecError(f"expected one of {', '.join(get_args(Across))}, got {x!r}", "/x")
         if (x == "metric") != (x_metric is not None):
-            raise SpecError("expected the name of a metric with x=metric, and only then", "/x_metric")
+            raise SpecError("x_metric must name a metric if x is metric, and must be absent otherwise", "/x_metric")
         with self._database.cursor() as (cursor, connection):
             running = clock(connection, experiment_id)
             if x == "time":
@@ -104,7 +103,7 @@ class Metrics:
         return found
 
     def best_so_far(self, experiment_id: int, metric: str, mode: str) -> tuple[list[float], list[float]]:
-        """Return two lists with an item for each improvement: the seconds for which the experiment had run, and the best value.
+        """Return two lists with an item per improvement: how many seconds the experiment had been running, and the best value.
 
         Some improvements may be missing if there are very many points and the metric is not an objective with this `mode`.
         """
@@ -117,8 +116,8 @@ class Metrics:
 
         Args:
             experiment_id: the internal id.
-            seconds: times in seconds for which the experiment had run.
-            now: the current time, until which running segments count.
+            seconds: the times, as seconds that the experiment had been running.
+            now: the current time, up to which running segments count.
         """
         query = (
             select(segment.c.started_at, func.coalesce(segment.c.ended_at, now))
@@ -132,7 +131,7 @@ class Metrics:
         return found
 
     def thin(self, before: float, now: float | None = None) -> int:
-        """Delete most points of the experiments that ended before this time. Return the number of these experiments.
+        """Delete most points of the experiments that ended before this time. Return how many experiments were thinned.
 
         At the resolution of a screen, their curves look the same as before. Their logs can no longer be folded.
         """

@@ -1,4 +1,4 @@
-"""Buckets of metric points, with which a curve can be read at the resolution of a screen without reading all its points.
+"""Buckets of metric points, so that a curve can be read at the resolution of a screen without reading all its points.
 
 A bucket summarizes consecutive reports of one metric in one segment by their first, last, lowest and highest point. A
 bucket of level 1 covers 8 reports, a bucket of level 2 covers 64 reports, and so on. A row of `metric_bucket` contains
@@ -6,7 +6,7 @@ the 8 buckets of a level that make up one bucket of the next level. Each is pack
 the transaction that commits the last report that it covers, or when its segment ends. Until then, these reports are
 read as points. So a report costs a fraction of a row.
 
-Values that are not finite are counted in `gaps`. Such a value is the lowest or highest only if the bucket has no finite value.
+Values that are not finite are counted in `gaps`. Such a value is the lowest or highest only if its bucket has no finite value.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def reports_per_row(level: int) -> int:
 
 
 def of_points(points: Sequence[Row]) -> Bucket:
-    """Return one bucket with all points, which must be in the order of their reports. Of equal values, take the earliest."""
+    """Return one bucket with all points, which must be in report order. Of equal values, take the earliest."""
     values = [point[5] for point in points]
     if None in values:
         return _with_gaps(points)
@@ -84,7 +84,7 @@ def _with_gaps(points: Sequence[Row]) -> Bucket:
 
 
 def merged(buckets: Sequence[Bucket]) -> Bucket:
-    """Merge buckets, which must be in the order of their reports, into one bucket with all their points."""
+    """Merge buckets, which must be in report order, into one bucket with all their points."""
     finite = [bucket for bucket in buckets if bucket[0] > bucket[1]] or buckets[:1]
     low = min(finite, key=itemgetter(_LOW.stop - 1))
     high = max(finite, key=itemgetter(_HIGH.stop - 1))
@@ -170,7 +170,7 @@ class Pyramid:
 
     def _write_lowest(self, cursor: Any, segment: int, points: list[Row]) -> None:
         out = []
-        points.sort(key=_BY_KEY)  # keeps the order of the reports
+        points.sort(key=_BY_KEY)  # stable: keeps the reports in order
         for key, of_key in groupby(points, _BY_KEY):
             for of_row in _split(list(of_key), reports_per_row(1)):
                 data = packed(of_points(of_bucket) for of_bucket in _split(of_row, FACTOR))

@@ -15,14 +15,14 @@ class RunningClock:
 
     Attributes:
         start: the time at which it is zero.
-        pauses: (start, end) of each interval in which it stands still, in order; the end of the newest one may be None.
+        pauses: (start, end) of each interval during which it is stopped, in order; the end of the newest one may be None.
     """
 
     start: float
     pauses: Sequence[tuple[float, float | None]] = ()
 
     def seconds(self, times: ArrayLike) -> NDArray[np.float64]:
-        """Return what the clock shows at these times, which are in seconds since 1970. Before `start` it is negative."""
+        """Return what the clock shows at these Unix timestamps. Before `start`, it shows negative values."""
         asked = np.asarray(times, np.float64)
         if not self.pauses:
             return asked - self.start
@@ -36,7 +36,7 @@ class RunningClock:
         return values[last] + np.where(runs, asked - marks[last], 0.0)
 
     def times(self, seconds: ArrayLike) -> NDArray[np.float64]:
-        """Return the times at which the clock shows these seconds: of a whole pause, its end."""
+        """Return the times at which the clock shows these seconds. If it shows them throughout a pause, return its end."""
         asked = np.asarray(seconds, np.float64)
         ended = [(begin, end) for begin, end in self.pauses if end is not None]
         marks = np.array([self.start, *(end for _, end in ended)])

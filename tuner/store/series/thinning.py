@@ -3,8 +3,9 @@
 A report is a row of `event`, and its metrics are points, which are stored nowhere else. So the log of a thinned experiment
 still has every report, but most reports have no metrics. Such a log can no longer be folded.
 
-For each metric of each segment, the buckets of one level are kept, and also the first, last, lowest and highest point of each
-bucket. This is the lowest level with at most `MOST_BUCKETS` buckets. A curve with at most `MOST_BUCKETS` points is kept whole.
+For each metric of each segment, the buckets of one level are kept, namely of the lowest level with at most `MOST_BUCKETS`
+buckets. The first, last, lowest and highest point of each of these buckets are kept, too. A curve with at most `MOST_BUCKETS`
+points is kept whole.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _SEGMENT = """
 SELECT MIN(s.id) FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? AND s.id > ?"""
 _KEYS = """
 SELECT p.key_id, MAX(p.report_no), COUNT(*) FROM metric_point p WHERE p.segment_id = ? GROUP BY p.key_id"""
-# `last_no` of the rows above level 1 is wrong in databases that older versions have written.
+# `last_no` of the rows above level 1 is wrong in databases written by older versions.
 _NEWEST = "SELECT data FROM metric_bucket WHERE segment_id = ? AND key_id = ? AND level = ? ORDER BY chunk DESC LIMIT 1"
 _BUCKETS = "SELECT data FROM metric_bucket WHERE segment_id = ? AND key_id = ? AND level = ?"
 _FINER = "DELETE FROM metric_bucket WHERE segment_id = ? AND key_id = ? AND level < ?"
@@ -62,9 +63,10 @@ def level_of(reports: int) -> int:
 
 
 def thin(database: Database, before: float, now: float) -> int:
-    """Thin the experiments that ended before this time. Return the number of these experiments.
+    """Thin the experiments that ended before this time. Return how many experiments were thinned.
 
-    After an interruption, the next call continues. Each curve has its own transaction, so that drivers need not wait long.
+    After an interruption, the next call continues. Each curve is thinned in its own transaction, so that drivers need not wait
+    long.
     """
     with database.cursor() as (cursor, _):
         begun = [row[0] for row in cursor.rows(_UNFINISHED)]
@@ -95,7 +97,7 @@ def _thin_next(database: Database, experiment: int) -> bool:
         found = cursor.rows(_KEYS, (segment,))
         lasts = {key: last for key, last, count in found if count > MOST_BUCKETS}
         long = {key: level for key, last in lasts.items() if (level := level_of(last))}
-        # If a driver was killed, the last buckets of its segments may be missing. A thinned curve has all its buckets.
+        # If a driver was killed, the last buckets of its segments may be missing. A thinned curve needs all its buckets.
         if any(_covered(cursor, segment, key, level) != lasts[key] for key, level in long.items()):
             pyramid.Pyramid(experiment).seal(cursor, segment)
     for key, level in long.items():

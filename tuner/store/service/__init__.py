@@ -1,1 +1,1 @@
-"""Store what belongs to a service rather than to an experiment: tokens, the audit trail, webhooks, the uses of stored code."""
+"""Store what belongs to a service, not to an experiment: tokens, the audit trail, webhooks, when stored code was last used."""

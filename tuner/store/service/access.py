@@ -27,16 +27,16 @@ from tuner.store.sql.tables import audit, session
 from tuner.store.sql.tables import token as tokens
 
 PREFIX = "tnr_"
-"""The prefix of tokens, by which scanners for leaked secrets recognize them."""
+"""The prefix of tokens, by which secret scanners recognize them."""
 
 SESSION_PREFIX = "tns_"
 """The prefix of session secrets. A session's secret is the value of its cookie."""
 
 MAX_LIFETIME_S = 36500 * 86400.0
-"""The longest lifetime of a token, about a hundred years."""
+"""The maximum lifetime of a token, about a hundred years."""
 
 USED_EVERY_S = 60.0
-"""The shortest interval between two updates of the time at which a token was last used, in seconds."""
+"""The time at which a token was last used is updated at most once in this many seconds."""
 
 
 class Role(IntEnum):
@@ -47,13 +47,13 @@ class Role(IntEnum):
     """
 
     AGENT = 0  # get trials of experiments with the executor "agents", and report their metrics
-    VIEWER = 1  # read everything
-    EDITOR = 2  # create and change experiments
+    VIEWER = 1  # read everything except webhooks, tokens and the audit trail
+    EDITOR = 2  # create and change experiments and webhooks
     ADMIN = 3  # create and revoke tokens, read the audit trail
 
     @classmethod
     def named(cls, name: str) -> Role:
-        """Return the role with this name. Raise SpecError if no role has it."""
+        """Return the role with this name. Raise SpecError if there is no such role."""
         known = [role.name.lower() for role in cls]
         if name.lower() not in known:
             raise SpecError(f"expected one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}", "/role")
@@ -65,7 +65,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRecord:
-    """A token without its secret. Times are seconds since the epoch."""
+    """A token without its secret. Times are Unix timestamps."""
 
     id: str  # tok_...
     name: str
@@ -86,7 +86,7 @@ class AuditRecord:
     """One request that changed something, or tried to."""
 
     time: float
-    actor: str  # the token's name; "local" if the service asks for no token
+    actor: str  # the token's name; "local" if the service requires no token
     token_id: str | None
     method: str
     path: str
@@ -134,10 +134,10 @@ class Access:
 
         Args:
             name: The person or the program that will use the token. The audit trail shows it.
-            role: The role that the token gives to its user.
+            role: The role that the token grants.
             project: The only project to which the token gives access. None: all projects.
             lifetime_s: The seconds until the token expires. None: it never expires.
-            now: The time of the creation. None: the present.
+            now: The time of creation. None: the current time.
 
         Raises:
             SpecError: The name is empty, too long or not printable; the lifetime is out of range; or the name of the project is

@@ -1,4 +1,4 @@
-"""Settings of projects. A project that only has experiments has no row: its settings are the defaults."""
+"""Settings of projects. A project whose settings are the defaults has no row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.store.sql.tables import project
 
 WarmStart = Literal["auto"]
 
-# Every new experiment asks for this, and SQLAlchemy would take longer than the database.
+# This query runs for every new experiment, and SQLAlchemy would take longer than the database.
 _GET = "SELECT warm_start FROM project WHERE name = ?"
 _SET = """
 INSERT INTO project (name, warm_start, changed_at) VALUES (?, ?, ?)
@@ -25,7 +25,7 @@ ON CONFLICT (name) DO UPDATE SET warm_start = excluded.warm_start, changed_at = 
 class ProjectSettings:
     """A project's defaults for new experiments whose specs do not set these values."""
 
-    warm_start: WarmStart | None = None  # None: they do not learn from earlier experiments
+    warm_start: WarmStart | None = None  # None: new experiments do not learn from earlier ones
 
 
 class Projects:
@@ -39,7 +39,7 @@ class Projects:
         self._project = project
 
     def all(self) -> Mapping[str, ProjectSettings]:
-        """Return project -> its settings, for each project that has any."""
+        """Return a dict from project to settings, for each project that has any."""
         with self._database.read() as connection:
             rows = connection.execute(select(project).where(self._shown()))
             return {row.name: ProjectSettings(warm_start=row.warm_start) for row in rows}

@@ -14,21 +14,21 @@ LEASE_S = 600.0
 class Uses:
     """The times when files with code were last used. Call `touch` before you use a file, and then check that it exists.
 
-    Files are deleted between two transactions, so that no other writer waits for a slow storage. The first marks the file,
-    so that nobody uses it any more. The second removes its row.
+    Files are deleted between two transactions, so that no other writer waits for slow storage. The first transaction marks the
+    file, so that nobody uses it any more. The second removes its row.
 
-    A file counts as used while the spec of an experiment, or a later change of it, has a URI that ends in /FOLDER/NAME.
+    A file counts as used while an experiment's spec, or a later change to it, contains a URI that ends in /FOLDER/NAME.
     """
 
     def __init__(self, database: Database, table: str, key: str, folder: str, name: Callable[[str], str]) -> None:
-        """Use one table.
+        """Keep the times in the given table.
 
         Args:
             database: the database.
             table: the table with a row for each file.
             key: the column with the key of a file.
             folder: the last folder in the URI of a file.
-            name: returns the last part of the URI of a file, without a query, from the file's key.
+            name: takes a file's key, and returns the last part of the file's URI without its query.
         """
         self._database, self._folder, self._name = database, folder, name
         old = "(deleting_since IS NULL AND used_at < ?) OR deleting_since < ?"
@@ -45,7 +45,7 @@ UPDATE {table} SET deleting_since = ? WHERE {key} = ? AND (deleting_since < ? OR
         self._remove = f"DELETE FROM {table} WHERE {key} = ? AND deleting_since = ?"
 
     def touch(self, keys: Iterable[str], now: float | None = None) -> set[str]:
-        """Record that these files are used now, so that `prune` does not delete them.
+        """Record that these files are being used now, so that `prune` does not delete them.
 
         Return those that are being deleted. Do not use these, even if they still exist. Files that are not in the database
         are ignored.
@@ -61,7 +61,7 @@ UPDATE {table} SET deleting_since = ? WHERE {key} = ? AND (deleting_since < ? OR
         return leaving
 
     def find(self, start: str, end: str, now: float | None = None) -> str | None:
-        """Return a usable key with this beginning and end, and record that it is used now.
+        """Return a usable key with this prefix and suffix, and record that it is being used now.
 
         Return None if there is none.
         """
@@ -120,7 +120,7 @@ UPDATE {table} SET deleting_since = ? WHERE {key} = ? AND (deleting_since < ? OR
         return taken_over
 
     def _referred(self) -> Container[str]:
-        """Return the names of the files that experiments refer to. One look at all specs is cheaper than one for each file."""
+        """Return the names of the files that experiments refer to. One scan of all specs is cheaper than a scan for each file."""
         pattern = re.compile(rf'/{self._folder}/([^/"?\\]+)')
         among = f"%/{self._folder}/%"
         with self._database.cursor() as (cursor, _):

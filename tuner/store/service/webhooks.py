@@ -1,9 +1,9 @@
 """Webhooks: URLs that events are sent to, and their deliveries.
 
 `collect` finds the experiments that have changed since its last call. For each event, it adds a delivery for each webhook that
-has subscribed to the event. `webhook_cursor` has a row for each experiment, which is the position in the log that `collect` has
-reached. The row and the deliveries are written in one transaction, which writes nothing if the row has changed meanwhile. So
-several services can collect from one database, and each delivery is added only once.
+has subscribed to the event. `webhook_cursor` has a row for each experiment, with the position in the log that `collect` has
+reached. The row and the deliveries are written in one transaction, which writes nothing if the row has changed in the meantime.
+So several services can collect from one database, and each delivery is added only once.
 `claim` hands a delivery to one sender for a limited time. If that sender dies, the delivery can be claimed again.
 """
 
@@ -45,16 +45,16 @@ EVENTS: tuple[str, ...] = get_args(EventName)
 Format = Literal["json", "slack"]
 
 SECRET_PREFIX = "whsec_"
-"""The prefix of secrets, by which scanners for leaked secrets recognize them."""
+"""The prefix of secrets, by which secret scanners recognize them."""
 
 MAX_WEBHOOKS = 500
-"""The largest number of webhooks in one database."""
+"""The maximum number of webhooks in one database."""
 
 FAILURES_AT_ONCE = 500
-"""The largest number of failed trials of one experiment that are collected in one transaction."""
+"""The maximum number of an experiment's failed trials that one transaction collects."""
 
 TEXT = 2000
-"""Reasons and errors are cut to this many characters."""
+"""Reasons and errors are truncated to this many characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +193,7 @@ class Webhooks:
         self._project = project
         self._seen: dict[
             int, int
-        ] = {}  # experiment -> event_seq, beyond the cursor, up to which there is nothing to send
+        ] = {}  # experiment -> an event_seq past the cursor, up to which there is nothing to send
         self._collecting = threading.Lock()
 
     # -- webhooks, which users create ------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ class Webhooks:
     # -- what the service does ---------------------------------------------------------------------------------------------
 
     def collect(self, now: float | None = None) -> None:
-        """Add deliveries for all events since the last call in any service."""
+        """Add deliveries for all events since any service last called this."""
         with self._collecting:
             hooks = Webhooks(self._database).all()
             if not hooks:
@@ -373,7 +373,7 @@ class Webhooks:
     def claim(self, limit: int, lease_s: float, *, busy: Collection[int] = (), now: float | None = None) -> list[Due]:
         """Return deliveries that are due, and count an attempt for each. No other sender gets them for `lease_s` seconds.
 
-        busy: the internal ids of webhooks whose deliveries are skipped.
+        busy: the internal ids of webhooks whose deliveries to skip.
         """
         time = at(now)
         query = _DUE
@@ -479,7 +479,7 @@ def _shown_experiment(found: _Changed) -> dict[str, Any]:
 
 
 def _advance(cursor: Cursor, found: _Changed, place: _Place) -> bool:
-    """Move the cursor of an experiment to `place`. Return False if another process has moved it meanwhile."""
+    """Move the cursor of an experiment to `place`. Return False if another process has moved it in the meantime."""
     if found.before is None:
         cursor.execute(_BEGIN, (found.id, *place))
     else:

@@ -18,7 +18,7 @@ from tuner.errors import Retryable, StoreError
 
 Synchronous = Literal["NORMAL", "FULL"]
 
-#: WAL shares memory between processes through the file system, which these file systems do not support between machines
+#: WAL shares memory between processes through the file system; these file systems do not support that across machines
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "ncpfs"}
     | {"orangefs", "pvfs2", "davfs", "davfs2"}
@@ -28,7 +28,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 BUSY_TIMEOUT_MS = 30_000
 
 WAL_BYTES = 64 * 1024 * 1024
-"""The size to which SQLite cuts its write-ahead log when the log begins anew, so that a large deletion leaves no large file."""
+"""SQLite truncates its write-ahead log to this size when the log starts over, so that a large deletion leaves no large file."""
 
 _CONNECTION = {
     "connect_timeout": 10,
@@ -37,9 +37,9 @@ _CONNECTION = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""The longest time that a PostgreSQL server may be silent, in seconds (``tcp_user_timeout``: in milliseconds).
+"""How long a PostgreSQL server may stay silent, in seconds (``tcp_user_timeout``: in milliseconds).
 
-Parameters of the URL, such as ``?connect_timeout=3``, take precedence. ``tcp_user_timeout`` ends a commit that the server does
+Parameters of the URL, such as ``?connect_timeout=3``, take precedence. ``tcp_user_timeout`` aborts a commit that the server does
 not acknowledge, for instance because the network is partitioned. The keepalives watch only idle connections.
 """
 
@@ -81,7 +81,7 @@ def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL for messages and logs, with *** in place of its password and, if need be, of all that follows."""
+    """Return the URL for messages and logs, with *** in place of its password and, if necessary, of everything after it."""
     return _PARAMETER.sub(r"\1=***", _PASSWORD.sub(r"\1:***", url))
 
 
@@ -97,7 +97,7 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # otherwise sqlite3 begins transactions by itself
+        connection.isolation_level = None  # otherwise sqlite3 begins transactions on its own
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         _write_ahead(cursor)
@@ -116,9 +116,9 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
 
 
 def _write_ahead(cursor: Any) -> None:
-    """Turn on the write-ahead log unless it is on. Retry, because SQLite does not wait for the lock that this needs.
+    """Turn on the write-ahead log unless it is already on. Retry, because SQLite does not wait for the lock that this needs.
 
-    Let a new file shrink after deletions; see `Database.shrink`. This has to come first, and cannot be changed later.
+    Also let a new file shrink after deletions; see `Database.shrink`. That has to be set first, and cannot be changed later.
     """
     until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":

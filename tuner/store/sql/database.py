@@ -23,14 +23,14 @@ from tuner.store.writing.writer import Cursor
 T = TypeVar("T")
 
 INCREMENTAL = 2
-"""The value of SQLite's auto_vacuum for files that shrink when they are asked to."""
+"""The value of SQLite's auto_vacuum for files that can shrink on request."""
 
 KEPT_PAGES = 256
-"""The number of free pages that stay in an SQLite file, for the next rows. A page has 4 KiB."""
+"""The number of free pages that are kept in an SQLite file for new rows. A page has 4 KiB."""
 
 VACUUM_PAGES = 1000
 VACUUM_PAUSE_S = 0.01
-"""`shrink` frees so many pages at once, which takes some milliseconds, and then lets others write."""
+"""`shrink` frees this many pages at a time, which takes a few milliseconds, and then lets others write."""
 
 
 @dataclass(slots=True)
@@ -112,12 +112,12 @@ class Database:
         self._has_leader = False
 
     def migrate(self) -> None:
-        """Bring the tables up to this version."""
+        """Migrate the tables to this version of tuner."""
         with translated(self.backend):
             migrate(self.engine)
 
     def check(self) -> None:
-        """Raise StoreError unless the database answers and has the tables of this version."""
+        """Raise StoreError unless the database responds and has the tables of this version."""
         with translated(self.backend):
             found = revision(self.engine)
         if found != head():
@@ -167,9 +167,9 @@ class Database:
                 raise
 
     def shrink(self) -> None:
-        """Give the space of deleted rows back to the disk, in small steps, between which others can write.
+        """Release the disk space of deleted rows, in small steps, between which others can write.
 
-        In PostgreSQL, do nothing: its autovacuum frees the space for other rows. Do nothing either if the SQLite file was made
+        In PostgreSQL, do nothing: its autovacuum frees the space for other rows. Also do nothing if the SQLite file was created
         without incremental vacuum; only a VACUUM changes that.
         """
         if self.backend != "sqlite":
@@ -191,7 +191,7 @@ class Database:
     def _check_file(self) -> None:
         """Raise StoreError if SQLite's file is not the one that was opened at the first connection.
 
-        A process can write to a deleted file. Nobody would notice until the process ends and all that it wrote is lost.
+        A process can write to a deleted file. Nobody would notice until the process exits and everything that it wrote is lost.
         """
         if self._file is None:
             return
@@ -199,12 +199,12 @@ class Database:
             found = self._identity()
         except FileNotFoundError:
             found = None
-        except OSError:  # for example an I/O error, which says nothing about the file; SQLite will meet it, too
+        except OSError:  # for example an I/O error, which says nothing about the file; SQLite will run into it, too
             return
         if found != self._file:
             raise StoreError(
                 f"the database {self.engine.url.database} was deleted or replaced while it was in use: this process "
-                f"has lost all that was in it, and can store nothing more"
+                f"has lost everything in it, and can no longer store anything"
             )
 
     def _identity(self) -> tuple[int, int]:
@@ -216,14 +216,14 @@ class Database:
     def write_together(self, work: Callable[[Cursor], T], order: str = "") -> T:
         """Call `work` in a transaction on the connection for writing. Return its result after the commit.
 
-        Calls that wait for the connection share the next transaction, so that many threads pay for one commit. If `work` raises
-        an error, what it has written is undone, and the others are not affected.
+        Calls that wait for the connection share the next transaction, so that many threads share the cost of one commit. If
+        `work` raises an error, what it has written is undone, and the other calls are not affected.
 
         Args:
             work: writes with the cursor that it gets. It may be called in another thread, and a second time if the first
                 transaction has failed.
-            order: in a shared transaction, the calls are made in this order. Use the name of a row that `work` locks, so that two
-                processes do not wait for each other.
+            order: the calls in a shared transaction are sorted by this text. Use the name of a row that `work` locks, so that two
+                processes do not deadlock.
         """
         mine = Share(work, order)
         self.write_all([mine])
@@ -252,7 +252,7 @@ class Database:
             self._lead_uninterrupted()
 
     def _lead_uninterrupted(self) -> None:
-        """Lead in another thread if this is the main thread, because Ctrl-C would break off the writes of all threads there."""
+        """Lead in another thread if this is the main thread, where Ctrl-C would interrupt the writes of all threads."""
         if threading.current_thread() is not threading.main_thread():
             self._lead()
             return
@@ -264,15 +264,15 @@ class Database:
         leader = threading.Thread(target=contextvars.copy_context().run, args=(lead,), name="tuner-commit")
         try:
             leader.start()
-        except RuntimeError:  # this process may have no more threads
+        except RuntimeError:  # this process may not start any more threads
             self._lead()
             return
         leader.join()
 
     def _lead(self) -> None:
-        """Write the shares of all threads that wait, in one transaction.
+        """Write the shares of all waiting threads in one transaction.
 
-        Then let the first thread that has arrived meanwhile lead.
+        Then let the first thread that has arrived in the meantime lead.
         """
         shares = self._taken()
         try:
@@ -295,7 +295,7 @@ class Database:
             self._shares[0].is_woken.set()
 
     def _withdraw(self, shares: Sequence[Share[Any]]) -> None:
-        """Remove the shares of a thread that does not wait any longer. If that thread was to lead, let the next one lead."""
+        """Remove the shares of a thread that is no longer waiting. If that thread was to lead, let the next one lead."""
         with self._joining:
             if shares[0] in self._shares:
                 self._shares = [one for one in self._shares if one not in shares]
@@ -308,11 +308,11 @@ class Database:
         return taken
 
     def _write_shares(self, shares: list[Share[Any]]) -> None:
-        """Write these shares, and those that arrive until the transaction begins, which are added to the list.
+        """Write these shares, and those that arrive before the transaction begins, which are added to the list.
 
         Set the error of each share that has failed.
         """
-        spoilt = False  # True if one of several shares has failed the transaction
+        spoiled = False  # True if one of several shares has made the transaction fail
         try:
             with self.write() as cursor:
                 shares += self._taken()
@@ -320,16 +320,16 @@ class Database:
                 if len(shares) == 1:
                     shares[0].run(cursor)
                 else:
-                    spoilt = True
+                    spoiled = True
                     for one in shares:
                         one.run_beside_others(cursor)
-                    spoilt = False
+                    spoiled = False
                 for one in shares:
                     one.note_commit()
         except Exception as error:
             for one in shares:
                 one.error = error
-        if spoilt:
+        if spoiled:
             self._write_singly(shares)
 
     def _write_singly(self, shares: list[Share[Any]]) -> None:
@@ -371,9 +371,9 @@ def _shrink(raw: Any) -> None:
         raw.executescript(f"PRAGMA incremental_vacuum({min(VACUUM_PAGES, free - KEPT_PAGES)})")
         clock.sleep(VACUUM_PAUSE_S)
         before, free = free, read("freelist_count")
-        if free >= before:  # others delete rows as fast, and will shrink the file themselves
+        if free >= before:  # others are deleting rows just as fast, and will shrink the file themselves
             break
-    raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # the file itself is cut by a checkpoint
+    raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # only a checkpoint truncates the file itself
 
 
 def at(now: float | None) -> float:

@@ -1,4 +1,4 @@
-"""Bring a database up to the tables of this version.
+"""Migrate a database to the tables of this version.
 
 Alembic's scripts are in `migrations/`, and in the wheel as `tuner/_migrations`.
 """
@@ -50,7 +50,7 @@ def revision(engine: Engine) -> str | None:
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the database to `head()`. Several processes may do this at once.
+    """Migrate the database to `head()`. Several processes may do this at once.
 
     If there is nothing to do, this costs only one query.
     """
@@ -85,7 +85,7 @@ def migrate(engine: Engine) -> None:
                 _check_references(connection)
             connection.commit()
             if before is not None:
-                log.info("the database %s was brought from revision %s to %s", _shown(engine), before, head())
+                log.info("migrated the database %s from revision %s to %s", _shown(engine), before, head())
         except CommandError as error:
             raise StoreError(
                 f"{_shown(engine)} was written by a newer version of tuner; upgrade tuner ({error})"

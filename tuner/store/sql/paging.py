@@ -17,7 +17,7 @@ from tuner.store.records import Page
 
 T = TypeVar("T")
 
-SORT_IN_TOKEN = 40  # a token has the hash of a longer sort order
+SORT_IN_TOKEN = 40  # in a token, a longer sort order is replaced with its hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Place:
     """The place of a row in a sorted list."""
 
     value: str | float | None
-    """The row's value of the column by which the list is sorted. None if it has none."""
+    """The row's value in the column by which the list is sorted; None if it has none."""
 
     number: int
-    """The number of the row, which orders rows with equal values."""
+    """The number of the row, by which rows with equal values are ordered."""
 
     outside: bool = False
     """True if the row violates the constraints and therefore comes after those that do not."""
@@ -37,13 +37,13 @@ class Place:
 def page(
     connection: Connection, query: Select[Any], size: int, build: Callable[[Any], T], key: Callable[[T], int]
 ) -> Page[T]:
-    """Return one page of a query. Read one item more than the page needs, to find out whether there is a next page."""
+    """Return one page of a query. Read one item more than fits on it, to find out whether there is a next page."""
     items = [build(row) for row in connection.execute(query.limit(size + 1)).mappings()]
     return Page(tuple(items[:size]), str(key(items[size - 1])) if len(items) > size else None)
 
 
 def number(token: str) -> int:
-    """Return the number in a page token, after which the page begins. Raise SpecError if `token` is not a page token."""
+    """Return the number that a page token encodes; the page starts after it. Raise SpecError if `token` is not a page token."""
     try:
         found = int(token)
     except ValueError:
@@ -54,15 +54,15 @@ def number(token: str) -> int:
 
 
 def encoded(sort: str, place: Place) -> str:
-    """Return the token of the page behind this place."""
+    """Return the token of the page that starts after this place."""
     parts = [_made_for(sort), place.value, place.number, *([True] if place.outside else [])]
-    # Text that is not ASCII is not escaped. The escaped form of a long name would be too long for an address.
+    # Text that is not ASCII is not escaped. The escaped form of a long name would be too long for a URL.
     text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
 def decoded(token: str, sort: str, kind: type | None = None) -> Place:
-    """Return the place in a token of `encoded`.
+    """Return the place that `encoded` has put into a token.
 
     Args:
         token: the token, which a client may have changed.
@@ -105,7 +105,7 @@ def _fits(value: Any, kind: type) -> bool:
 def behind(column: ColumnElement[Any], descending: bool, tie: ColumnElement[int], last: Place) -> ColumnElement[bool]:
     """Return a condition for the rows after the place `last`, which has a value of `column` and of `tie`.
 
-    Rows without a value come last in either direction. Rows with equal values are ordered by `tie`, the largest first.
+    Rows without a value come last in either direction. Rows with equal values are ordered by `tie`, largest first.
     """
     nothing = column.is_(None)
     if last.value is None:

@@ -1,7 +1,7 @@
 """The tables, for SQLAlchemy. `migrations/` builds the same tables; a test compares the two.
 
-Public ids (`public_id`) are opaque and have a prefix; internal ids are integers. Times are doubles, in seconds since 1970 in
-UTC. JSON is stored as text, so that both databases return exactly what was stored, including the order of keys and NaN.
+Public ids (`public_id`) are opaque and have a prefix; internal ids are integers. Times are Unix timestamps, as
+doubles. JSON is stored as text, so that both databases return exactly what was stored, including the order of keys and NaN.
 The tables that grow with every report have no foreign keys, since only one writer fills them, and the checks would cost more
 than the rows.
 """
@@ -72,9 +72,9 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"cannot be stored as JSON: {value!r} of type {type(value).__name__}")
 
 
-_encoder = json.JSONEncoder(separators=(",", ":"), default=_plain)  # `json.dumps` would make an encoder at each call
+_encoder = json.JSONEncoder(separators=(",", ":"), default=_plain)  # `json.dumps` would make an encoder for each call
 _in_c = json.encoder.c_make_encoder  # type: ignore[attr-defined]
-# `JSONEncoder.encode` makes the encoder in C at each call, which takes longer than to encode a few metrics.
+# `JSONEncoder.encode` makes the encoder in C for each call, which takes longer than encoding a few metrics.
 _encode = _in_c and _in_c(
     None, _plain, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, _encoder.allow_nan
 )
@@ -91,7 +91,7 @@ class JsonText(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
-Id: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER is an alias of the rowid in SQLite
+Id: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")  # in SQLite, only INTEGER is an alias for the rowid
 Real: TypeEngine[float] = Double().with_variant(Float, "sqlite")
 
 
@@ -190,7 +190,9 @@ experiment = Table(
     Column("spec", JsonText, nullable=False),
     Column("spec_version", Integer, nullable=False),
     Column("seed", BigInteger, nullable=False),
-    Column("source", String(16), nullable=False),  # python | api | adopted: created in Python, now driven by a service
+    Column(
+        "source", String(16), nullable=False
+    ),  # python | api | study | adopted | import; see ExperimentRecord.source
     Column("idempotency_key", Text, unique=True),
     Column("code_hash", ForeignKey("code.hash")),
     Column("driver_epoch", Integer, nullable=False),  # counts the drivers; only the newest may write
@@ -207,16 +209,16 @@ experiment = Table(
     Column("project", String(100), nullable=False, server_default="default"),
     Index(None, "project", "id"),
     Column("archived_at", Real),
-    Column("changes", JsonText),  # later changes of `spec` by users; see Spec.amended
+    Column("changes", JsonText),  # users' later changes to `spec`; see Spec.amended
     Column("revision", Integer, nullable=False, server_default="0"),  # counts the changes
     Column("gpu_hours", Real, nullable=False, server_default="0"),
     Column("gpu_hours_saved", Real, nullable=False, server_default="0"),
     Column("cpu_hours", Real, nullable=False, server_default="0"),
     Column(
         "pauses", JsonText
-    ),  # [[start, end], ...]: when it did not run; NULL: unknown, since an older version wrote it
-    Column("paused_s", Real, nullable=False, server_default="0"),  # the length of those that have ended
-    Column("tags", JsonText),  # the tags of the changed spec, to filter by
+    ),  # [[start, end], ...]: when it was not running; NULL: unknown, since an older version wrote the row
+    Column("paused_s", Real, nullable=False, server_default="0"),  # the total length of the pauses that have ended
+    Column("tags", JsonText),  # the tags of the changed spec, for filtering
     Column("thinned_at", Real),  # when most of its points were deleted; NULL: all points are kept
     Column("thinned_upto", Id),  # during the deletion: the last segment that was thinned; otherwise NULL
 )
@@ -230,7 +232,7 @@ trial = Table(
         Column("public_id", String(64), nullable=False, unique=True),
         Column("experiment_id", Id, ForeignKey("experiment.id"), nullable=False),
         Column("space_revision", Integer, nullable=False, server_default="0"),
-        Column("best_params", JsonText),  # NULL if the present params are the same
+        Column("best_params", JsonText),  # NULL if the current params are the same
         leave_out=("experiment", "segments"),
     ),
     UniqueConstraint("experiment_id", "number"),
@@ -256,7 +258,7 @@ segment = Table(
     Column("ended_at", Real),
     Column("outcome", String(16)),
     Column("held_s", Real),  # the part of startup_s after the worker group got its resources
-    Column("workers", Integer),  # NULL: a version without elastic trials wrote the row, so the spec's number holds
+    Column("workers", Integer),  # NULL: a version without elastic trials wrote the row, so the spec's number applies
     UniqueConstraint("trial_id", "ordinal"),
 )
 
@@ -319,8 +321,8 @@ checkpoint = Table(
     Column("state", String(16), nullable=False),  # uploading | ready | deleted
     Column("node", String(64)),  # Ray's id of the node that wrote it to a path; NULL if it is at a URI
     Column("pinned", Boolean, nullable=False, server_default=false()),  # a user has pinned it
-    Column("taken_at", Real),  # when the training went on after the save; NULL if that is not known
-    Column("took_s", Real),  # how long the training had waited for the save
+    Column("taken_at", Real),  # when training continued after the save; NULL if not known
+    Column("took_s", Real),  # how long training waited for the save
 )
 
 event = Table(
@@ -417,7 +419,7 @@ token = Table(
     Column("created_at", Real, nullable=False),
     Column("expires_at", Real),
     Column("revoked_at", Real),
-    Column("used_at", Real),  # written once a minute at most
+    Column("used_at", Real),  # written at most once a minute
     Column("project", String(100)),  # NULL: all projects
 )
 
@@ -453,7 +455,7 @@ project = Table(
     metadata,
     # Only projects whose settings differ from the defaults have a row.
     Column("name", String(100), primary_key=True),
-    Column("warm_start", String(16), nullable=False),  # of new experiments that do not name their own: auto
+    Column("warm_start", String(16), nullable=False),  # for new experiments that do not set their own: auto
     Column("changed_at", Real, nullable=False),
 )
 
@@ -475,7 +477,7 @@ webhook = Table(
 webhook_cursor = Table(
     "webhook_cursor",
     metadata,
-    # The point up to which the changes of an experiment were turned into deliveries: event_seq, and the row at that time.
+    # The point up to which an experiment's changes have been turned into deliveries: its event_seq, and the row's values then.
     Column("experiment_id", Id, primary_key=True, autoincrement=False),
     Column("event_seq", Id, nullable=False),
     Column("state", String(16), nullable=False),
@@ -489,7 +491,7 @@ webhook_delivery = Table(
     Column("id", Id, primary_key=True),
     Column("public_id", String(64), nullable=False, unique=True),
     Column("webhook_id", Id, nullable=False),
-    Column("occurrence", String(200), nullable=False),  # a key of the event, so that a webhook gets it only once
+    Column("occurrence", String(200), nullable=False),  # identifies the event, so that a webhook gets it only once
     Column("event", String(32), nullable=False),
     Column("experiment", String(64), nullable=False),
     Column("data", JsonText, nullable=False),

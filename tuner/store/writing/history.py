@@ -64,8 +64,8 @@ def newest(
         experiment_id: the internal id.
         kinds: only entries of these kinds; every decision has the kind "decision". All kinds if empty.
         trial_number: only entries about the trial with this number.
-        before: only entries whose event_seq is less than this. None: from the newest on.
-        limit: the largest number of entries.
+        before: only entries whose event_seq is less than this. None: start with the newest.
+        limit: the maximum number of entries.
     """
     upto = _last(connection, experiment_id)  # read this first: all entries up to here are committed
     upto = upto if before is None else min(before - 1, upto)

@@ -34,7 +34,7 @@ UPDATE experiment SET
   reason = COALESCE(?, reason), error = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(?, error) END, state = COALESCE(?, state),
   started_at = COALESCE(started_at, ?), ended_at = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(ended_at, ?) END
 WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
-# What most batches change. An UPDATE that names the state would also write to an index, and to more pages.
+# Most batches change only these columns. An UPDATE that names the state would also write to an index, and to more pages.
 _FIGURES = """
 UPDATE experiment SET
   last_event_seq = ?, best = COALESCE(?, best), counts = COALESCE(?, counts), gpu_hours = COALESCE(?, gpu_hours),
@@ -70,9 +70,9 @@ ON CONFLICT DO NOTHING"""
 _DECISION = """
 INSERT INTO decision (experiment_id, event_seq, time, kind, trial_number, reason, state, payload)
 VALUES (?, ?, ?, ?, ?, ?, 'pending', ?) ON CONFLICT DO NOTHING"""
-# Without the inner query, SQLite would read all earlier decisions of the experiment instead of those of the trial.
 _DELETED = "UPDATE checkpoint SET state = 'deleted' WHERE public_id = ? AND NOT pinned"
 _PINNED = "SELECT public_id FROM checkpoint WHERE pinned AND public_id IN ({})"
+# Without the inner query, SQLite would read all earlier decisions of the experiment instead of those of the trial.
 _SUPERSEDED = """
 UPDATE decision SET state = 'superseded' WHERE experiment_id = ? AND state = 'pending' AND event_seq IN (
   SELECT d.event_seq FROM decision d WHERE d.experiment_id = ? AND d.trial_number = ? AND d.event_seq < ?)"""
@@ -96,7 +96,7 @@ INSERT INTO best_point (key_id, event_seq, time, value) VALUES (?, ?, ?, ?) ON C
 
 _Stage = tuple[float | None, float | None, str | None]  # (started_at, ended_at, outcome) of a segment
 _NEW: _Stage = (None, None, None)
-_ENDED: _Stage = (0.0, 0.0, "ended")  # of each segment whose row records its end, and so never changes again
+_ENDED: _Stage = (0.0, 0.0, "ended")  # for a segment whose row records its end, and so never changes again
 
 
 class Cursor:
@@ -155,7 +155,7 @@ def _named(sql: str) -> str:
 
 
 class Writer:
-    """Writes the batches of one experiment. It keeps the ids of the experiment's rows, so that a report needs no look-ups.
+    """Writes the batches of one experiment. It keeps the ids of the experiment's rows, so that a report needs no lookups.
 
     After an error, the caller must drop the writer, because some of these ids may not be in the database.
     """
@@ -182,7 +182,7 @@ class Writer:
         for number, ordinal, row_id, *stage in cursor.rows(segments, (experiment,)):
             self._segments[number, ordinal] = row_id
             self._shown[row_id] = (stage[0], stage[1], stage[2]) if stage[1] is None else _ENDED
-        # What this writer has written last to the experiment's row; no other writer of this epoch changes it.
+        # What this writer last wrote to the experiment's row; no other writer of this epoch changes it.
         self._outlook: tuple[Any, ...] | None = None  # its state, reason and error
         self._shown_best: Any = None
         self._shown_counts: Any = None

@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Check that this process answers.
-         * @description Answer "ok", which shows that the event loop runs.
+         * @description Answer "ok", which shows that the event loop is running.
          */
         get: operations["health_healthz"];
         put?: never;
@@ -114,7 +114,7 @@ export interface paths {
         delete: operations["experiments_delete"];
         options?: never;
         head?: never;
-        /** Change the name, notes, tags, num_samples, limits or search space of an experiment, also while it runs. */
+        /** Change the name, notes, tags, num_samples, limits or search space of an experiment, even while it is running. */
         patch: operations["experiments_change"];
         trace?: never;
     };
@@ -144,7 +144,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Archive an experiment that has ended: lists leave it out, but no data are deleted. */
+        /** Archive an experiment that has ended: lists leave it out, but no data is deleted. */
         post: operations["experiments_archive"];
         delete?: never;
         options?: never;
@@ -468,7 +468,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Stream changes of the experiment and its trials. The stream begins after Last-Event-ID or the parameter `after`. */
+        /** Stream changes to the experiment and its trials. The stream begins after Last-Event-ID or the parameter `after`. */
         get: operations["experiments_changes"];
         put?: never;
         post?: never;
@@ -553,7 +553,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get the CPU, memory and GPU use of a trial's ranks over time, by segment and rank. */
+        /** Get the CPU, memory and GPU usage of a trial's ranks over time, by segment and rank. */
         get: operations["trials_usage"];
         put?: never;
         post?: never;
@@ -955,7 +955,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Say that the training has ended, so that the trial is complete. */
+        /** Report that the training has ended, which completes the trial. */
         post: operations["agents_complete"];
         delete?: never;
         options?: never;
@@ -972,7 +972,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Say that the training has failed, and why. */
+        /** Report that the training has failed, and why. */
         post: operations["agents_fail"];
         delete?: never;
         options?: never;
@@ -1024,7 +1024,7 @@ export interface paths {
         };
         /**
          * Get the nodes of the cluster, the worker groups on them, and the worker groups that wait for resources.
-         * @description Return the state of the cluster, as the driver host sees it. It does not know the experiments that scripts drive.
+         * @description Return the state of the cluster, as the driver host sees it. The host does not know of experiments that scripts drive.
          */
         get: operations["cluster_cluster"];
         put?: never;
@@ -1274,12 +1274,12 @@ export interface components {
             line: number;
             /**
              * Code
-             * @description its text, or its place if the file cannot be read
+             * @description its text, or its location if the file cannot be read
              */
             code: string;
             /**
              * Bytes
-             * @description memory that it allocated during the profile and that still exists at its end
+             * @description memory that the line allocated during the profile and that had not been freed by its end
              */
             bytes: number;
             /**
@@ -1549,7 +1549,7 @@ export interface components {
         BestSoFar: {
             /**
              * X
-             * @description the times, in seconds for which the experiment had run, without pauses
+             * @description the times, as seconds that the experiment had been running, without pauses
              */
             x: number[];
             /**
@@ -1562,7 +1562,7 @@ export interface components {
         BestSoFarOf: {
             /**
              * X
-             * @description the times, in seconds for which the experiment had run, without pauses
+             * @description the times, as seconds that the experiment had been running, without pauses
              */
             x: number[];
             /**
@@ -1583,7 +1583,7 @@ export interface components {
             mode: "min" | "max";
             /**
              * Until
-             * @description the x of the experiment's end, or of now if it has not ended
+             * @description the x of the experiment's end, or of the current time if it has not ended
              */
             until: number;
         };
@@ -1626,12 +1626,12 @@ export interface components {
         Changes: {
             /**
              * Since
-             * @description the event_seq after which the changes of this message begin
+             * @description the event_seq after which the changes in this message begin
              */
             since: number;
             /**
              * Seq
-             * @description the event_seq of the newest entry whose changes this message has; also the id of the message
+             * @description the event_seq of the newest entry whose changes this message contains; also the id of the message
              */
             seq: number;
             /**
@@ -1784,7 +1784,7 @@ export interface components {
             cpus: number;
             /**
              * Cpus In Use
-             * @description the number of CPUs that are in use, also by other programs on the cluster
+             * @description the number of CPUs that are in use, including by other programs on the cluster
              */
             cpus_in_use: number;
             /**
@@ -1794,7 +1794,7 @@ export interface components {
             gpus: number;
             /**
              * Gpus In Use
-             * @description the number of GPUs that are in use, also by other programs on the cluster
+             * @description the number of GPUs that are in use, including by other programs on the cluster
              */
             gpus_in_use: number;
             /**
@@ -1886,7 +1886,7 @@ export interface components {
             cpus: number;
             /**
              * Cpus In Use
-             * @description the number of CPUs that worker groups of this service hold on the node, also while they start
+             * @description the number of CPUs that worker groups of this service hold on the node, even while they are starting
              */
             cpus_in_use: number;
             /**
@@ -1896,7 +1896,7 @@ export interface components {
             gpus: number;
             /**
              * Gpus In Use
-             * @description the number of GPUs that worker groups of this service hold on the node, also while they start
+             * @description the number of GPUs that worker groups of this service hold on the node, even while they are starting
              */
             gpus_in_use: number;
         };
@@ -1940,7 +1940,7 @@ export interface components {
             experiment_id: string;
             /**
              * Priority
-             * @description the experiment's priority; experiments of a higher priority get resources first
+             * @description the experiment's priority; experiments with a higher priority get resources first
              */
             priority: number;
             /**
@@ -2117,7 +2117,7 @@ export interface components {
             cpu_s: number;
             /**
              * Sampler Cpu S
-             * @description CPU seconds of the sampling itself, which is its cost
+             * @description CPU seconds that the sampling itself used
              */
             sampler_cpu_s: number;
             /**
@@ -2135,7 +2135,7 @@ export interface components {
             ordinal: number;
             /**
              * Cause
-             * @description the cause for which the segment was started
+             * @description why the segment was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
@@ -2245,7 +2245,7 @@ export interface components {
             name: string;
             /**
              * Executions
-             * @description how often this segment has executed it: once in each epoch
+             * @description how often this segment has executed it: once per epoch
              */
             executions: number;
             /**
@@ -2255,7 +2255,7 @@ export interface components {
             state: string | null;
             /**
              * Seconds
-             * @description for how long the newest execution has run
+             * @description the duration of the newest execution so far, in seconds
              */
             seconds: number | null;
             /**
@@ -2393,7 +2393,7 @@ export interface components {
             created_at: string;
             /**
              * Ended At
-             * @description when the message was delivered or given up; null if it is pending
+             * @description when the message was delivered or abandoned; null if it is pending
              */
             ended_at: string | null;
         };
@@ -2462,7 +2462,7 @@ export interface components {
             method: string;
             /**
              * Scheduler
-             * @description the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by the scheduler that was chosen
+             * @description the scheduler with all its options, including those taken from the experiment; "auto" is replaced by the scheduler that was chosen
              */
             scheduler: {
                 [key: string]: unknown;
@@ -2491,7 +2491,7 @@ export interface components {
             max_t: number | null;
             /**
              * Time Attr
-             * @description what max_t counts
+             * @description the unit of max_t
              */
             time_attr: string;
             /** @description the number of ranks of each trial, and their resources */
@@ -2517,7 +2517,7 @@ export interface components {
             reached: components["schemas"]["Reached"][] | null;
             /**
              * Expected Gpu Hours
-             * @description the GPU hours of the trainings in `reached` at seconds_per_iteration, at most gpu_hours_at_most; null if unknown
+             * @description the GPU hours of the training in `reached` at seconds_per_iteration, at most gpu_hours_at_most; null if unknown
              */
             expected_gpu_hours: number | null;
             /**
@@ -2550,7 +2550,7 @@ export interface components {
             state: components["schemas"]["ExperimentState"];
             /**
              * Source
-             * @description python or api: where the experiment was created; study: driven by ask and tell; adopted: created in Python, now driven by a service
+             * @description python or api: where the experiment was created; study: driven by ask and tell; adopted: created in Python, now driven by a service; import: imported from another tool
              */
             source: string;
             /**
@@ -2585,7 +2585,7 @@ export interface components {
             cpu_hours: number;
             /**
              * Paused S
-             * @description seconds since `started_at` in which the experiment did not run: it was paused, had ended before a user continued it, or had no driver. A pause that still lasts is not included
+             * @description seconds since `started_at` during which the experiment was not running: it was paused, had ended before a user continued it, or had no driver. A pause that is still in progress is not included
              */
             paused_s: number;
             /**
@@ -2595,7 +2595,7 @@ export interface components {
             reason: string;
             /**
              * Error
-             * @description why the experiment failed, or why it has no best trial although trials have reported; null otherwise, also if single trials failed: each of them has its own error
+             * @description why the experiment failed, or why it has no best trial although trials have reported; null otherwise, even if individual trials failed: each of them has its own error
              */
             error: string | null;
             /**
@@ -2626,7 +2626,7 @@ export interface components {
             archived_at: string | null;
             /**
              * Thinned At
-             * @description when most points of the experiment's curves were deleted (TUNER_POINT_DAYS), so that it can no longer be continued or replayed; null: all points are kept
+             * @description when most points of the experiment's curves were deleted (TUNER_POINT_DAYS), so that it can no longer be continued or replayed; null if all points are kept
              */
             thinned_at: string | null;
             /**
@@ -2680,7 +2680,7 @@ export interface components {
             max_t: number | null;
             /**
              * Time Attr
-             * @description what max_t counts
+             * @description the unit of max_t
              */
             time_attr: string;
             /**
@@ -2690,7 +2690,7 @@ export interface components {
             seed: number;
             /**
              * Priority
-             * @description the experiment's priority; experiments of a higher priority get resources first
+             * @description the experiment's priority; experiments with a higher priority get resources first
              */
             priority: number;
             /**
@@ -2768,7 +2768,7 @@ export interface components {
             forked_from: string | null;
             /**
              * Warm Start
-             * @description the earlier experiments to learn from, as in the spec or, if it had none, in the settings of the project
+             * @description the earlier experiments to learn from, as in the spec or, if it names none, in the project's settings
              */
             warm_start: "auto" | string[] | null;
             /**
@@ -2778,7 +2778,7 @@ export interface components {
             learned_from: string[];
             /**
              * Paused Since
-             * @description when the pause began that still lasts, or about when the script of an abandoned experiment ended; null while the experiment runs and after its end
+             * @description when the current pause began, or about when the script of an abandoned experiment ended; null while the experiment is running and after its end
              */
             paused_since: string | null;
             /**
@@ -2934,7 +2934,7 @@ export interface components {
          * Forecast
          * @description A forecast of an experiment from its newest event to its end.
          *
-         *     It is based on recorded searches: on how much these still improved after the same stage.
+         *     It is based on how much recorded searches still improved after the same stage.
          */
         Forecast: {
             /**
@@ -2989,7 +2989,7 @@ export interface components {
             seconds: number;
             /**
              * Improvement
-             * @description the expected improvement of the best value, as a positive number for both modes
+             * @description the expected improvement of the best value, as a positive number in either mode
              */
             improvement: number;
             /**
@@ -3065,7 +3065,7 @@ export interface components {
         Importances: {
             /**
              * Metric
-             * @description the objective for which the parameters are important
+             * @description the objective to which the importances refer
              */
             metric: string;
             /**
@@ -3106,7 +3106,7 @@ export interface components {
             metric: string;
             /**
              * Seconds
-             * @description seconds for which the experiment had run
+             * @description how long the experiment had been running, in seconds
              */
             seconds: number;
             /**
@@ -3212,7 +3212,7 @@ export interface components {
             items: components["schemas"]["LineageSegment"][];
             /**
              * Schedule
-             * @description the configurations in order; training with one after the other repeats the result
+             * @description the configurations in order; training with one after the other reproduces the result
              */
             schedule: components["schemas"]["ScheduleEntry"][];
         };
@@ -3243,7 +3243,7 @@ export interface components {
             ordinal: number;
             /**
              * Cause
-             * @description the cause for which the segment was started
+             * @description why the segment was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
@@ -3254,7 +3254,7 @@ export interface components {
             start_iteration: number;
             /**
              * End Iteration
-             * @description the training_iteration from which the next segment continued; for the last segment, the training_iteration that it has reached
+             * @description the training_iteration from which the next segment continued; for the last segment, the training_iteration that it has reached so far
              */
             end_iteration: number;
             /**
@@ -3381,7 +3381,7 @@ export interface components {
             trial_id: string | null;
             /**
              * Data
-             * @description the fields of its kind, such as the outcome of a segment; a model that was fitted is left out
+             * @description the fields of this kind of entry, such as the outcome of a segment; fitted models are left out
              */
             data: {
                 [key: string]: unknown;
@@ -3399,7 +3399,7 @@ export interface components {
             segment: number;
             /**
              * Rank
-             * @description the rank that has printed the text
+             * @description the rank that printed the text
              */
             rank: number;
             /**
@@ -3466,7 +3466,7 @@ export interface components {
             lines: components["schemas"]["AllocatingLine"][];
             /**
              * Traced Bytes
-             * @description memory that Python allocated and that still exists at the end
+             * @description memory that Python allocated and that had not been freed by the end
              */
             traced_bytes: number;
             /**
@@ -3491,7 +3491,7 @@ export interface components {
             rss_end_bytes: number;
             /**
              * Rss Peak Bytes
-             * @description the most resident memory that was seen
+             * @description the peak of the resident memory that was observed
              */
             rss_peak_bytes: number;
             /**
@@ -3542,7 +3542,7 @@ export interface components {
             state: components["schemas"]["TrialState"];
             /**
              * Distance
-             * @description the distance of the two configurations in the unit cube: 0 if they are equal, 1 for opposite corners
+             * @description the distance between the configurations in the unit cube: 0 if they are equal, 1 for opposite corners
              */
             distance: number;
             /**
@@ -3557,7 +3557,7 @@ export interface components {
             iteration: number;
             /**
              * Changes
-             * @description the parameters that differ, largest difference first; `before` is the value in the requested trial, `after` that in the neighbour
+             * @description the parameters that differ, largest difference first; `before` is the requested trial's value, `after` the neighbour's
              */
             changes: {
                 [key: string]: components["schemas"]["Change"];
@@ -3648,7 +3648,7 @@ export interface components {
             segment: number;
             /**
              * Cause
-             * @description the cause for which the segment was started
+             * @description why the segment was started
              * @enum {string}
              */
             cause: "start" | "retry" | "resume" | "exploit" | "fork" | "resize";
@@ -3669,12 +3669,12 @@ export interface components {
             time: string;
             /**
              * Seconds
-             * @description seconds for which the experiment had run
+             * @description how long the experiment had been running, in seconds
              */
             seconds: number;
             /**
              * Trial Seconds
-             * @description seconds for which the trial has trained, over all its segments
+             * @description how long the trial had been training, in seconds, over all its segments
              */
             trial_seconds: number;
             /**
@@ -3742,7 +3742,7 @@ export interface components {
         };
         /**
          * Profile
-         * @description The activity of a rank during some seconds.
+         * @description The activity of a rank during a few seconds.
          */
         Profile: {
             /**
@@ -3763,12 +3763,12 @@ export interface components {
             kind: "cpu" | "memory";
             /**
              * Duration S
-             * @description seconds for which it was observed
+             * @description how many seconds the rank was observed
              */
             duration_s: number;
             /**
              * Complete
-             * @description false if the segment ended before the time was over
+             * @description false if the segment ended before the time was up
              */
             complete: boolean;
             /**
@@ -3843,7 +3843,7 @@ export interface components {
             latest_at: string | null;
             /**
              * Quota
-             * @description resource -> the largest amount that trials of the project may hold together (TUNER_QUOTAS); resources without a limit are missing
+             * @description resource -> the maximum amount that the project's trials may hold together (TUNER_QUOTAS); resources without a limit are left out
              */
             quota: {
                 [key: string]: number;
@@ -3990,7 +3990,7 @@ export interface components {
         Resolved: {
             /**
              * Scheduler
-             * @description the scheduler with all its options, also those that it takes from the experiment; "auto" is replaced by the scheduler that was chosen
+             * @description the scheduler with all its options, including those taken from the experiment; "auto" is replaced by the scheduler that was chosen
              */
             scheduler: {
                 [key: string]: unknown;
@@ -4048,7 +4048,7 @@ export interface components {
             noise: number | null;
             /**
              * Pairs
-             * @description the number of runs from which the noise was estimated, without first runs
+             * @description the number of runs from which the noise was estimated, not counting first runs
              */
             pairs: number;
         };
@@ -4359,7 +4359,7 @@ export interface components {
         };
         /**
          * Session
-         * @description Information on the caller: their name, their role, and whether they need a token.
+         * @description Information about the caller: their name, their role, and whether they need a token.
          */
         Session: {
             /**
@@ -4436,7 +4436,7 @@ export interface components {
             shared: components["schemas"]["SpeedscopeShared"];
             /**
              * Profiles
-             * @description one item for each thread; the one that trains first
+             * @description one item for each thread; the training thread comes first
              */
             profiles: components["schemas"]["SpeedscopeProfile"][];
         };
@@ -4563,7 +4563,7 @@ export interface components {
             devices: components["schemas"]["TimelineDevice"][];
             /**
              * Pauses
-             * @description when the experiment did not run; all other times leave this out
+             * @description when the experiment was not running; all other times exclude these pauses
              */
             pauses: components["schemas"]["TimelinePause"][];
             /**
@@ -4575,7 +4575,7 @@ export interface components {
             };
             /**
              * Total
-             * @description the number of all trials of the experiment
+             * @description the total number of trials of the experiment
              */
             total: number;
         };
@@ -4609,12 +4609,12 @@ export interface components {
         TimelinePause: {
             /**
              * At
-             * @description where it was on the timeline, in seconds since started_at
+             * @description where the pause is on the timeline, in seconds since started_at
              */
             at: number;
             /**
              * Seconds
-             * @description how long it was
+             * @description how long the pause was
              */
             seconds: number;
         };
@@ -4622,13 +4622,13 @@ export interface components {
         TimelineSpan: {
             /**
              * Phase
-             * @description waiting: the trial waits for resources; starting: its processes start and load the code; restarting: its processes start again after a failure or a pause, or new ones after an exploit; exploiting: processes that already run take over the weights and a changed configuration of another trial; checkpointing: training waits until a checkpoint has been handed over; paused: the trial has given its resources back; idle: no trial of this experiment holds the device
+             * @description waiting: the trial waits for resources; starting: its processes start and load the code; restarting: its processes start again after a failure or a pause, or new ones after an exploit; exploiting: processes that already run take over the weights and a changed configuration of another trial; checkpointing: training waits until a checkpoint has been handed over; paused: the trial has released its resources; idle: no trial of this experiment holds the device
              * @enum {string}
              */
             phase: "waiting" | "starting" | "restarting" | "exploiting" | "running" | "checkpointing" | "paused" | "idle";
             /**
              * Start
-             * @description seconds since started_at, without pauses of the experiment
+             * @description seconds since started_at, without the experiment's pauses
              */
             start: number;
             /**
@@ -5041,7 +5041,7 @@ export interface components {
             next_page_token: string | null;
             /**
              * Total
-             * @description the number of trials on all pages together
+             * @description the total number of trials on all pages
              */
             total: number;
         };
@@ -5057,17 +5057,17 @@ export interface components {
             items: components["schemas"]["Trial"][];
             /**
              * Ranks
-             * @description the rank of each trial in `items` among all trials, from 1 for the best value; trials without a value have the last ranks
+             * @description the rank of each trial in `items` among all trials, from 1 for the best value; trials without a value rank last
              */
             ranks: number[];
             /**
              * Total
-             * @description the number of all trials of the experiment
+             * @description the total number of trials of the experiment
              */
             total: number;
             /**
              * Trained
-             * @description the iterations of all completed and stopped trials together, at most max_t for each; null without a max_t
+             * @description the iterations of all completed and stopped trials together, counting at most max_t for each; null without a max_t
              */
             trained: number | null;
         };
@@ -5101,7 +5101,7 @@ export interface components {
             rank: number;
             /**
              * X
-             * @description seconds for which the experiment had run
+             * @description how long the experiment had been running, in seconds
              */
             x: number[];
             /**
@@ -5997,7 +5997,7 @@ export interface components {
         SignIn: {
             /**
              * Token
-             * @description the token, tnr_..., as `tuner token create` has printed it
+             * @description the token, tnr_..., as printed by `tuner token create`
              */
             token: string;
         };
@@ -6223,7 +6223,7 @@ export interface components {
             } | null;
             /**
              * Search
-             * @description the searcher, as in a spec; for each configuration that it proposes, the nearest recorded trial is used; null: the recorded trials in their order
+             * @description the searcher, as in a spec; for each configuration that it proposes, the nearest recorded trial is used; null: the recorded trials in their recorded order
              * @default null
              */
             search: string | {
@@ -6294,14 +6294,14 @@ export interface components {
             rank: number;
             /**
              * Kind
-             * @description cpu: sample the Python stacks of its threads; memory: trace what Python allocates
+             * @description cpu: sample the Python stacks of the rank's threads; memory: trace what Python allocates
              * @default cpu
              * @enum {string}
              */
             kind: "cpu" | "memory";
             /**
              * Duration S
-             * @description seconds to observe it; the answer comes after this time
+             * @description how many seconds to observe the rank; the response comes after this time
              * @default 5
              */
             duration_s: number;
@@ -6319,7 +6319,7 @@ export interface components {
         Continuation: {
             /**
              * Num Samples
-             * @description the number of trials to add; for a grid, how many more times to run it; null: add no trials; use this after you have raised a limit
+             * @description the number of trials to add; for a grid, how many more times to run it; null: add no trials, for example after you have raised a limit
              * @default null
              * @example 20
              */
@@ -6670,7 +6670,7 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -6706,7 +6706,7 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -6751,7 +6751,7 @@ export interface operations {
                     "text/plain": unknown;
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6786,7 +6786,7 @@ export interface operations {
                 project?: string | null;
                 /** @description name, state, trials (those that have ended), best (the best value of the first objective), method, started, or duration (of experiments that have ended); with - before it for descending order. Experiments without a value come last */
                 sort?: string | null;
-                /** @description items on a page */
+                /** @description the maximum number of items per page */
                 page_size?: number;
                 /** @description next_page_token of the previous page */
                 page_token?: string | null;
@@ -6806,7 +6806,7 @@ export interface operations {
                     "application/json": components["schemas"]["ExperimentPage"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -6831,7 +6831,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -6846,7 +6846,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description a key that identifies this request; if it is repeated with the same key, nothing is created, and the response is that of the first request */
+                /** @description a key that identifies this request; if it is repeated with the same key, nothing is created, and it gets the response of the first request */
                 "idempotency-key"?: string | null;
             };
             path?: never;
@@ -6930,7 +6930,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7031,7 +7031,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7056,7 +7056,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7072,7 +7072,7 @@ export interface operations {
                     "application/json": components["schemas"]["Experiment"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -7088,7 +7088,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7124,11 +7124,11 @@ export interface operations {
                 force?: boolean;
             };
             header?: {
-                /** @description the ETag with which the experiment was read; the request fails if a user has changed it since then */
+                /** @description the ETag received with the experiment; the request fails if a user has changed the experiment since then */
                 "if-match"?: string | null;
             };
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7160,7 +7160,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7187,7 +7187,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment is no longer in the state that If-Match names */
+            /** @description the experiment is no longer at the revision given in If-Match */
             412: {
                 headers: {
                     [name: string]: unknown;
@@ -7223,7 +7223,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7238,11 +7238,11 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description the ETag with which the experiment was read; the request fails if a user has changed it since then */
+                /** @description the ETag received with the experiment; the request fails if a user has changed the experiment since then */
                 "if-match"?: string | null;
             };
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7280,7 +7280,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7307,7 +7307,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the experiment is no longer in the state that If-Match names */
+            /** @description the experiment is no longer at the revision given in If-Match */
             412: {
                 headers: {
                     [name: string]: unknown;
@@ -7343,7 +7343,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7358,11 +7358,11 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description a key that identifies this request; if it is repeated with the same key, nothing is created, and the response is that of the first request */
+                /** @description a key that identifies this request; if it is repeated with the same key, nothing is created, and it gets the response of the first request */
                 "idempotency-key"?: string | null;
             };
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7400,7 +7400,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7454,7 +7454,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7479,7 +7479,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7513,7 +7513,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7583,7 +7583,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7617,7 +7617,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7678,7 +7678,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7716,7 +7716,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7770,7 +7770,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7786,18 +7786,18 @@ export interface operations {
             query?: {
                 /** @description only trials in this state */
                 state?: components["schemas"]["TrialState"] | null;
-                /** @description the column to sort by: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before the column sorts in descending order; trials without a value come last, and trials with equal values are sorted by number; by best_value, trials that violate the constraints come after those that do not */
+                /** @description the column to sort by: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before the column sorts in descending order; trials without a value come last, and trials with equal values are sorted by number; if sorted by best_value, trials that violate the constraints come after those that do not */
                 sort?: string;
                 /** @description a condition that the trials must meet: a column, an operator and a value; the operators are = != < <= > >= ~ (the column contains this text) ?= (the column is in this JSON list; null in the list means no value); if the parameter is repeated, all conditions must hold */
                 where?: string[] | null;
-                /** @description items on a page */
+                /** @description the maximum number of items per page */
                 page_size?: number;
                 /** @description next_page_token of the previous page */
                 page_token?: string | null;
             };
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7813,7 +7813,7 @@ export interface operations {
                     "application/json": components["schemas"]["TrialPage"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -7829,7 +7829,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7847,7 +7847,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7861,12 +7861,12 @@ export interface operations {
     experiments_sample: {
         parameters: {
             query?: {
-                /** @description the most trials to return; half of them are the best ones */
+                /** @description the maximum number of trials to return; half of them are the best ones */
                 size?: number;
             };
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7882,7 +7882,7 @@ export interface operations {
                     "application/json": components["schemas"]["TrialSample"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -7898,7 +7898,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7916,7 +7916,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -7932,14 +7932,14 @@ export interface operations {
             query?: {
                 /** @description only segments with this cause; may be repeated */
                 cause?: ("start" | "retry" | "resume" | "exploit" | "fork" | "resize")[] | null;
-                /** @description items on a page */
+                /** @description the maximum number of items per page */
                 page_size?: number;
                 /** @description next_page_token of the previous page */
                 page_token?: string | null;
             };
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -7955,7 +7955,7 @@ export interface operations {
                     "application/json": components["schemas"]["SegmentPage"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -7971,7 +7971,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7989,7 +7989,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8007,14 +8007,14 @@ export interface operations {
                 trial?: number | null;
                 /** @description only checkpoints in this state */
                 state?: ("uploading" | "ready" | "deleted") | null;
-                /** @description items on a page */
+                /** @description the maximum number of items per page */
                 page_size?: number;
                 /** @description next_page_token of the previous page */
                 page_token?: string | null;
             };
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8030,7 +8030,7 @@ export interface operations {
                     "application/json": components["schemas"]["CheckpointPage"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -8046,7 +8046,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8064,7 +8064,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8084,14 +8084,14 @@ export interface operations {
                 kind?: ("start" | "resume" | "pause" | "stop" | "complete" | "exploit" | "resize" | "retry" | "fail" | "cancel" | "finish" | "note")[] | null;
                 /** @description only decisions with this text in their reason */
                 text?: string | null;
-                /** @description items on a page */
+                /** @description the maximum number of items per page */
                 page_size?: number;
                 /** @description next_page_token of the previous page */
                 page_token?: string | null;
             };
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8107,7 +8107,7 @@ export interface operations {
                     "application/json": components["schemas"]["DecisionPage"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -8123,7 +8123,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8141,7 +8141,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8159,14 +8159,14 @@ export interface operations {
                 trial?: number | null;
                 /** @description only entries of this kind; may be repeated */
                 kind?: ("reported" | "decision" | "driver_started" | "waiting" | "segment_started" | "segment_ended" | "stop_judged" | "checkpoint_saved" | "checkpoint_deleted" | "upload_failed" | "suggested" | "drawn" | "noted" | "model_fitted" | "commanded" | "amended" | "enqueued" | "pinned" | "room_wanted" | "budget_spent" | "gpu_hours_spent" | "slots_changed" | "workers_changed")[] | null;
-                /** @description items on a page */
+                /** @description the maximum number of items per page */
                 page_size?: number;
                 /** @description next_page_token of the previous page */
                 page_token?: string | null;
             };
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8182,7 +8182,7 @@ export interface operations {
                     "application/json": components["schemas"]["LogPage"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -8198,7 +8198,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8216,7 +8216,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8237,7 +8237,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8253,7 +8253,7 @@ export interface operations {
                     "application/json": components["schemas"]["DriverLog"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -8269,7 +8269,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8287,7 +8287,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8303,7 +8303,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8319,7 +8319,7 @@ export interface operations {
                     "application/json": components["schemas"]["Best"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -8335,7 +8335,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8369,7 +8369,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8385,7 +8385,7 @@ export interface operations {
                     "application/json": components["schemas"]["Pareto"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -8401,7 +8401,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8435,11 +8435,11 @@ export interface operations {
             query?: {
                 /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
-                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds for which the experiment had run, without pauses; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
+                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds that the experiment had been running, without pauses; trial_time: seconds that the trial had been training, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports without a value on this axis are left out */
                 x?: "step" | "user_step" | "time" | "trial_time" | "metric";
                 /** @description the name of the metric on the x axis; only with x=metric */
                 x_metric?: string | null;
-                /** @description approximate number of points of the longest curve; default: 1000 */
+                /** @description approximate number of points in the longest curve; default: 1000 */
                 points?: number | null;
                 /** @description where the curves start on the x axis */
                 from?: number | null;
@@ -8447,17 +8447,17 @@ export interface operations {
                 to?: number | null;
                 /** @description the numbers of the trials; default: the trials that /trials/sample returns with size=limit */
                 trial?: number[] | null;
-                /** @description the most trials to return if `trial` is not given */
+                /** @description the maximum number of trials to return if `trial` is not given */
                 limit?: number;
                 /**
                  * @deprecated
-                 * @description as points
+                 * @description same as points
                  */
                 max_points?: number | null;
             };
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8474,7 +8474,7 @@ export interface operations {
                     "application/vnd.tuner.curves": string;
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -8490,7 +8490,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8508,7 +8508,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8524,12 +8524,12 @@ export interface operations {
             query?: {
                 /** @description the name of a metric; default: the first objective */
                 metric?: string | null;
-                /** @description time: seconds for which the experiment had run, without pauses; trial_time: seconds that all trials together had trained */
+                /** @description time: seconds that the experiment had been running, without pauses; trial_time: seconds that all trials together had been training */
                 x?: "time" | "trial_time";
             };
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8545,7 +8545,7 @@ export interface operations {
                     "application/json": components["schemas"]["BestSoFarOf"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -8561,7 +8561,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8579,7 +8579,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8595,12 +8595,12 @@ export interface operations {
             query?: {
                 /** @description use only trials that meet this condition, written as for /trials; if repeated, all must hold */
                 where?: string[] | null;
-                /** @description the objective; default: the first one. Of the others, the newest value of each trial is used */
+                /** @description the objective; default: the first one. For any other one, the newest value of each trial is used */
                 metric?: string | null;
             };
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8616,7 +8616,7 @@ export interface operations {
                     "application/json": components["schemas"]["Importances"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -8632,7 +8632,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8650,7 +8650,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8671,7 +8671,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8687,7 +8687,7 @@ export interface operations {
                     "application/json": components["schemas"]["Timeline"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -8703,7 +8703,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8721,7 +8721,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8735,12 +8735,12 @@ export interface operations {
     experiments_forecast: {
         parameters: {
             query?: {
-                /** @description the additional training whose gain `more` predicts, in GPU hours, or in hours of running time if trials use no GPUs; at most twice the training so far is used */
+                /** @description the additional training whose gain `more` predicts, in GPU hours, or in hours of running time if trials use no GPUs; capped at twice the training so far */
                 hours?: number;
             };
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8756,7 +8756,7 @@ export interface operations {
                     "application/json": components["schemas"]["Forecast"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -8772,7 +8772,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8790,7 +8790,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8806,7 +8806,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8844,7 +8844,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8889,7 +8889,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8911,7 +8911,7 @@ export interface operations {
                 "last-event-id"?: string | null;
             };
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -8936,7 +8936,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8954,7 +8954,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -8976,7 +8976,7 @@ export interface operations {
                 "last-event-id"?: string | null;
             };
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -9001,7 +9001,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9019,7 +9019,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9051,7 +9051,7 @@ export interface operations {
                     "application/json": components["schemas"]["TrialDetail"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -9067,7 +9067,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9148,7 +9148,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9202,7 +9202,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9247,7 +9247,7 @@ export interface operations {
                     "application/json": components["schemas"]["Logs"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -9263,7 +9263,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9281,7 +9281,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9329,7 +9329,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9347,7 +9347,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9384,7 +9384,7 @@ export interface operations {
                     "application/json": components["schemas"]["Usage"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -9400,7 +9400,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9418,7 +9418,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9432,7 +9432,7 @@ export interface operations {
     trials_curves: {
         parameters: {
             query?: {
-                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds for which the experiment had run, without pauses; trial_time: seconds for which the trial has trained, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports that have no place on the axis are left out */
+                /** @description what the x axis shows: step: the training_iteration; user_step: the step that the training code passed to `tuner.report`; time: seconds that the experiment had been running, without pauses; trial_time: seconds that the trial had been training, over all its segments; metric: the metric x_metric of the same reports, such as an epoch. Reports without a value on this axis are left out */
                 x?: "step" | "user_step" | "time" | "trial_time" | "metric";
                 /** @description the name of the metric on the x axis; only with x=metric */
                 x_metric?: string | null;
@@ -9457,7 +9457,7 @@ export interface operations {
                     "application/json": components["schemas"]["TrialCurves"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -9473,7 +9473,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9491,7 +9491,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9523,7 +9523,7 @@ export interface operations {
                     "application/json": components["schemas"]["Lineage"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -9539,7 +9539,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9592,7 +9592,7 @@ export interface operations {
                     "application/json": components["schemas"]["Neighbours"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -9608,7 +9608,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9626,7 +9626,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9658,7 +9658,7 @@ export interface operations {
                     "application/json": components["schemas"]["Live"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -9674,7 +9674,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9764,7 +9764,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9818,7 +9818,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -9859,7 +9859,7 @@ export interface operations {
                     "application/json": components["schemas"]["CheckpointItem"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -9875,7 +9875,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9934,7 +9934,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10011,7 +10011,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10115,7 +10115,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10176,7 +10176,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10210,7 +10210,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10280,7 +10280,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10314,7 +10314,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10384,7 +10384,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10418,7 +10418,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10488,7 +10488,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10522,7 +10522,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10592,7 +10592,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description exp_..., or the name of an experiment if no other has it */
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
             };
             cookie?: never;
@@ -10630,7 +10630,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10684,7 +10684,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -10734,7 +10734,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10838,7 +10838,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10942,7 +10942,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11057,7 +11057,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11120,7 +11120,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -11185,7 +11185,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11248,7 +11248,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -11313,7 +11313,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11376,7 +11376,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -11437,7 +11437,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11500,7 +11500,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -11565,7 +11565,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11628,7 +11628,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -11693,7 +11693,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11756,7 +11756,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -11821,7 +11821,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11884,7 +11884,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -11945,7 +11945,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12008,7 +12008,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -12049,7 +12049,7 @@ export interface operations {
                     "application/json": components["schemas"]["Bundle"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -12065,7 +12065,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12083,7 +12083,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -12182,7 +12182,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -12211,7 +12211,7 @@ export interface operations {
                     "application/json": components["schemas"]["Cluster"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -12236,7 +12236,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -12274,7 +12274,7 @@ export interface operations {
                     "application/json": components["schemas"]["ProjectList"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -12299,7 +12299,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -12331,7 +12331,7 @@ export interface operations {
                     "application/json": components["schemas"]["Project"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -12347,7 +12347,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12365,7 +12365,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -12419,7 +12419,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12464,7 +12464,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -12493,7 +12493,7 @@ export interface operations {
                     "application/json": components["schemas"]["Session"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -12509,7 +12509,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -12596,7 +12596,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -12677,7 +12677,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -12706,7 +12706,7 @@ export interface operations {
                     "application/json": components["schemas"]["TokenList"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -12740,7 +12740,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -12827,7 +12827,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -12877,7 +12877,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12922,7 +12922,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -12936,7 +12936,7 @@ export interface operations {
     access_audit: {
         parameters: {
             query?: {
-                /** @description items on a page */
+                /** @description the maximum number of items per page */
                 page_size?: number;
                 /** @description next_page_token of the previous page */
                 page_token?: number | null;
@@ -12956,7 +12956,7 @@ export interface operations {
                     "application/json": components["schemas"]["AuditPage"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -12990,7 +12990,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -13019,7 +13019,7 @@ export interface operations {
                     "application/json": components["schemas"]["WebhookList"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -13053,7 +13053,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -13140,7 +13140,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -13172,7 +13172,7 @@ export interface operations {
                     "application/json": components["schemas"]["Webhook"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -13197,7 +13197,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13215,7 +13215,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -13263,7 +13263,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13308,7 +13308,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -13362,7 +13362,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13407,7 +13407,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -13421,7 +13421,7 @@ export interface operations {
     webhooks_deliveries: {
         parameters: {
             query?: {
-                /** @description items on a page */
+                /** @description the maximum number of items per page */
                 page_size?: number;
                 /** @description next_page_token of the previous page */
                 page_token?: number | null;
@@ -13444,7 +13444,7 @@ export interface operations {
                     "application/json": components["schemas"]["DeliveryPage"];
                 };
             };
-            /** @description the client already has this answer: its ETag was in If-None-Match */
+            /** @description the client already has this response: its ETag was in If-None-Match */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -13469,7 +13469,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13487,7 +13487,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -13537,7 +13537,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description an object that the path names does not exist */
+            /** @description an object named in the path does not exist */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13582,7 +13582,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request has mistakes */
+            /** @description the request is invalid */
             422: {
                 headers: {
                     [name: string]: unknown;

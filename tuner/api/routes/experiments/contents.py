@@ -45,7 +45,7 @@ def list_trials(
             description=(
                 "the column to sort by: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before the "
                 "column sorts in descending order; trials without a value come last, and trials with equal values are sorted by "
-                "number; by best_value, trials that violate the constraints come after those that do not"
+                "number; if sorted by best_value, trials that violate the constraints come after those that do not"
             ),
         ),
     ] = "number",
@@ -88,7 +88,8 @@ def sample(
     here: Here,
     experiment_id: ExperimentId,
     size: Annotated[
-        int, Query(ge=1, le=10_000, description="the most trials to return; half of them are the best ones")
+        int,
+        Query(ge=1, le=10_000, description="the maximum number of trials to return; half of them are the best ones"),
     ] = 1000,
 ) -> Response:
     record = found_experiment(here.store, experiment_id)
@@ -217,7 +218,7 @@ def driver_log(
     if found is None:
         owner = record.driver_owner
         raise NotFound(
-            f"no log of the driver of {record.public_id} is here: "
+            f"no log of the driver of {record.public_id} is on this machine: "
             + (f"its driver was {owner}, perhaps on another machine" if owner else "no driver has run it yet")
         )
     return answer(schemas.DriverLog(path=found.path, text=found.text, left_out=found.left_out))

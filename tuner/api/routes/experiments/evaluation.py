@@ -96,7 +96,7 @@ def curves(
     x_metric: XMetric = None,
     points: Annotated[
         int | None,
-        Query(ge=4, le=100_000, description="approximate number of points of the longest curve; default: 1000"),
+        Query(ge=4, le=100_000, description="approximate number of points in the longest curve; default: 1000"),
     ] = None,
     low: Annotated[float | None, Query(alias="from", description="where the curves start on the x axis")] = None,
     high: Annotated[float | None, Query(alias="to", description="where the curves end on the x axis")] = None,
@@ -108,9 +108,9 @@ def curves(
         ),
     ] = None,
     limit: Annotated[
-        int, Query(ge=1, le=10_000, description="the most trials to return if `trial` is not given")
+        int, Query(ge=1, le=10_000, description="the maximum number of trials to return if `trial` is not given")
     ] = 2000,
-    max_points: Annotated[int | None, Query(ge=4, le=100_000, deprecated=True, description="as points")] = None,
+    max_points: Annotated[int | None, Query(ge=4, le=100_000, deprecated=True, description="same as points")] = None,
 ) -> Response:
     record = found_experiment(here.store, experiment_id)
     for name, value in (("from", low), ("to", high)):
@@ -163,8 +163,8 @@ def best_so_far(
     x: Annotated[
         Literal["time", "trial_time"],
         Query(
-            description="time: seconds for which the experiment had run, without pauses; trial_time: seconds that all trials "
-            "together had trained"
+            description="time: seconds that the experiment had been running, without pauses; trial_time: seconds that all "
+            "trials together had been training"
         ),
     ] = "time",
 ) -> Response:
@@ -200,7 +200,7 @@ def importance(
         str | None,
         Query(
             max_length=1000,
-            description="the objective; default: the first one. Of the others, the newest value of each trial is used",
+            description="the objective; default: the first one. For any other one, the newest value of each trial is used",
         ),
     ] = None,
 ) -> Response:
@@ -242,7 +242,7 @@ def forecast(
             allow_inf_nan=False,
             description=(
                 "the additional training whose gain `more` predicts, in GPU hours, or in hours of running time if trials use no "
-                "GPUs; at most twice the training so far is used"
+                "GPUs; capped at twice the training so far"
             ),
         ),
     ] = 1.0,

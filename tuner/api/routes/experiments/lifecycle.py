@@ -44,8 +44,8 @@ IdempotencyKey = Annotated[
     str | None,
     Header(
         max_length=200,
-        description="a key that identifies this request; if it is repeated with the same key, nothing is created, and the "
-        "response is that of the first request",
+        description="a key that identifies this request; if it is repeated with the same key, nothing is created, and it "
+        "gets the response of the first request",
     ),
 ]
 
@@ -186,7 +186,7 @@ def get(here: Here, experiment_id: ExperimentId) -> Response:
     "/experiments/{experiment_id}",
     response_model=schemas.Experiment,
     responses={**NOT_FOUND, **CONFLICT, **STALE, **BAD},
-    summary="Change the name, notes, tags, num_samples, limits or search space of an experiment, also while it runs.",
+    summary="Change the name, notes, tags, num_samples, limits or search space of an experiment, even while it is running.",
 )
 def change(
     here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)], if_match: IfMatch = None
@@ -259,7 +259,7 @@ async def fork(
     "/experiments/{experiment_id}/archive",
     response_model=schemas.Experiment,
     responses={**NOT_FOUND, **CONFLICT},
-    summary="Archive an experiment that has ended: lists leave it out, but no data are deleted.",
+    summary="Archive an experiment that has ended: lists leave it out, but no data is deleted.",
 )
 def archive(here: Here, experiment_id: ExperimentId) -> Response:
     return shown_experiment(here.store, usecases.archive_experiment(here.store, plain_text(experiment_id), True))
@@ -292,7 +292,7 @@ def enqueue(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depend
 def _created(record: ExperimentRecord) -> Response:
     """Return the response that shows an experiment as it was when it was created.
 
-    So a repeated request gets the same response even if the experiment has changed meanwhile.
+    So a repeated request gets the same response even if the experiment has changed in the meantime.
     """
     first = schemas.Experiment.of(record.as_created(), [])
     return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})

@@ -49,7 +49,7 @@ def events(
     "/experiments/{experiment_id}/changes",
     response_class=EventStream,
     responses={200: {"model": schemas.Changes, "description": "server-sent events"}, **NOT_FOUND, **BAD},
-    summary="Stream changes of the experiment and its trials. The stream begins after Last-Event-ID or the parameter `after`.",
+    summary="Stream changes to the experiment and its trials. The stream begins after Last-Event-ID or the parameter `after`.",
 )
 def changes(
     here: Here, request: Request, experiment_id: ExperimentId, after: After = 0, last_event_id: LastEventId = None

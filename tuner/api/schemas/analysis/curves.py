@@ -72,7 +72,7 @@ class Series(Model):
 
 class BestSoFar(Model):
     x: Annotated[
-        list[float], Field(description="the times, in seconds for which the experiment had run, without pauses")
+        list[float], Field(description="the times, as seconds that the experiment had been running, without pauses")
     ]
     y: Annotated[list[float], Field(description="the best value up to each of these times")]
 
@@ -80,7 +80,9 @@ class BestSoFar(Model):
 class BestSoFarOf(BestSoFar):
     metric: str
     mode: Literal["min", "max"]
-    until: Annotated[float, Field(description="the x of the experiment's end, or of now if it has not ended")]
+    until: Annotated[
+        float, Field(description="the x of the experiment's end, or of the current time if it has not ended")
+    ]
 
 
 class Curves(Model):
@@ -132,7 +134,7 @@ COLUMNS = "application/vnd.tuner.curves"
 COLUMNS_WORDS = (
     "a binary form of the JSON response, faster to write and to read; it is sent if Accept names this media type, as the web UI "
     "does. It has four parts: the length of the head (uint32); the head; the y of all points (float64; NaN: not finite); "
-    "the x of all points (int32 or float64, as `x_type` of the head says). The head is the JSON response, padded with spaces; in "
+    "the x of all points (int32 or float64, as `x_type` in the head says). The head is the JSON response, padded with spaces; in "
     "place of x and y, each segment has `count`, the number of its points. The points are in the order of the segments in the "
     "head. All numbers are little-endian"
 )

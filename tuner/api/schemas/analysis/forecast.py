@@ -37,7 +37,7 @@ class ForecastMore(Model):
     ]
     seconds: Annotated[float, Field(description="seconds that the additional training takes at the current pace")]
     improvement: Annotated[
-        float, Field(description="the expected improvement of the best value, as a positive number for both modes")
+        float, Field(description="the expected improvement of the best value, as a positive number in either mode")
     ]
     low: Annotated[float, Field(description="the improvement is at least this with a probability of 90 %")]
     high: Annotated[float, Field(description="the improvement is at most this with a probability of 90 %")]
@@ -47,7 +47,7 @@ class ForecastMore(Model):
 class Forecast(Model):
     """A forecast of an experiment from its newest event to its end.
 
-    It is based on recorded searches: on how much these still improved after the same stage.
+    It is based on how much recorded searches still improved after the same stage.
     """
 
     metric: Annotated[str, Field(description="the first objective")]

@@ -34,7 +34,7 @@ class LineageSegment(Model):
         Field(
             description=(
                 "the training_iteration from which the next segment continued; for the last segment, the training_iteration "
-                "that it has reached"
+                "that it has reached so far"
             )
         ),
     ]
@@ -58,7 +58,7 @@ class Lineage(Model):
     items: list[LineageSegment]
     schedule: Annotated[
         list[ScheduleEntry],
-        Field(description="the configurations in order; training with one after the other repeats the result"),
+        Field(description="the configurations in order; training with one after the other reproduces the result"),
     ]
 
     @classmethod

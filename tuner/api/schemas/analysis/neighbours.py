@@ -22,7 +22,7 @@ class Neighbour(Model):
     distance: Annotated[
         float,
         Field(
-            description="the distance of the two configurations in the unit cube: 0 if they are equal, 1 for opposite corners"
+            description="the distance between the configurations in the unit cube: 0 if they are equal, 1 for opposite corners"
         ),
     ]
     best_value: Annotated[Number | None, Field(description="the neighbour's best value of the first objective")]
@@ -30,8 +30,8 @@ class Neighbour(Model):
     changes: Annotated[
         dict[str, Change],
         Field(
-            description="the parameters that differ, largest difference first; `before` is the value in the requested trial, "
-            "`after` that in the neighbour"
+            description="the parameters that differ, largest difference first; `before` is the requested trial's value, "
+            "`after` the neighbour's"
         ),
     ]
 

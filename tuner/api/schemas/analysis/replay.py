@@ -28,7 +28,7 @@ class ReplayRequest(Model):
         str | Json | None,
         Field(
             description="the searcher, as in a spec; for each configuration that it proposes, the nearest recorded trial is "
-            "used; null: the recorded trials in their order"
+            "used; null: the recorded trials in their recorded order"
         ),
     ] = None
     max_concurrent_trials: Annotated[

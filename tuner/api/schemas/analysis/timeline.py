@@ -19,11 +19,11 @@ class TimelineSpan(Model):
             description="waiting: the trial waits for resources; starting: its processes start and load the code; "
             "restarting: its processes start again after a failure or a pause, or new ones after an exploit; exploiting: "
             "processes that already run take over the weights and a changed configuration of another trial; checkpointing: "
-            "training waits until a checkpoint has been handed over; paused: the trial has given its resources back; "
+            "training waits until a checkpoint has been handed over; paused: the trial has released its resources; "
             "idle: no trial of this experiment holds the device"
         ),
     ]
-    start: Annotated[float, Field(description="seconds since started_at, without pauses of the experiment")]
+    start: Annotated[float, Field(description="seconds since started_at, without the experiment's pauses")]
     end: Annotated[float, Field(description="seconds since started_at; equal to duration_s if the span has not ended")]
     trial_number: Annotated[int | None, Field(description="the trial's number; null if the device is idle")]
     segment: Annotated[int | None, Field(description="the ordinal of the trial's segment; null if the device is idle")]
@@ -50,8 +50,8 @@ class TimelineDevice(Model):
 
 
 class TimelinePause(Model):
-    at: Annotated[float, Field(description="where it was on the timeline, in seconds since started_at")]
-    seconds: Annotated[float, Field(description="how long it was")]
+    at: Annotated[float, Field(description="where the pause is on the timeline, in seconds since started_at")]
+    seconds: Annotated[float, Field(description="how long the pause was")]
 
 
 class Timeline(Model):
@@ -67,10 +67,10 @@ class Timeline(Model):
     ]
     pauses: Annotated[
         list[TimelinePause],
-        Field(description="when the experiment did not run; all other times leave this out"),
+        Field(description="when the experiment was not running; all other times exclude these pauses"),
     ]
     totals: Annotated[dict[str, float], Field(description="phase -> seconds, summed over the trials on this page")]
-    total: Annotated[int, Field(description="the number of all trials of the experiment")]
+    total: Annotated[int, Field(description="the total number of trials of the experiment")]
 
     @classmethod
     def of(cls, found: timelines.Timeline) -> Timeline:

@@ -18,14 +18,14 @@ class ClusterNode(Model):
     cpus_in_use: Annotated[
         float,
         Field(
-            description="the number of CPUs that worker groups of this service hold on the node, also while they start"
+            description="the number of CPUs that worker groups of this service hold on the node, even while they are starting"
         ),
     ]
     gpus: Annotated[float, Field(description="the number of GPUs that Ray may use on the node")]
     gpus_in_use: Annotated[
         float,
         Field(
-            description="the number of GPUs that worker groups of this service hold on the node, also while they start"
+            description="the number of GPUs that worker groups of this service hold on the node, even while they are starting"
         ),
     ]
 
@@ -83,7 +83,7 @@ class ClusterShare(Model):
 
     experiment_id: str
     priority: Annotated[
-        int, Field(description="the experiment's priority; experiments of a higher priority get resources first")
+        int, Field(description="the experiment's priority; experiments with a higher priority get resources first")
     ]
     weight: Annotated[
         float,
@@ -105,11 +105,11 @@ class ClusterShare(Model):
 class Cluster(Model):
     cpus: Annotated[float, Field(description="the number of CPUs of the whole cluster")]
     cpus_in_use: Annotated[
-        float, Field(description="the number of CPUs that are in use, also by other programs on the cluster")
+        float, Field(description="the number of CPUs that are in use, including by other programs on the cluster")
     ]
     gpus: Annotated[float, Field(description="the number of GPUs of the whole cluster")]
     gpus_in_use: Annotated[
-        float, Field(description="the number of GPUs that are in use, also by other programs on the cluster")
+        float, Field(description="the number of GPUs that are in use, including by other programs on the cluster")
     ]
     nodes: Annotated[list[ClusterNode], Field(description="the nodes that are alive")]
     groups: Annotated[list[ClusterGroup], Field(description="worker groups that have resources, oldest first")]

@@ -38,8 +38,8 @@ class Project(Model):
     quota: Annotated[
         dict[str, float],
         Field(
-            description="resource -> the largest amount that trials of the project may hold together (TUNER_QUOTAS); "
-            "resources without a limit are missing"
+            description="resource -> the maximum amount that the project's trials may hold together (TUNER_QUOTAS); "
+            "resources without a limit are left out"
         ),
     ]
     warm_start: DefaultWarmStart

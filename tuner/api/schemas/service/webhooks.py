@@ -155,7 +155,7 @@ class Delivery(Model):
     ]
     created_at: Timestamp
     ended_at: Annotated[
-        str | None, Field(description="when the message was delivered or given up; null if it is pending")
+        str | None, Field(description="when the message was delivered or abandoned; null if it is pending")
     ]
 
     @classmethod
