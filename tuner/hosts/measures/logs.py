@@ -106,7 +106,7 @@ class LogKeeper:
         """Complete the logs of a segment in the background.
 
         files: the log files of the ranks, from which missing output is read.
-        gone: an awaitable that is done once the processes of the ranks have ended; None if the processes continue and
+        gone: an awaitable that is done once the ranks' processes have exited; None if the processes continue and
             send the remaining output themselves.
         rest: the remaining output of ranks that no longer send any.
         """

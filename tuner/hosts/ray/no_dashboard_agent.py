@@ -16,7 +16,7 @@ _LOOK_S = 1.0  # how often to check that the raylet is alive, in seconds
 
 
 def main() -> None:
-    """Write the port files, and run until the raylet ends. The raylet would end itself if this process ended first."""
+    """Write the port files, and run until the raylet exits. The raylet would exit, too, if this process exited first."""
     raylet = os.getppid()
     options = dict(
         argument[2:].split("=", 1) for argument in sys.argv[1:] if argument.startswith("--") and "=" in argument

@@ -1,4 +1,4 @@
-"""Compute what a script's call needs of a driver host. A host kept from an earlier call is used only if it meets the needs."""
+"""Compute what a script's call needs from a driver host. A host kept from an earlier call is used only if it meets the needs."""
 
 from __future__ import annotations
 

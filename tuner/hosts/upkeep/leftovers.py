@@ -66,7 +66,7 @@ async def sweep_objects(store: Store, storage: str, database_url: str) -> None:
 
 
 async def find_logs(store: Store, logs: LogKeeper, driven: Driven) -> None:
-    """Start to read from log files the output that ranks had not sent when they died with an earlier host."""
+    """Start reading from log files the output that ranks had not sent when they died with an earlier host."""
     files: dict[Owner, list[LogFile]] = {}
     names: dict[Owner, str] = {}
     for found in await asyncio.to_thread(store.logs.unfinished, driven.record.id):

@@ -1,4 +1,4 @@
-"""Divide a cluster between the experiments of a host: make room for others, leave nodes, follow nodes that join or leave."""
+"""Divide a cluster between a host's experiments: make room for others, leave nodes, adapt to nodes that join or leave."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Room:
         self._counted_at = float("-inf")  # when the slots of experiments were last counted
 
     async def keep(self) -> None:
-        """Pause trials whose resources another experiment should get, from time to time; see `trials.groups.fair_share`."""
+        """Check regularly for trials whose resources another experiment should get, and pause them; see `fair_share`."""
         while True:
             await asyncio.sleep(ROOM_S)
             groups = self._executors.groups_in_use
@@ -94,7 +94,7 @@ class Room:
                 driven.loop.put(SlotsChanged(time=time.time(), slots=slots))
 
     def grant_workers(self, groups: GroupManager) -> None:
-        """Tell experiments with elastic trials how many workers they may have, if that has changed for two looks."""
+        """Tell experiments with elastic trials how many workers they may have, once two checks have found a change."""
         for name, driven in self._named.items():
             spec, sizes = driven.record.spec, driven.core.experiment.sizes
             if not spec.scaling.elastic or spec.executor in ("agents", "local"):
