@@ -286,9 +286,7 @@ class HostGroups:
         return await self._host.executors.of(self.record.spec).offload(self._code.sys_path, function, *args)
 
     async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
-        if not is_ours(
-            searcher, "tuner.search."
-        ):  # the user's own searcher: it runs where the training code runs
+        if not is_ours(searcher, "tuner.search."):  # the user's own searcher: it runs where the training code runs
             return await self.offload(_suggest, searcher, number, trials)  # type: ignore[no-any-return]
         experiment = self.record.public_id
         return await self._host.proposals.suggest(experiment, searcher, number, trials, self._sys_path)

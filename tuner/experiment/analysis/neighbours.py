@@ -15,7 +15,7 @@ from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store, TrialRecord
 
 MAX_COMPARED = 10_000
-"""The largest number of trials that are compared.
+"""The maximum number of trials that are compared.
 
 If there are more trials, half of the compared trials are the best ones. The other half is spread evenly over the remaining
 trials.

@@ -19,7 +19,7 @@ from tuner.space.words import escape
 Errors = list[tuple[str, str]]
 
 MOST_REVISIONS = 100
-"""The largest number of times that an experiment's space can be changed. The spec keeps all earlier spaces."""
+"""The maximum number of times that an experiment's space can be changed. The spec keeps all earlier spaces."""
 
 _FORK = "fork the experiment instead (`tuner fork --set`, POST .../fork)"
 
