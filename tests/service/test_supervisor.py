@@ -189,7 +189,7 @@ def test_the_link_ends_when_another_cluster_has_taken_the_place_of_its_own(
     assert [line["trouble"] for line in told.lines] == [
         "the driver does not answer: RPC error: the deadline has passed"
     ]
-    with pytest.raises(ClusterUnreachable, match="started again"):
+    with pytest.raises(ClusterUnreachable, match="has been restarted"):
         one.look_after()
 
 

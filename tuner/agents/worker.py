@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 BEAT_S = 5.0
 """The maximum time between two heartbeats, in seconds."""
 LAST_WORDS_S = 5.0
-"""Seconds that a trial's process has to send the end of its log after the trial has ended."""
+"""Seconds that a trial's process may take to send the end of its log after the trial has ended."""
 AGAIN_S = 2.0
 """Seconds from one attempt to the next while the experiment does not exist yet."""
 

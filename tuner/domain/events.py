@@ -227,7 +227,7 @@ class Enqueued(_Event):
 
     points: dicts with "params" (flat params; missing ones are drawn at random), "checkpoint" (id of the checkpoint to start
         from, or ""), "parent" (number of the trial that saved the checkpoint, or None) and "space_revision" (the revision of
-        the space of the params, or None for the present revision).
+        the space that the params are from, or None for the present revision).
     """
 
     KIND = "enqueued"

@@ -180,7 +180,7 @@ class Limits:
     )
     stop_grace_s: float = option(
         10.0,
-        "seconds that a rank has to leave the training function before its group is killed",
+        "seconds that a rank may take to leave the training function before its group is killed",
         title="Time to stop, in seconds",
         **_SECONDS,
     )

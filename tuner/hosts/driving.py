@@ -253,7 +253,7 @@ class Driving:
     async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
         """Fail an experiment that cannot be driven, and store the reason as its error.
 
-        An experiment that had ended before keeps its state: its driver only had to delete checkpoints.
+        An experiment that had already ended keeps its state: its driver only had to delete checkpoints.
         """
         log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
         if record.state.ended and not await self.is_to_go_on(record.id, record.state):

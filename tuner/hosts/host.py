@@ -93,7 +93,7 @@ class Host:
         self.driving = Driving(self, self._candidates)
         self.room = Room(self.executor, self.executors, self.driving.named, self.segments)
         self._reading = True  # whether the last read of the database succeeded
-        self._starting = asyncio.Lock()  # the service calls `start` again if the first call takes long
+        self._starting = asyncio.Lock()  # the service calls `start` again if the first call takes a long time
         self._read_failed_at = float("-inf")
         self.logs: LogKeeper | None = None
         if settings.log_bytes:

@@ -154,7 +154,7 @@ def run(
         placement_timeout_s: seconds to wait for resources once it is the trial's turn; a longer wait is a system
             failure.
         hang_timeout_s: seconds without a report after which a trial counts as hung; None: never.
-        stop_grace_s: seconds that a rank has to leave the training function before its group is killed.
+        stop_grace_s: seconds that a rank may take to leave the training function before its group is killed.
         seed: searches with the same seed draw the same configurations. The default is fixed, so that a search can be
             repeated; pass another seed to draw other configurations.
         name: name of the experiment. None: the name of the function. Each call creates a new experiment, even if earlier ones

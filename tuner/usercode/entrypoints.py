@@ -91,7 +91,7 @@ class Checker(Protocol):
 
 
 class TakesLong(Exception):
-    """Raised instead of doing something that may take long, such as an import."""
+    """Raised instead of doing something that may take a long time, such as an import."""
 
 
 class EntrypointChecker:
@@ -192,7 +192,7 @@ class EntrypointChecker:
         return _raised(known, pointer) if known is not None and _holds(known) else None
 
     def _find(self, text: str, module: str, sys_path: tuple[str, ...]) -> Entrypoint | _Failure:
-        """Return a remembered answer if it is still valid, else the answer of a running or a new import."""
+        """Return a remembered answer if it is still valid, or else the answer of a running or new import."""
         with self._lock:
             known = self._known.get(text)
         if known is not None and _holds(known):  # without the lock: this reads files, and the disk may be slow
@@ -347,7 +347,7 @@ class _Helper:
             if line := self._process.stdout.readline():
                 answer: dict[str, Any] = json.loads(line)
                 return answer
-        except (OSError, ValueError):  # the helper has died, or `end` was called meanwhile
+        except (OSError, ValueError):  # the helper has died, or `end` was called in the meantime
             pass
         return None
 

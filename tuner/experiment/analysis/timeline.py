@@ -58,7 +58,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """A GPU, or the slot of a rank without a GPU. busy: the share of the time in which a trial held the GPU or slot."""
+    """A GPU, or the slot of a rank without a GPU. busy: the share of the time during which a trial held the GPU or slot."""
 
     host: str
     name: str

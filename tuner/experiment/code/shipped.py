@@ -13,7 +13,7 @@ from tuner.trials.checkpoints import packages
 from tuner.trials.checkpoints.storage import place
 
 UNUSED_S = 3600.0
-"""Seconds that a package is kept after its last use. The creation of an experiment uses its packages, and takes less time."""
+"""Seconds that a package is kept after its last use. Creating an experiment uses its packages, and takes less time than this."""
 
 
 class Packages:

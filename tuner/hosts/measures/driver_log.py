@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 NAME = "tuner"
 """The logger whose messages are written, with all loggers below it."""
 CLUSTER = ("tuner.trials.groups.cluster",)
-"""The loggers, with those below them, whose messages are about nodes and never about an experiment."""
+"""The loggers whose messages, and those of loggers below them, are about nodes and never about an experiment."""
 
 
 class _File(RotatingFileHandler):
@@ -44,7 +44,7 @@ class _File(RotatingFileHandler):
         super().__init__(path, maxBytes=limit, backupCount=1, encoding="utf-8")
         self._failed = failed
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the method of logging)
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the name comes from logging)
         """Tell the owner that a line could not be written, instead of printing a traceback for each line."""
         self._failed(sys.exception())
 

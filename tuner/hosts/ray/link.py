@@ -32,7 +32,7 @@ from tuner.hosts.ray.head import COMMAND_S
 from tuner.settings import Settings
 
 CHECK_S = 1.0
-"""The interval at which this process tells the service that the driver host works, in seconds."""
+"""The interval, in seconds, at which this process tells the service that the driver host works."""
 
 START_S = 60.0
 """Timeout in seconds of a call to the driver host."""
@@ -45,7 +45,7 @@ _OTHER_CLUSTER = "WrongClusterID"
 """Ray's errors contain this if the cluster at the address is no longer the one that this process has joined."""
 
 SLOW = ("agent", "profile")
-"""The methods of the host whose answers may take long."""
+"""The methods of the host that may take a long time to answer."""
 
 MODULES = ("tuner.hosts.ray.shared",)
 """The modules that this process imports before it asks for the address of Ray. They import Ray."""
@@ -158,7 +158,7 @@ class Link:
                 host.poke.remote()
 
     def _pass_on(self, number: int, method: str, args: Sequence[Any]) -> None:
-        """Pass a request on to the driver host. The answer may take long, so no thread waits for it."""
+        """Pass a request on to the driver host. The answer may take a long time, so no thread waits for it."""
         if (host := self._host) is None:
             self._tell(answer=number, error="the driver is starting")
             return

@@ -1,4 +1,4 @@
-"""Run in place of the agent of Ray's dashboard, and tell the raylet that the agent is not in use. See `ray_start`.
+"""Run in place of Ray's dashboard agent, and tell the raylet that the agent is not in use. See `ray_start`.
 
 The raylet starts this file as a script, with the options of Ray's agent but without installed packages, so the script imports
 only the standard library.

@@ -30,7 +30,7 @@ SERVICES = "ray._private.services"
 PRIVATE: Mapping[str, tuple[str, ...]] = {NODE: ("Node",), SERVICES: ("start_ray_process", "ConsolePopen")}
 """The private names of Ray's modules that this module uses, by module."""
 STARTERS = ("start_monitor", "start_log_monitor", "start_api_server")
-"""The methods of Ray's `Node` that start the helper processes that are left out."""
+"""The methods of Ray's `Node` that start the unneeded helper processes."""
 
 _AGENT_OPTION = "--dashboard_agent_command="
 _AGENT = str(Path(__file__).with_name("no_dashboard_agent.py"))
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def _used_torch() -> bool:
-    """Return whether the ranks of an earlier head, which is lost, used PyTorch."""
+    """Return whether the ranks of an earlier head, which has died, used PyTorch."""
     return os.path.exists(os.environ.get(USED, ""))
 
 

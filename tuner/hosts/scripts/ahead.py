@@ -1,4 +1,4 @@
-"""Start processes early, while a script still checks its arguments, loads modules and opens the database.
+"""Start processes early, while a script is still checking its arguments, loading modules and opening the database.
 
 This module imports few others, so that the processes start as early as possible.
 """

@@ -49,7 +49,7 @@ def _place(driven: Driven) -> Place | None:
 
 
 def ended_uploads(driven: Driven) -> list[CheckpointInfo]:
-    """Return the checkpoints whose upload was complete when their driver ended, but which the log does not call ready.
+    """Return the checkpoints whose upload was complete when their driver exited, but which the log does not show as ready.
 
     Without this, the trial would start from an older checkpoint, and nobody would delete the files of this one.
     """

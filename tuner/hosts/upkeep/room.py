@@ -16,9 +16,9 @@ from tuner.trials.groups.segments.manager import GroupManager
 log = logging.getLogger(__name__)
 
 ROOM_S = 1.0
-"""The interval at which the host checks whether trials should make room for other experiments, in seconds."""
+"""The interval, in seconds, at which the host checks whether trials should make room for other experiments."""
 SLOTS_S = 5.0
-"""The interval at which the host counts how many trials the cluster holds, in seconds."""
+"""The interval, in seconds, at which the host counts how many trials the cluster holds."""
 
 
 class Room:
@@ -59,7 +59,7 @@ class Room:
     async def leave_nodes(self, groups: GroupManager) -> None:
         """Pause the trials on nodes that are about to be taken away, so that they continue elsewhere from a checkpoint.
 
-        A trial that has no checkpoint yet trains on, and is lost with its node if it gets none in time.
+        A trial that has no checkpoint yet keeps training, and is lost with its node if it saves none in time.
         """
         try:
             found = await groups.leaving()

@@ -10,5 +10,5 @@ export const LIMITS = [
   ["max_system_failures", "Retries after lost nodes", "retries of a trial after lost nodes and preemptions", null],
   ["placement_timeout_s", "Waiting time, in seconds", "seconds to wait for resources once it is the trial's turn; a longer wait is a system failure", null],
   ["hang_timeout_s", "Hang timeout, in seconds", "seconds without a report after which a trial counts as hung; empty: never", null],
-  ["stop_grace_s", "Time to stop, in seconds", "seconds that a rank has to leave the training function before its group is killed", null],
+  ["stop_grace_s", "Time to stop, in seconds", "seconds that a rank may take to leave the training function before its group is killed", null],
 ] as const;

@@ -3188,7 +3188,7 @@ export interface components {
             hang_timeout_s: number | null;
             /**
              * Time to stop, in seconds
-             * @description seconds that a rank has to leave the training function before its group is killed
+             * @description seconds that a rank may take to leave the training function before its group is killed
              * @default 10
              */
             stop_grace_s: number;
@@ -5338,7 +5338,7 @@ export interface components {
             hang_timeout_s: number | null;
             /**
              * Time to stop, in seconds
-             * @description seconds that a rank has to leave the training function before its group is killed
+             * @description seconds that a rank may take to leave the training function before its group is killed
              * @default 10
              */
             stop_grace_s: number;
