@@ -220,7 +220,7 @@ def test_a_storage_below_a_file_is_refused(tmp_path: Path, form: str) -> None:
 
 @pytest.mark.parametrize("storage", ["/proc/self", "file:///sys/kernel", "/tmp/../proc/1"])
 def test_a_storage_of_the_kernel_is_refused(storage: str) -> None:
-    message = f'expected a directory for files, got "{storage}" of the kernel'
+    message = f'expected a directory for files, got "{storage}", which belongs to the kernel'
     assert errors(checkpoint={"storage": storage}) == {"/checkpoint/storage": message}
 
 
