@@ -182,7 +182,7 @@ class _Server:
         )
 
     def _answer(self, listener: socket.socket) -> list[str] | None:
-        """Fork a worker for the next client, or refuse. Return None, and in the forked process the worker's command."""
+        """Fork a worker for the next client, or refuse. Return None, but in the forked process, return the worker's command."""
         client, _ = listener.accept()
         with client:
             client.settimeout(LOOK_S)
