@@ -71,7 +71,7 @@ def test_the_log_of_the_driver_is_read_over_http(service: AgentService, caplog: 
     assert "driver 1 of this experiment: tuner " in lines[0]
     assert "the log has 0 entries about 0 trials" in lines[1]
     about = [line.partition("trial 0, segment 1: ")[2] for line in lines[2:-1]]
-    assert about[0] == "1 x {'CPU': 1.0} asked for"
+    assert about[0] == "requested 1 x {'CPU': 1.0}"
     assert re.match(r"starts in new processes after [\d.]+ s: rank 0 on \S+ \(process \d+\)$", about[1])
     assert re.match(r"left after [\d.]+ s$", about[2])
     assert lines[-1].endswith("no longer driven here: the experiment is completed")

@@ -57,7 +57,7 @@ def test_the_host_of_the_new_version_goes_on_from_the_checkpoints_of_the_old_one
     new = link._start_host()
     try:
         assert link._gone == [owner]
-        assert "ended the driver host of 0.0.9" in told[0]["log"]
+        assert "stopped the driver host of 0.0.9" in told[0]["log"]
         assert ray.get(new.start.remote(serve=True, gone=link._gone), timeout=60) != owner
         ended = until("the end", lambda: (e := sqlite_store.experiments.get(made)).state.ended and e)
         assert (ended.state, ended.driver_epoch) == ("completed", 2), (ended.reason, ended.error)

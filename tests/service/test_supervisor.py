@@ -118,8 +118,8 @@ def test_a_service_ends_the_host_of_another_version_and_takes_up_what_it_drove(
     told = Told()
     link.Link(Settings(home=tmp_path), False, told).look_after()
     assert "old owner" in hosts[0]["gone"]
-    assert "ended the driver host of 0.0.9" in told.lines[0]["log"]
-    assert "ended the driver host of 0.0.8" in told.lines[1]["log"]
+    assert "stopped the driver host of 0.0.9" in told.lines[0]["log"]
+    assert "stopped the driver host of 0.0.8" in told.lines[1]["log"]
 
 
 class Actors:
@@ -189,7 +189,7 @@ def test_the_link_ends_when_another_cluster_has_taken_the_place_of_its_own(
     assert [line["trouble"] for line in told.lines] == [
         "the driver does not answer: RPC error: the deadline has passed"
     ]
-    with pytest.raises(ClusterUnreachable, match="started again"):
+    with pytest.raises(ClusterUnreachable, match="has been restarted"):
         one.look_after()
 
 
@@ -325,7 +325,7 @@ def test_a_link_runs_the_commands_of_ray(tmp_path: Path, monkeypatch: pytest.Mon
     try:
         done = child.ray(["start", "--head"], {"A": "b"})
         assert (done.returncode, done.stdout) == (0, "ray start --head with A=b")
-        with pytest.raises(ClusterUnreachable, match="`ray hangs` did not end within"):
+        with pytest.raises(ClusterUnreachable, match="`ray hangs` did not finish within"):
             child.ray(["hangs"], {})
         with pytest.raises(ClusterUnreachable, match="the process that was to run `ray crash` has ended"):
             child.ray(["crash"], {})

@@ -35,7 +35,7 @@ class Leases:
         address: the URL of the service.
         token: a token with the role agent or editor. If None, the value of TUNER_TOKEN is used, if it is set.
         experiment: the id or name of the experiment.
-        agent: the name of this agent in the log of the experiment.
+        agent: the name of this agent in the experiment's log.
         lease_s: seconds after which a trial may be started elsewhere if this agent has made no call about it.
     """
 

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 BEAT_S = 5.0
 """The maximum time between two heartbeats, in seconds."""
 LAST_WORDS_S = 5.0
-"""Seconds that a trial's process has to send the end of its log after the trial has ended."""
+"""Seconds that a trial's process may take to send the end of its log after the trial has ended."""
 AGAIN_S = 2.0
 """Seconds from one attempt to the next while the experiment does not exist yet."""
 
@@ -107,7 +107,7 @@ class Agent:
             await self._leases.close()
 
     async def stop(self) -> None:
-        """End the running trials, give them back to the service, and make `run` return."""
+        """Stop the running trials, give them back to the service, and make `run` return."""
         self._stopping.set()
         if self._manager is not None:
             for name in list(self._running):
@@ -122,7 +122,7 @@ class Agent:
                 await self._train(lease)
 
     async def _ask(self) -> Assignment | None:
-        """Lease a trial. Return an empty dict if the service has none now, or None if this agent should end."""
+        """Lease a trial. Return an empty dict if the service has none now, or None if this agent should stop."""
         asking = asyncio.create_task(self._leases.ask())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -197,7 +197,7 @@ class Agent:
         )
 
     def _code(self, lease: Assignment) -> CodeRef:
-        """Return the training function of a trial. The function is made only once for each objective."""
+        """Return the training function of a trial. The function is created only once for each objective."""
         metric = lease["metric"]
         if metric not in self._codes:
             made = self._work.make(metric) if self._work.make is not None else lease["entrypoint"]
@@ -230,7 +230,7 @@ class Agent:
         return str(self._work.home / "checkpoints" / experiment)
 
     async def _beat(self, running: _Running) -> None:
-        """Renew the lease of a trial regularly, and interrupt the trial when the service wants that."""
+        """Renew the lease of a trial regularly, and interrupt the trial when the service asks for that."""
         every = min(BEAT_S, running.lease["lease_s"] / 4)
         while True:
             await asyncio.sleep(every)
@@ -278,7 +278,7 @@ class Agent:
         gone: Awaitable[Any] | None,
         rest: Sequence[LogChunk] = (),
     ) -> None:
-        """Send the part of a trial's log that has not been sent when the trial ends.
+        """Send the part of a trial's log that has not been sent by the time the trial ends.
 
         If the trial's process is still sending, wait a moment, because the lease must not end before the log is complete.
         """

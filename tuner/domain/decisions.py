@@ -37,8 +37,8 @@ class Start(_Decision):
     asked: bool = False  # whether a user has enqueued the trial
     checkpoint: str = ""  # id of another trial's checkpoint to start from
     parent: int | None = None  # the number of the trial that saved `checkpoint`
-    space_revision: int | None = None  # the revision of the space of `params`; None: the present revision
-    workers: int | None = None  # of an elastic trial: the ranks of its first segment; None: scaling.num_workers
+    space_revision: int | None = None  # the revision of the space that `params` are from; None: the present revision
+    workers: int | None = None  # for an elastic trial: the ranks of its first segment; None: scaling.num_workers
     repeat_of: int | None = None  # the number of the trial whose configuration is evaluated again
 
 
@@ -89,9 +89,9 @@ class Exploit(_Decision):
     params: Mapping[str, Any]
     checkpoint: str = ""  # id of the donor's checkpoint, filled in and pinned by the core
     mutations: Mapping[str, Any] = field(default_factory=dict)  # param -> how it was changed, in words
-    space_revision: int | None = None  # the revision of the space of `params`, filled in by the core
-    # True if the trial goes back to its own newest checkpoint, and to the configuration that saved it, should the donor's
-    # checkpoint be lost. Filled in by the core; the trials in logs of older versions started from the beginning.
+    space_revision: int | None = None  # the revision of the space that `params` are from, filled in by the core
+    # True if, when the donor's checkpoint is lost, the trial falls back to its own newest checkpoint, and to the configuration
+    # under which that was saved. Filled in by the core; the trials in logs of older versions started from the beginning.
     goes_back: bool = False
 
 
@@ -101,7 +101,7 @@ class Resize(_Decision):
 
     KIND = "resize"
     trial: int
-    workers: int  # the next segment has fewer, but at least scaling.num_workers, if fewer are free when it opens
+    workers: int  # if fewer are free when the next segment opens, it gets fewer, but at least scaling.num_workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ class Finish(_Decision):
     """End the search: start no more segments, and end the experiment once no segment runs.
 
     failed: True if the experiment has failed, False if it has completed.
-    fatal: the number of the trial whose failure the reason names, if the experiment has failed because of it.
+    fatal: the number of the trial whose failure made the experiment fail, if any. The reason names that failure.
     """
 
     KIND = "finish"

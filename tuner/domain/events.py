@@ -80,7 +80,7 @@ class SegmentStarted(_SegmentEvent):
     placement: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
     warm: bool = False
-    held_s: float = 0.0  # the part of startup_s in which its group already had resources
+    held_s: float = 0.0  # the part of startup_s during which its group already had resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ _COPIED = tuple(f.name for f in dataclasses.fields(Report) if f.name != "time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopJudged(_SegmentEvent):
-    """A stop function of the user has raised, or has returned that the trial should stop, for a report of the trial.
+    """For a report of the trial, a user's stop function has raised an error, or has returned that the trial should stop.
 
     This event comes directly before the report. There is none if every stop function lets the trial continue.
     answers: one for each stop function, {"stop": bool} or {"error": type, "args", "text", "traceback"}.
@@ -227,7 +227,7 @@ class Enqueued(_Event):
 
     points: dicts with "params" (flat params; missing ones are drawn at random), "checkpoint" (id of the checkpoint to start
         from, or ""), "parent" (number of the trial that saved the checkpoint, or None) and "space_revision" (the revision of
-        the space of the params, or None for the present revision).
+        the space that the params are from, or None for the present revision).
     """
 
     KIND = "enqueued"
@@ -278,7 +278,7 @@ class SlotsChanged(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersChanged(_Event):
-    """Elastic trials may now have this many ranks together, because other work on the cluster has begun or ended."""
+    """Elastic trials may now have this many ranks in total, because other work on the cluster has begun or ended."""
 
     KIND = "workers_changed"
     workers: int

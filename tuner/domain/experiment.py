@@ -31,7 +31,7 @@ class Objective:
 def option(default: Any, about: str, **bounds: Any) -> Any:
     """Declare an option of a section of the spec.
 
-    The option is declared nowhere else. The check of a spec, the OpenAPI document and docs/api_reference.md are made
+    The option is declared nowhere else. The check of a spec, the OpenAPI document and docs/api_reference.md are generated
     from it, and so are the signature of `tuner.run`, the options of the command `tuner run`, and the page's form.
 
     Args:
@@ -75,8 +75,8 @@ class Scaling:
     )
     keep_global_batch_size: bool = option(
         True,
-        "in an elastic trial, tuner.torch.prepare_data_loader divides the batches of num_workers ranks among the present ranks; "
-        "false: the batch size of each rank stays the same",
+        "in an elastic trial, tuner.torch.prepare_data_loader divides the total batch of num_workers ranks among the present "
+        "ranks; false: the batch size per rank stays the same",
     )
     use_gpu: bool = option(False, "give each rank a GPU")
     resources_per_worker: Mapping[str, float] = option(
@@ -104,7 +104,7 @@ class Scaling:
 
     @property
     def most_workers(self) -> int:
-        """Return the largest number of ranks of a trial."""
+        """Return the maximum number of ranks of a trial."""
         return max(self.num_workers, self.max_workers or 0)
 
     def bundle(self) -> dict[str, float]:
@@ -125,8 +125,8 @@ class Limits:
     )
     time_budget_s: float | None = option(
         None,
-        "running time in seconds after which the search ends, counted from the start of the first trial. The start of Ray and of "
-        "the workers does not count, and neither do pauses",
+        "running time in seconds after which the search ends, counted from the start of the first trial. Starting Ray and the "
+        "workers does not count, and neither do pauses",
         title="Running time, in seconds",
         **_SECONDS,
     )
@@ -149,7 +149,7 @@ class Limits:
     )
     max_failed_trials: int | None = option(
         None,
-        "failed trials after which the search ends as failed; `continue` counts anew; null: no limit",
+        "failed trials after which the search ends as failed; `continue` resets the count; null: no limit",
         title="Failed trials that end the search",
         **_COUNT,
     )
@@ -180,7 +180,7 @@ class Limits:
     )
     stop_grace_s: float = option(
         10.0,
-        "seconds that a rank has to leave the training function before its group is killed",
+        "seconds that a rank may take to leave the training function before its group is killed",
         title="Time to stop, in seconds",
         **_SECONDS,
     )
@@ -254,7 +254,7 @@ class Spec:
         "null: none",
     )
     # What was learned from earlier experiments when this one was created; see `tuner.driver.earlier.learn`. It may be empty.
-    # `of_project` is true if the settings of the project gave `warm_start`, and not the request.
+    # `of_project` is true if `warm_start` came from the settings of the project instead of the request.
     earlier: Mapping[str, Any] = field(default_factory=dict)
     forked_from: str | None = None  # the public id of the experiment that this one was forked from
     project: str = option(

@@ -95,7 +95,7 @@ def cut(
 ) -> Iterator[LogChunk]:
     """Read ranges of a log file with `read(offset, size)`, and yield their content as chunks of at most CHUNK_BYTES.
 
-    No chunk crosses the offset `head`, so that any chunk behind that offset can be dropped when newer chunks arrive.
+    No chunk crosses the offset `head`, so that any chunk after that offset can be dropped when newer chunks arrive.
     """
     for begin, end in ranges:
         stops = [begin, *([head] if begin < head < end else []), end]

@@ -62,7 +62,7 @@ CAUSES = frozenset(
 
 
 IN_SAVE = "raised by the function that was passed as checkpoint to tuner.report"
-"""The note on an exception that such a function has raised, by which the driver knows where it came from."""
+"""The note that is added to an exception from such a function, so that the driver knows where the exception came from."""
 
 
 def what_to_do(cause: str | None) -> str:

@@ -44,9 +44,9 @@ class SegmentState(StrEnum):
     RUNNING = "running"  # all ranks have entered the training function
     LEAVING = "leaving"  # a verdict is ending it; its worker group is still in use
     RETURNED = "returned"  # the training function returned
-    LEFT = "left"  # the ranks followed a verdict, or their worker group was ended
+    LEFT = "left"  # the ranks followed a verdict, or their worker group was shut down
     FAILED = "failed"
-    LOST = "lost"  # its driver died, and its ranks ended with it
+    LOST = "lost"  # its driver died, and its ranks died with the driver
     DROPPED = "dropped"  # never got a slot: another plan replaced it, or its trial ended
 
     @property

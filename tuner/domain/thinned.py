@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def why_thinned(thinned_at: float, needs: str) -> str:
-    """Return why a thinned experiment cannot be used for `needs`, the operation to be refused, such as "a replay"."""
+    """Return why a thinned experiment cannot be used for `needs`, the operation to refuse, such as "a replay"."""
     day = datetime.fromtimestamp(thinned_at, UTC).date()
     return (
         f"most points of the experiment's curves were deleted on {day}, because it had ended longer ago than "

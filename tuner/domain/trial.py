@@ -41,7 +41,7 @@ class Segment:
     clock: float = 0.0  # time of its start or newest report
     placement: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
-    held_s: float | None = None  # the part of startup_s in which its group had resources
+    held_s: float | None = None  # the part of startup_s during which its group had resources
     warm: bool = False
     space_revision: int = 0  # which search space `params` are from
     workers: int = 1  # number of ranks; while it is planned, the number that it should get

@@ -103,8 +103,8 @@ def driver_log(home: Path, experiment: str, tail: int, search: str | None = None
     Args:
         home: the directory of the installation.
         experiment: the public id of the experiment.
-        tail: the largest number of lines.
-        search: only lines that contain this text, ignoring case.
+        tail: the maximum number of lines to return.
+        search: return only lines that contain this text, ignoring case.
     """
     path = driver_log_path(home, experiment)
     lines: list[str] = []

@@ -19,7 +19,7 @@ METHODS = (
 
 
 class HostActor:
-    """The class of the Ray actor: creates a `Host` in the actor's process, and passes calls of METHODS on to the host."""
+    """The class of the Ray actor. It creates a `Host` in the actor's process, and forwards calls of METHODS to that host."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         from tuner.hosts.host import Host

@@ -168,7 +168,7 @@ class RankInbound:
         )
 
     async def checkpoint(self, segment: SegmentRef, info: CheckpointInfo) -> None:
-        """Commit the event that a checkpoint of a segment was written, or that the checkpoint's upload is complete."""
+        """Commit an event: a checkpoint of a segment was written, or its upload is complete."""
         trial, ordinal = segment
         await self.loop.put(CheckpointSaved(time=time.time(), trial=trial, segment=ordinal, checkpoint=info))
 
@@ -252,7 +252,7 @@ class HostGroups:
         self._host.segments[launch.segment_id] = running
         if self._host.logs is not None:
             self._host.logs.begin(launch.segment_id, Owner(self.record.id, *segment))
-        self.say(segment, "%d x %s asked for", launch.scaling.num_workers, launch.scaling.bundle())
+        self.say(segment, "requested %d x %s", launch.scaling.num_workers, launch.scaling.bundle())
         begun = time.monotonic()
         try:
             outcome = await self._host.executors.groups_of(self.record.spec).run(launch, inbox=self.inbound)
@@ -267,7 +267,7 @@ class HostGroups:
         return await self._host.executors.groups_of(self.record.spec).upload_end(self._name(segment), info.id)
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
-        # when the GPU hours are used up, the segment must not wait for a last checkpoint either
+        # once the GPU hours are used up, the segment must not even wait for a last checkpoint
         hard = why == "stop" and self._core.experiment.capped
         await self._host.executors.groups_of(self.record.spec).interrupt(self._name(segment), "cancel" if hard else why)
 
@@ -286,9 +286,7 @@ class HostGroups:
         return await self._host.executors.of(self.record.spec).offload(self._code.sys_path, function, *args)
 
     async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
-        if not is_ours(
-            searcher, "tuner.search."
-        ):  # the user's own searcher: it runs on the machines of the training code
+        if not is_ours(searcher, "tuner.search."):  # the user's own searcher: it runs where the training code runs
             return await self.offload(_suggest, searcher, number, trials)  # type: ignore[no-any-return]
         experiment = self.record.public_id
         return await self._host.proposals.suggest(experiment, searcher, number, trials, self._sys_path)
@@ -370,7 +368,7 @@ class Driven:
             functions_by_name()
         ):  # the user's stop functions run only in the process of `Judge`, so they are not imported here
             self.core: Core = assemble(spec, space, load_parts(code.parts_blob if code else None))
-        # The user's own searcher or scheduler may read whatever a trial has.
+        # The user's own searcher or scheduler may read anything of a trial.
         reads_values = self.core.searcher.READS_VALUES or runs_user_code(self.core)
         self.core.experiment.keeps_values = reads_values
         stoppers = self.core.stopper.functions() if self.core.stopper is not None else []
@@ -392,15 +390,15 @@ class Driven:
             self.core, self.loop, host.segments, self.groups.draw, host.executors.of(record.spec).share, self.groups.say
         )
 
-        self.slots: int | None = None  # how many of its trials the cluster held at the last look
-        self.granted: int | None = None  # how many workers its elastic trials could have at the last look
+        self.slots: int | None = None  # how many of its trials the cluster could hold at the last check
+        self.granted: int | None = None  # how many workers its elastic trials could have at the last check
 
     def workers(self, ref: SegmentRef) -> int:
         """Return the number of ranks of a segment."""
         return self.core.trials[ref.trial].segments[ref.ordinal - 1].workers
 
     async def close(self) -> None:
-        """End the helper process for the user's stop functions, and break the reference cycles between the parts.
+        """Stop the helper process for the user's stop functions, and break the reference cycles between the parts.
 
         The loop, the groups and the inbound port refer to each other, which would keep all trials in memory until the next
         full garbage collection.

@@ -29,12 +29,12 @@ AGAIN_S = 5.0
 RENEW_S = 0.5
 """Seconds until the next attempt to renew leases, after one has failed."""
 LOGS_S = 10.0
-"""Seconds that the host waits for the logs of ranks at the end of an experiment. Logs that arrive later are still stored."""
+"""Seconds for which the host waits for ranks' logs when an experiment ends. Logs that arrive later are still stored."""
 CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times, with at most PROGRESS log entries between two crashes."""
 
 CommandKey = tuple[int, int, float]
-"""The id, the experiment and the time of a command. The id alone may occur twice after a backup was restored."""
+"""The id, the experiment and the time of a command. The id alone may occur twice after a backup has been restored."""
 
 
 class Driving:
@@ -42,7 +42,7 @@ class Driving:
 
     Args:
         host: the host, which has the database, the executors and the logs.
-        candidates: knows the drivers that are dead.
+        candidates: knows which drivers are dead.
     """
 
     def __init__(self, host: DriverHost, candidates: Candidates) -> None:
@@ -51,7 +51,7 @@ class Driving:
         self.driven: dict[int, Driven] = {}
         self.named: dict[str, Driven] = {}  # the values of `driven`, by public id
         self.claimed: dict[int, int] = {}  # experiment -> our epoch, from the claim to the release
-        self.given: set[CommandKey] = set()  # the commands that an experiment's loop has got
+        self.given: set[CommandKey] = set()  # the commands that have been passed to an experiment's loop
         self.not_before: dict[int, float] = {}  # experiment -> the time before which it is not driven again
         self._crashes: dict[str, tuple[int, int]] = {}  # public id -> (event_seq reached, crashes since)
 
@@ -65,7 +65,7 @@ class Driving:
         task.add_done_callback(lambda done: self._forget(record, done))
 
     def busy(self, now: float) -> Collection[int]:
-        """Return the ids of the experiments that are driven, or have crashed a moment ago."""
+        """Return the ids of the experiments that are being driven, or whose driver has just crashed."""
         return {*self.tasks, *(key for key, until in self.not_before.items() if now < until)}
 
     async def is_to_go_on(self, experiment: int, state: ExperimentState) -> bool:
@@ -83,7 +83,7 @@ class Driving:
                 driven.loop.put(as_event(command), command=command.id)
 
     async def keep_leases(self) -> None:
-        """Renew the leases of all experiments forever. Stop driving an experiment whose lease another driver has got."""
+        """Renew the leases of all experiments forever. Stop driving an experiment if another driver has taken its lease."""
         lease_s = self._host.settings.lease_s
         wait = lease_s / 3
         while True:
@@ -179,7 +179,7 @@ class Driving:
                 await driven.close()
 
     async def _claim(self, record: ExperimentRecord) -> int:
-        """Take the lease of an experiment, also from a driver that is known to be dead. Return the epoch."""
+        """Take the lease of an experiment, even if a driver that is known to be dead still holds it. Return the epoch."""
         host, drivers = self._host, self._host.store.drivers
         if record.lease_until and record.lease_until > time.time() and self._candidates.is_dead(record.driver_owner):
             await host.writer.write(drivers.release, record.id, record.driver_epoch)
@@ -196,7 +196,7 @@ class Driving:
         return said
 
     async def _clean_up_before(self, driven: Driven) -> list[CheckpointInfo]:
-        """Find what an earlier driver of an experiment has left behind. Return the checkpoints that had been uploaded by then."""
+        """Clean up after an earlier driver of an experiment. Return the checkpoints that it had uploaded; see `ended_uploads`."""
         uploaded: list[CheckpointInfo] = []
         if driven.record.spec.executor != "agents":  # an agent may be writing a checkpoint now
             uploaded = await asyncio.to_thread(ended_uploads, driven)
@@ -253,7 +253,7 @@ class Driving:
     async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
         """Fail an experiment that cannot be driven, and store the reason as its error.
 
-        An experiment that had ended before keeps its state: its driver only had to delete checkpoints.
+        An experiment that had already ended keeps its state: its driver only had to delete checkpoints.
         """
         log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
         if record.state.ended and not await self.is_to_go_on(record.id, record.state):

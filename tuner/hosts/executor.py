@@ -32,8 +32,8 @@ class GroupOptions:
         log_limit: how much of each log the ranks send; None if they send nothing.
         standing: a function that returns the priority, the weight and the project of an experiment.
         quotas: how much of each resource the experiments of a project may hold together.
-        reserve_after_s: the seconds after which free resources are reserved for a group that waits.
-        preempt_after_s: the seconds for which a group may run before it has to make room for another experiment.
+        reserve_after_s: how long a group waits, in seconds, before free resources are reserved for it.
+        preempt_after_s: how long a group may run, in seconds, before it has to make room for another experiment.
     """
 
     name: str = ""
@@ -56,7 +56,7 @@ class SegmentInbox(Inbox, Protocol):
         """Commit reports. Return the verdict if the ranks wait, or a Resend if earlier reports are missing."""
 
     async def checkpoint(self, segment: SegmentRef, info: CheckpointInfo) -> None:
-        """Commit the event that a checkpoint was written, or that the checkpoint's upload is complete."""
+        """Commit an event: a checkpoint was written, or its upload is complete."""
 
     def unusable(self, segment: SegmentRef, metrics: Mapping[str, float], last: bool) -> str | None:
         """Return why a report of these metrics would fail the trial; None if it would not.
@@ -84,16 +84,16 @@ class SegmentGroups(Protocol):
         """End a segment at once, as failed for this reason."""
 
     async def upload_end(self, segment_id: str, checkpoint: str) -> CheckpointInfo | str:
-        """Wait until an upload that `Outcome.uploading` names has ended. Return the checkpoint, or why it is lost."""
+        """Wait until an upload that `Outcome.uploading` names has ended. Return the checkpoint, or the reason why it is lost."""
 
     def abandon(self, experiment: str, reason: str) -> None:
-        """End the uploads of an experiment that go on after their segments, because its driver ends."""
+        """Abort an experiment's uploads that have outlived their segments, because the driver is shutting down."""
 
     async def rest(self, keep: bool) -> None:
-        """End idle worker groups; if `keep`, only those that hold GPUs."""
+        """Shut down idle worker groups; if `keep`, only those that hold GPUs."""
 
     async def close(self) -> None:
-        """End all segments and worker groups."""
+        """End all segments, and shut down all worker groups."""
 
     def forget(self, experiment: str) -> None:
         """Release the data about an experiment that has ended."""
@@ -108,7 +108,7 @@ class SegmentGroups(Protocol):
         """Return, for each rank of a segment, its current Python stacks, or the reason why there are none."""
 
     async def data_sets(self, segment_id: str) -> list[dict[str, Any]]:
-        """Return the state of the data sets of Ray Data that rank 0 of a segment reads; see `Shards.look`."""
+        """Return the state of the Ray Data data sets that a segment's rank 0 reads; see `Shards.look`."""
 
     async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:
         """Profile a rank of a segment. Return None if the segment does not run here.
@@ -119,7 +119,7 @@ class SegmentGroups(Protocol):
         """
 
     async def usage(self, segment_id: str) -> dict[str, dict[str, float]]:
-        """Return the current resource usage of each rank of a segment that answers."""
+        """Return the current resource usage of a segment's ranks. Leave out ranks that do not answer."""
 
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
         """Return the current resource usage of each rank that answers, by segment. Leave out segments that do not run here."""
@@ -158,7 +158,7 @@ class Executor(Protocol):
         """Call a function on a node, or here if the node is unknown, because this machine may have been that node before."""
 
     def share(self, value: Any) -> Any:
-        """Return a reference by which ranks get the value, or the value itself. This may block, so call it in a thread."""
+        """Return a reference from which ranks get the value, or the value itself. This may block, so call it in a thread."""
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
         """Call a function in another process with these entries in `sys.path`. Return an awaitable of the function's value."""

@@ -74,7 +74,7 @@ class Executors:
 
     @property
     def local(self) -> tuple[Executor, GroupManager] | None:
-        """Return the local executor beside the host's own one and its worker groups; None if no experiment has used it yet."""
+        """Return the local executor of a host on Ray, and its worker groups; None if no experiment has used it yet."""
         if self._local is None or self._local_groups is None:
             return None
         return self._local, self._local_groups
@@ -90,7 +90,7 @@ class Executors:
         """Return the worker groups of all executors that have been used."""
         return [groups for groups in (self._groups, self._local_groups, self._agents) if groups is not None]
 
-    # -- of all executors that have been used
+    # -- for all executors that have been used
 
     def stats(self) -> dict[str, int]:
         """Return the counts of `SegmentGroups.stats`, summed over all executors."""
@@ -139,7 +139,7 @@ class Executors:
         )
 
     def abandon(self, experiment: str, reason: str) -> None:
-        """End the uploads of an experiment that continue after their segments, because its driver ends."""
+        """Abort an experiment's uploads that have outlived their segments, because the driver is shutting down."""
         for groups in self.all_groups():
             groups.abandon(experiment, reason)
 
@@ -149,11 +149,11 @@ class Executors:
             groups.forget(experiment)
 
     async def rest(self, keep: bool) -> None:
-        """End idle worker groups; if `keep`, only those that hold GPUs."""
+        """Shut down idle worker groups; if `keep`, only those that hold GPUs."""
         for groups in self.all_groups():
             await groups.rest(keep)
 
     async def close(self) -> None:
-        """End all segments and worker groups."""
+        """End all segments, and shut down all worker groups."""
         for groups in self.all_groups():
             await groups.close()

@@ -1,7 +1,7 @@
-"""Define the driver host, which drives many experiments as asyncio tasks of one event loop.
+"""Define the driver host, which drives many experiments as asyncio tasks in one event loop.
 
 On Ray, a host is an actor that reserves no CPU. For the local executor, it is a thread of the script. Ranks belong to
-their host: if it dies, they end, and the next host continues every experiment from the database.
+their host: if it dies, so do they, and the next host continues every experiment from the database.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ POLL_S = 0.5
 _QUESTIONS = ("report", "take_logs", "checkpoint", "draw", "note", "end")
 """The methods of a host that ranks may call over a socket."""
 ATTENDED_S = 10.0
-"""Seconds without a call from its own service after which a host may be ended by a service of an older version."""
+"""Seconds without a call from a host's own service after which a service of an older version may stop the host."""
 
 REACHED_S = 3.0
 """Seconds without a call from the service after which a host assumes that agents cannot reach it, and lets no lease expire.
@@ -87,13 +87,13 @@ class Host:
         self._background: list[asyncio.Task[None]] = []
         self._poked: asyncio.Event | None = None
         self._serving = self._adopting = False
-        self._attended_at = float("-inf")  # time of the last call of a service
+        self._attended_at = float("-inf")  # time of the last call from a service
         self._news: list[str] = []  # lines for the log of the service
         self._candidates = Candidates(self.store, self.owner)
         self.driving = Driving(self, self._candidates)
         self.room = Room(self.executor, self.executors, self.driving.named, self.segments)
         self._reading = True  # whether the last read of the database succeeded
-        self._starting = asyncio.Lock()  # the service calls `start` again if the first call takes long
+        self._starting = asyncio.Lock()  # the service calls `start` again if the first call takes a long time
         self._read_failed_at = float("-inf")
         self.logs: LogKeeper | None = None
         if settings.log_bytes:
@@ -152,7 +152,7 @@ class Host:
     # -- methods for other processes ---------------------------------------------------------------------------------------
 
     async def start(self, serve: bool = False, adopt: bool = False, gone: Sequence[str] = ()) -> str:
-        """Begin to renew leases and to look for commands. Return the name under which the host holds leases.
+        """Start renewing leases and looking for commands. Return the name under which the host holds leases.
 
         serve: True to also look for experiments that need a driver.
         adopt: True to also drive experiments whose script has ended. Those created through the API are always driven.
@@ -210,8 +210,8 @@ class Host:
     async def news(self) -> list[str]:
         """Return lines for the service's log about the experiments that were found since the last call.
 
-        They are the experiments driven here and those whose script has ended. The lines of the latter say how users can
-        continue them.
+        These are experiments that are driven here and experiments whose script has ended. For the latter, the line says
+        how users can continue the experiment.
         """
         self._attended_at = time.monotonic()
         told, self._news = self._news, []
@@ -242,13 +242,13 @@ class Host:
         return answer
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
-        """Commit the event that a checkpoint of a segment was written, or that the checkpoint's upload is complete."""
+        """Commit an event: a checkpoint of a segment was written, or its upload is complete."""
         found = self.segments.get(segment_id)
         if found is not None:
             await found.inbound.checkpoint(found.ref, info)
 
     async def take_logs(self, segment_id: str, chunks: Sequence[LogChunk]) -> None:
-        """Store a part of a rank's log."""
+        """Store chunks of a rank's log."""
         if self.logs is not None:
             await self.logs.take(segment_id, chunks)
 
@@ -272,7 +272,7 @@ class Host:
         return [await self._segment(segment_id).inbound.object(stored)]
 
     async def _called(self, question: str, arguments: Sequence[Any]) -> Any:
-        """Answer a request of a rank that reaches the host over a socket instead of calling the Ray actor."""
+        """Answer a request that a rank sent over a socket instead of calling the Ray actor."""
         if question not in _QUESTIONS:
             raise NotImplementedError(question)
         return await getattr(self, question)(*arguments)
@@ -289,7 +289,7 @@ class Host:
         return found
 
     async def agent(self, question: str, experiment: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a request of an agent; see `AgentGroups.answer`."""
+        """Answer a request from an agent; see `AgentGroups.answer`."""
         begun = time.perf_counter()
         with tracing.span("agent", question=question, experiment=experiment):
             answer = await self.executors.agents.answer(question, experiment, arguments)
@@ -306,8 +306,8 @@ class Host:
 
         An error becomes {"error": ...}, see `raised`.
 
-        arguments: "id", "rank", and the fields of a `ProfileRequest`; or only "stop", the id of a profile to end, because
-            nobody waits for it any more.
+        arguments: "id", "rank", and the fields of a `ProfileRequest`; or only "stop", the id of a profile to abort because
+            nobody is waiting for it any more.
         """
         return await self._profiles.profile(segment_id, arguments)
 
@@ -377,7 +377,7 @@ class Host:
         }
 
     async def rest(self, keep_groups: bool) -> None:
-        """Release the database and idle worker groups until the next `start`. Do nothing while an experiment is driven.
+        """Release the database and idle worker groups until the next `start`. Do nothing if any experiment is being driven.
 
         keep_groups: True to keep idle groups without GPUs until their idle timeout.
         """
@@ -392,7 +392,7 @@ class Host:
             self.store.close()
 
     async def close(self) -> None:
-        """End everything that the host runs. Experiments keep their state, and another host can take them over immediately."""
+        """Stop everything that the host runs. Experiments keep their state, and another host can take them over immediately."""
         async with self._starting:
             await self._end_tasks([*self._background, *self.driving.tasks.values()])
             await self.executors.close()

@@ -35,7 +35,7 @@ class LocalExecutor:
         self._pool: LocalPool | None = None
 
     def listen_at(self) -> str:
-        """Return the loopback address, at which the processes of trials reach the host."""
+        """Return the loopback address, at which trial processes reach the host."""
         return "127.0.0.1"
 
     def groups(self, options: GroupOptions) -> GroupManager:
@@ -52,7 +52,7 @@ class LocalExecutor:
         return GroupManager(self._pool, logs=options.logs)
 
     def clean_up(self) -> None:
-        """Do nothing, because the processes of trials end with the host that started them."""
+        """Do nothing, because trial processes exit together with the host that started them."""
 
     def capacity(self, scaling: Scaling) -> int | None:
         """Return how many trials this machine has CPUs for at once, at least one; None if a trial needs no CPU."""
@@ -64,7 +64,7 @@ class LocalExecutor:
         return None
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
-        """Return the nodes in the form of `ray.nodes`, which is only this machine, and the resources that are free."""
+        """Return this machine as the only node, in the form of `ray.nodes`, and its free resources."""
         held = sum(one.bundle.get("CPU", 0.0) for one in self._pool.held()) if self._pool is not None else 0.0
         name = socket.gethostname()
         node = {"NodeID": name, "NodeManagerHostname": name, "NodeManagerAddress": "127.0.0.1", "Alive": True}
@@ -75,7 +75,7 @@ class LocalExecutor:
         return await asyncio.to_thread(function, *args)
 
     def share(self, value: Any) -> Any:
-        """Return the value itself, which is sent to each process of a trial once."""
+        """Return the value itself, which is sent to each trial process once."""
         return value
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
@@ -84,11 +84,11 @@ class LocalExecutor:
         return self._pool.offload(sys_path, function, *args)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
-        """Delete the files of a checkpoint from this machine or from remote storage; not if they are on another node's disk."""
+        """Delete a checkpoint's files from this machine or from remote storage, but not from another node's disk."""
         if info.node is None or await asyncio.to_thread(checkpoints.is_here, info.uri):
             await asyncio.to_thread(checkpoints.delete, info.uri)
 
 
 def beside() -> LocalExecutor:
-    """Return a local executor for a host that already has one on Ray. The processes of trials start when they are needed."""
+    """Return a local executor for a host that already has one on Ray. Trial processes start when they are needed."""
     return LocalExecutor(RankServer(), cpus_here())

@@ -29,11 +29,10 @@ def overview(
         nodes: the nodes in the form of `ray.nodes`.
         available: the free resources of the whole cluster, according to Ray.
         held: the worker groups that have resources, each with its ranks.
-        waiting: the worker groups that wait for resources, in the order of the queue. Those that are starting come
-            first.
+        waiting: the worker groups that wait for resources, in the order of the queue. Those that are starting come first.
         standings: the priority and the weight of each experiment of this host.
         shares: the dominant share of each experiment, as a fraction of the cluster.
-        began: the time at which the monotonic clock was 0, in seconds since 1970.
+        began: the time at which the monotonic clock was 0, as a Unix timestamp.
     """
     living = [node for node in nodes if node["Alive"]]
     names = node_names(living)
@@ -95,9 +94,10 @@ def with_local(
     local: Mapping[str, Any],
     local_held: Sequence[Held],
 ) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float], Sequence[Held]]:
-    """Add the groups without Ray on the driver's machine: to its node in the cluster, or with a node of its own if it has none.
+    """Add the worker groups that run without Ray on the driver's machine to that machine's node.
 
-    Return (nodes, available, held) for `overview`. Ray does not know these groups, so more CPUs can be in use than there are.
+    Add a node for the machine if the cluster has none. Return (nodes, available, held) for `overview`. Ray does not know
+    these groups, so more CPUs can be in use than there are.
 
     local: the driver's machine, in the form of `ray.nodes`.
     """

@@ -14,7 +14,7 @@ PROC = Path("/proc")
 def owner_name(pid: int | None = None) -> str:
     """Return the name of a process on this machine, by default this process: ``host:pid:start``.
 
-    On Linux, `start` has the clock ticks from the machine's boot to the start of the process, and the id of the boot.
+    On Linux, `start` consists of the clock ticks from the machine's boot to the start of the process, and the boot's id.
     So it does not depend on the machine's clock. On other systems, it is a time.
     """
     number = os.getpid() if pid is None else pid
@@ -27,15 +27,15 @@ def owner_name(pid: int | None = None) -> str:
 
 
 def owner_is_dead(owner: str | None) -> bool:
-    """Return True if the owner is a process of this machine that has ended; False if it is alive or that is unknown.
+    """Return True if the owner is a process of this machine that has exited; False if it is alive, or if that is unknown.
 
-    It is unknown for a name from another boot, since another machine may have the same host name.
+    That is unknown for a name from another boot, since another machine may have the same host name.
     """
     try:
         host, pid, started = (owner or "").rsplit(":", 2)
         if host != socket.gethostname():
             return False
-        if "@" not in started:  # an earlier version of tuner wrote the name, or a machine without /proc
+        if "@" not in started:  # the name was written by an earlier version of tuner, or on a machine without /proc
             return bool(abs(psutil.Process(int(pid)).create_time() - float(started)) > 1.0)
         ticks, boot = started.split("@")
         if boot != _boot_id():

@@ -12,7 +12,7 @@ REFUSALS = (SpecError, Gone, NotFound, Conflict, DriverSilent)
 
 
 def refusal(error: Exception) -> dict[str, Any]:
-    """Return the answer that contains an error, from which `raised` makes the error again."""
+    """Return an answer that contains an error. `raised` turns it back into the error."""
     if isinstance(error, SpecError):
         return {"error": "SpecError", "errors": error.errors}
     return {"error": type(error).__name__, "detail": str(error)}

@@ -17,17 +17,17 @@ from tuner.hosts.measures.figures import Histogram
 
 T = TypeVar("T")
 
-_END_S = 60.0  # seconds that the end of the process waits for writes that are left
+_END_S = 60.0  # seconds for which the process waits for pending writes before it exits
 
 
 class Writer:
     """Calls functions that write to the database, one after another in a thread of its own.
 
-    So a slow or locked database never blocks the event loop. Every verdict goes through this thread and back. So it takes its
-    calls from a queue in C, which costs a third of what a `ThreadPoolExecutor` with its two futures costs for each call.
+    This way, a slow or locked database never blocks the event loop. Every verdict goes through this thread and back, so the
+    thread takes its calls from a queue in C, which costs a third as much per call as a `ThreadPoolExecutor` with its two futures.
 
     Args:
-        times: the histogram of the seconds that writes take, without the time in the queue.
+        times: the histogram of the seconds that writes take, excluding the time in the queue.
     """
 
     def __init__(self, times: Histogram) -> None:
@@ -57,7 +57,7 @@ class Writer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tuner-writer", daemon=True)
             self._thread.start()
-            atexit.register(self._finish)  # writes that have been asked for are still made when the process ends
+            atexit.register(self._finish)  # pending writes are still made when the process exits
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()  # so that the thread's log lines name the experiment, too
@@ -94,7 +94,7 @@ class Writer:
             self._times.add(time.perf_counter() - begun)
 
     def close(self) -> None:
-        """End the thread once it has made the calls that wait for it."""
+        """Stop the thread once it has made all pending calls."""
         if not self._closed:
             self._closed = True
             self._calls.put(None)

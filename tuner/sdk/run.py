@@ -124,8 +124,8 @@ def run(
             workers are free; None: every trial has `num_workers` ranks.
         resources_allocation: which elastic trials get the workers that are free. "even": all trials alike, as Ray
             Tune's DistributeResources; "top": the best trial first, as DistributeResourcesToTopJob.
-        keep_global_batch_size: in an elastic trial, `tuner.torch.prepare_data_loader` divides the batches of
-            `num_workers` ranks among the present ranks; False: the batch size of each rank stays the same.
+        keep_global_batch_size: in an elastic trial, `tuner.torch.prepare_data_loader` divides the total batch of
+            `num_workers` ranks among the present ranks; False: the batch size per rank stays the same.
         use_gpu: give each rank a GPU.
         resources_per_worker: CPU, GPU and custom resources of a rank, such as {"CPU": 0.5}; without an entry, a rank
             has one CPU.
@@ -137,13 +137,14 @@ def run(
             that created the experiment.
         max_concurrent_trials: trials that may run at the same time; None: as many as the cluster holds.
         time_budget_s: running time in seconds after which the search ends, counted from the start of the first trial.
-            The start of Ray and of the workers does not count, and neither do pauses.
+            Starting Ray and the workers does not count, and neither do pauses.
         budget: training that all trials together may spend, as a number of full trainings of `max_t` each; None: a
             fifth of `num_samples`, but at least 3. Only the default scheduler, `freeze_thaw`, counts it; with other
             schedulers it is an error: limit these by `num_samples`.
         gpu_hours: GPU hours that all trials together may use. Once they are used up, the trials end at their next
             report, or after `stop_grace_s`. A GPU counts for as long as a rank holds it.
-        max_failed_trials: failed trials after which the search ends as failed; `continue` counts anew; None: no limit.
+        max_failed_trials: failed trials after which the search ends as failed; `continue` resets the count; None: no
+            limit.
         repeats: how many times leading configurations may be evaluated again once the search has used its trials or its
             budget, if results differ from run to run. Each repeat is a trial of its own. The best configuration is then
             the one with the best expected value over its runs. auto: as many as are worth it, with at most a fifth of
@@ -153,7 +154,7 @@ def run(
         placement_timeout_s: seconds to wait for resources once it is the trial's turn; a longer wait is a system
             failure.
         hang_timeout_s: seconds without a report after which a trial counts as hung; None: never.
-        stop_grace_s: seconds that a rank has to leave the training function before its group is killed.
+        stop_grace_s: seconds that a rank may take to leave the training function before its group is killed.
         seed: searches with the same seed draw the same configurations. The default is fixed, so that a search can be
             repeated; pass another seed to draw other configurations.
         name: name of the experiment. None: the name of the function. Each call creates a new experiment, even if earlier ones

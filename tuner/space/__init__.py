@@ -11,8 +11,8 @@ choice is the index of its category. A category may itself be a space, which is 
 are active only if the branch is chosen, and their paths include its index: ``optimizer/1/momentum`` is active if the value of
 ``optimizer`` is 1.
 
-The JSON form contains data only. A placeholder replaces each Python object in a space, such as a class to choose or a function
-of `sample_from`. The objects themselves are in `blob()`, which cannot be sent over REST.
+The JSON form contains data only. A placeholder replaces each Python object in a space, such as a class to choose or the function
+of a `sample_from`. The objects themselves are in `blob()`, which cannot be sent over REST.
 """
 
 from tuner.space.nodes import Opaque

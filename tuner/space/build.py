@@ -81,7 +81,7 @@ class Builder:
             accepts = accepts_config(func)
             if accepts is None:
                 self.errors.append(
-                    (pointer, "the function of sample_from must take no argument, or one: the configuration")
+                    (pointer, "the function passed to sample_from must take no argument, or one: the configuration")
                 )
                 return Const(None)
             takes = accepts

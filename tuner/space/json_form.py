@@ -157,7 +157,7 @@ class Writer:
 
 
 _RAY_REFERENCE = (
-    "a reference to Ray's object store becomes invalid when its Ray cluster ends: search over a name or a number, and "
+    "a reference to Ray's object store becomes invalid when its Ray cluster shuts down: search over a name or a number, and "
     "pass the objects to the function with tuner.with_parameters"
 )
 

@@ -65,7 +65,7 @@ def has_leaf(node: Node) -> bool:
 
 
 def has_function(node: Node) -> bool:
-    """Return whether a tree contains a function of `sample_from`."""
+    """Return whether a tree contains a `sample_from`."""
     match node:
         case Function():
             return True
@@ -80,7 +80,7 @@ def has_function(node: Node) -> bool:
 
 
 def constants(node: Node) -> Any:
-    """Return the part of a tree that is the same in all configurations. A list that varies is left out as a whole."""
+    """Return the values that all configurations of a tree share. A list that varies is left out as a whole."""
     match node:
         case Const(value):
             return value

@@ -92,7 +92,7 @@ def grid_search(values: Iterable[Any]) -> Domain:
 def sample_from(func: Callable[..., Any]) -> Domain:
     """Return a parameter that is computed from the other values of the configuration.
 
-    `func` takes no argument, or the configuration: a dict whose keys are attributes too (``spec.config.width`` works as in
+    `func` takes no argument, or the configuration: a dict whose keys are also attributes (``spec.config.width`` works as in
     Ray Tune). While `func` runs, `random` and `numpy.random` are seeded for the trial, so a repeated call for this trial
     returns the same value.
     """

@@ -14,11 +14,11 @@ from tuner.space.words import escape
 
 
 class Unresolved(Exception):
-    """A function of `sample_from` read a value that has not been computed yet."""
+    """A function passed to `sample_from` read a value that has not been computed yet."""
 
 
 class View(dict[str, Any]):
-    """The configuration as functions of `sample_from` see it: keys are attributes too, and ``config`` is the view itself."""
+    """The configuration as a function passed to `sample_from` sees it: keys are also attributes, and ``config`` is the view."""
 
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)
@@ -114,7 +114,7 @@ def call(function: Function, config: Any, seed: int) -> Any:
     except Unresolved:
         raise
     except Exception as error:
-        raise SpecError(f"the function of sample_from raised {error!r}", f"/space/{function.path}") from error
+        raise SpecError(f"the function passed to sample_from raised {error!r}", f"/space/{function.path}") from error
     finally:
         random.setstate(state)
         numpy.random.set_state(numpy_state)

@@ -118,7 +118,7 @@ class Space:
         return self._fill(lambda p: p.normal_form(given[p.path]) if p.path in given else p.resample(rng))
 
     def to_unit(self, params: Mapping[str, Any]) -> list[float]:
-        """Return the configuration as a point in the unit cube, one coordinate per parameter; 0.5 if it is inactive."""
+        """Return the configuration as a point in the unit cube, one coordinate per parameter; 0.5 for an inactive parameter."""
         on = self.active(params)
         return [p.unit(params[p.path]) if yes else 0.5 for p, yes in zip(self.parameters, on, strict=True)]
 
@@ -140,10 +140,10 @@ class Space:
     def config(self, params: Mapping[str, Any], seed: int = 0, number: int = 0) -> dict[str, Any]:
         """Return the configuration that the user's function gets: nested, with constants and the values of `sample_from`.
 
-        Each function of `sample_from` draws from random generators that are seeded by (seed, number, path).
+        Each function passed to `sample_from` draws from random generators that are seeded by (seed, number, path).
 
         Raises:
-            SpecError: params are missing, or a function of `sample_from` failed.
+            SpecError: params are missing, or a function passed to `sample_from` failed.
         """
         root = resolve(self._root, params)
         pending = dict(pending_functions(root, ()))
@@ -159,19 +159,19 @@ class Space:
                 done += 1
             if not done:
                 names = ", ".join(sorted(f.path for f in pending.values()))
-                raise SpecError(f"these functions of sample_from depend on each other: {names}", "/space")
+                raise SpecError(f"these sample_from functions depend on each other: {names}", "/space")
         return thaw(root)  # type: ignore[no-any-return]
 
     def constants(self) -> dict[str, Any]:
-        """Return the part of a configuration that is the same in all of them."""
+        """Return the values that every configuration shares."""
         return constants(self._root)  # type: ignore[no-any-return]
 
     def check(self, point: Mapping[str, Any], pointer: str = "") -> dict[str, Any]:
         """Check a point from a user, and return it as flat params. The point may leave out parameters.
 
         The point may be nested like a configuration, or flat. If it is complete and valid as flat params (such as the params of
-        another trial), it is read as flat params. Otherwise the value of a choice is read as a category if it equals a
-        category, and else as an index.
+        another trial), it is read as flat params. Otherwise the value of a choice is read as a category if it equals
+        one, and as an index if not.
 
         Raises:
             SpecError: some values are unknown, outside their domain, or belong to a branch that is not chosen. The error lists
@@ -216,7 +216,7 @@ class Space:
 
     @property
     def has_functions(self) -> bool:
-        """Return True if the space has a function of `sample_from`, which may draw another value for each trial."""
+        """Return True if the space has a `sample_from`, which may draw another value for each trial."""
         return has_function(self._root)
 
     def grid(self, choices: bool = False, limit: int | None = None) -> list[dict[str, Any]]:

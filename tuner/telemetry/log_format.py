@@ -47,7 +47,7 @@ def request_id() -> str | None:
 
 
 def without_secrets(text: str) -> str:
-    """Replace the tokens in a text, and the secrets of sessions and webhooks, by a placeholder."""
+    """Replace the tokens in a text, and the secrets of sessions and webhooks, with a placeholder."""
     return SECRET.sub(HIDDEN, text)
 
 

@@ -21,14 +21,14 @@ from typing import BinaryIO
 from tuner.errors import SpecError
 
 MAX_BYTES = 100 << 20
-"""The largest size of a zip file, in bytes."""
+"""The maximum size of a zip file, in bytes."""
 
 MAX_UNPACKED = 500 << 20
-"""The largest total size of a zip file's files when they are unpacked, in bytes."""
+"""The maximum total size of a zip file's files when they are unpacked, in bytes."""
 
 MAX_FILES = 20_000
 MAX_DIRECTORY = 8 << 20
-"""The largest size of a zip file's central directory (the list of its entries), in bytes.
+"""The maximum size of a zip file's central directory (the list of its entries), in bytes.
 
 The size is checked before the directory is read, since the entries take ten times as much space in memory.
 """
@@ -48,7 +48,7 @@ SKIPPED = frozenset(
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WORD = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_TAIL = 22 + 0xFFFF  # the largest length of a zip file's last record, which contains the size of the central directory
+_TAIL = 22 + 0xFFFF  # the maximum length of a zip file's last record, which contains the size of the central directory
 _KINDS = frozenset({0, stat.S_IFREG, stat.S_IFDIR})
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
@@ -206,7 +206,7 @@ class Archive:
                 return file.read()
         except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError, RuntimeError) as error:
             raise _refused(f"{member.filename!r} cannot be read: {error}") from error
-        except Exception as error:  # zlib.error is no subclass of any of these
+        except Exception as error:  # zlib.error is not a subclass of any of these
             raise _refused(f"{member.filename!r} is damaged: {error}") from error
 
 

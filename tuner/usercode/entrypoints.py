@@ -1,8 +1,8 @@
 """Check that an entrypoint ("module:function") can be imported and called, without running user code in this process.
 
 Helper processes do the checks (`tuner.usercode.import_check`). A helper forks a child for each check, so an import that hangs,
-prints or ends its process does no harm. If all helpers are busy, another helper is started, up to a limit. Below that limit, a
-slow import delays only the callers that ask about the same entrypoint.
+prints or exits does no harm. If all helpers are busy, another helper is started, up to a limit. Below that limit, a slow import
+delays only the callers that ask about the same entrypoint.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from tuner.errors import CheckerBusy, EntrypointError
 from tuner.usercode.import_check import File, stat
 
 TIMEOUT_S = 60.0
-"""The longest time that an import may take, in seconds."""
+"""The maximum time that an import may take, in seconds."""
 
 HELPERS = 4
-"""The largest number of imports that run at the same time, each in its own helper process."""
+"""The maximum number of imports that run at the same time, each in its own helper process."""
 
 KEPT = 2
-"""The largest number of idle helper processes that are kept. Each of them holds large libraries in memory."""
+"""The maximum number of idle helper processes that are kept. Each of them holds large libraries in memory."""
 
 WAITING = 32
-"""The largest number of callers that wait for a helper process to answer or to become free. Others get CheckerBusy."""
+"""The maximum number of callers that wait for a helper process to answer or to become free. Others get CheckerBusy."""
 
 FORGET_S = (1.0, 60.0)
-"""The shortest and the longest time for which a failed check is remembered, in seconds.
+"""The minimum and the maximum time for which a failed check is remembered, in seconds.
 
 Between these bounds, a failure is remembered for as long as the check took. It is forgotten earlier if a file of the module
 changes.
 """
 
 KNOWN = 10_000
-"""The largest number of checked entrypoints whose results are remembered."""
+"""The maximum number of checked entrypoints whose results are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +91,15 @@ class Checker(Protocol):
 
 
 class TakesLong(Exception):
-    """Raised instead of doing something that may take long, such as an import."""
+    """Raised instead of doing something that may take a long time, such as an import."""
 
 
 class EntrypointChecker:
     """Checks entrypoints in helper processes, which start when they are needed and live until `close`. Thread-safe.
 
-    timeout_s: the longest time that an import may take, in seconds.
-    helpers: the largest number of imports that run at once.
-    waiting: the largest number of waiting callers, in addition to those whose imports are running. Further callers get
+    timeout_s: the maximum time that an import may take, in seconds.
+    helpers: the maximum number of imports that run at once.
+    waiting: the maximum number of waiting callers, in addition to those whose imports are running. Further callers get
         CheckerBusy.
     """
 
@@ -116,7 +116,7 @@ class EntrypointChecker:
 
     @property
     def capacity(self) -> int:
-        """Return the largest number of callers that can be inside `check` at once."""
+        """Return the maximum number of callers that can be inside `check` at once."""
         return self._limit
 
     def check(
@@ -145,7 +145,7 @@ class EntrypointChecker:
         return self._check(name, sys_path, environ, pointer, trainable=False)
 
     def remembered(self) -> Checker:
-        """Return a checker that only repeats the answers of earlier checks that still hold.
+        """Return a checker that only repeats those answers of earlier checks that still hold.
 
         It raises TakesLong instead of importing anything.
         """
@@ -192,14 +192,14 @@ class EntrypointChecker:
         return _raised(known, pointer) if known is not None and _holds(known) else None
 
     def _find(self, text: str, module: str, sys_path: tuple[str, ...]) -> Entrypoint | _Failure:
-        """Return a remembered answer if it is still valid, else the answer of a running or a new import."""
+        """Return a remembered answer if it is still valid, or else the answer of a running or new import."""
         with self._lock:
             known = self._known.get(text)
         if known is not None and _holds(known):  # without the lock: this reads files, and the disk may be slow
             return known
         with self._lock:
             if self._closed:
-                raise CheckerBusy("the service is ending")
+                raise CheckerBusy("the service is shutting down")
             if self._waiting >= self._limit:
                 raise CheckerBusy(f"{self._waiting} other requests are already waiting for the import of an entrypoint")
             self._waiting += 1
@@ -257,11 +257,11 @@ class EntrypointChecker:
         return Entrypoint(json.loads(question.text)["entrypoint"], answer["hash"], files)
 
     def _take(self) -> _Helper:
-        """Return a helper that no other caller uses. If none is idle, start one if the limit allows it, else wait."""
+        """Return a helper that no other caller uses. If none is idle, start one if the limit allows it, or else wait."""
         with self._lock:
             self._lock.wait_for(lambda: self._closed or self._idle or len(self._busy) < self._helpers)
             if self._closed:
-                raise CheckerBusy("the service is ending")
+                raise CheckerBusy("the service is shutting down")
             ready = next((helper for helper in self._idle if helper.is_ready()), None)
             if ready is None and len(self._idle) + len(self._busy) < self._helpers:
                 helper = _Helper()
@@ -282,7 +282,7 @@ class EntrypointChecker:
         if not kept:
             helper.end()
         if closed:
-            raise CheckerBusy("the service is ending")
+            raise CheckerBusy("the service is shutting down")
 
 
 class _Remembered:
@@ -347,7 +347,7 @@ class _Helper:
             if line := self._process.stdout.readline():
                 answer: dict[str, Any] = json.loads(line)
                 return answer
-        except (OSError, ValueError):  # the helper has died, or `end` was called meanwhile
+        except (OSError, ValueError):  # the helper has died, or `end` was called in the meantime
             pass
         return None
 

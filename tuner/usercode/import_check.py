@@ -49,12 +49,12 @@ def main() -> None:
     """Answer questions, one JSON object per line, until standard input ends. Print an empty line when ready for a question."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # keep the output of imports apart from the answers
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the service, which then ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the service, which then stops this process
     print(file=answers)
     for line in sys.stdin:
         question = json.loads(line)
         if question["ahead"]:
-            signal.setitimer(signal.ITIMER_REAL, question["timeout_s"])  # SIGALRM ends this process
+            signal.setitimer(signal.ITIMER_REAL, question["timeout_s"])  # SIGALRM kills this process
             load(named_in(question["ahead"]), question["sys_path"])
             signal.setitimer(signal.ITIMER_REAL, 0)
         work = functools.partial(
@@ -76,7 +76,7 @@ def load(libraries: Iterable[str], sys_path: Sequence[str]) -> None:
 
 
 def named_in(files: Iterable[str]) -> list[str]:
-    """Return the large libraries that these files import when they are loaded. Files that are not Python are left out."""
+    """Return the large libraries that these files import when they are loaded. Files that are not Python code are left out."""
     names: set[str] = set()
     for file in files:
         with contextlib.suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):

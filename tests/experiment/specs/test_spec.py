@@ -162,7 +162,7 @@ def test_unknown_fields_of_sections() -> None:
         "/scheduler/direction": "unknown option; it belongs to the experiment, as mode"
     }
     assert errors(search={"type": "auto", "x": 1}) == {"/search/x": 'unknown option; "auto" takes none'}
-    beside = 'unknown option; "auto" takes none; max_t stands beside scheduler, not in it'
+    beside = 'unknown option; "auto" takes none; max_t belongs beside scheduler, not in it'
     assert errors(scheduler={"type": "auto", "max_t": 9}) == {"/scheduler/max_t": beside}
     assert list(errors(stop={"type": "plat"})) == ["/stop/type"]
 
@@ -220,7 +220,7 @@ def test_a_storage_below_a_file_is_refused(tmp_path: Path, form: str) -> None:
 
 @pytest.mark.parametrize("storage", ["/proc/self", "file:///sys/kernel", "/tmp/../proc/1"])
 def test_a_storage_of_the_kernel_is_refused(storage: str) -> None:
-    message = f'expected a directory for files, got "{storage}" of the kernel'
+    message = f'expected a directory for files, got "{storage}", which belongs to the kernel'
     assert errors(checkpoint={"storage": storage}) == {"/checkpoint/storage": message}
 
 

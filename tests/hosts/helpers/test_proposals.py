@@ -69,7 +69,7 @@ async def test_a_helper_that_has_died_is_started_again_and_knows_everything(prop
     process = proposals._shared._process
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
-    with pytest.raises(ProposalError, match="has ended"):
+    with pytest.raises(ProposalError, match="has exited"):
         await proposals.suggest("exp_a", searcher, 15, drive.trials)
     assert await proposals.suggest("exp_a", searcher, 15, drive.trials) == before
 

@@ -24,7 +24,7 @@ def test_a_command_of_ray_that_hangs_is_given_up(tmp_path: Path, monkeypatch: py
     hangs.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(hangs))
     monkeypatch.setattr(head, "COMMAND_S", 0.2)
-    with pytest.raises(ClusterUnreachable, match=r"`ray start` did not end within 0.2 s and was killed"):
+    with pytest.raises(ClusterUnreachable, match=r"`ray start` did not finish within 0.2 s and was killed"):
         head.run_ray(["start", "--head"], {})
 
 

@@ -66,7 +66,7 @@ class End:
 
     Attributes:
         limit: the limit that is expected to end the experiment.
-        seconds: the remaining running time in seconds, without pauses.
+        seconds: the remaining running time in seconds, excluding pauses.
     """
 
     limit: Limit
@@ -81,7 +81,7 @@ class More:
         gpu_hours: the GPU hours of the additional training; None if trials use no GPUs.
         seconds: the seconds that the additional training takes at the current pace.
         gain: the improvement of the best value, which is positive in both modes.
-        furthest: True if more training was asked for: no forecast goes beyond twice the training so far.
+        furthest: True if the requested training was cut to twice the training so far, which is as far as forecasts go.
     """
 
     gpu_hours: float | None
@@ -100,7 +100,7 @@ class Forecast:
         end: the expected end of the experiment; None if it is not known yet, or if the experiment has ended.
         best: the expected best value at the end; None if it is not known yet. The interval excludes values worse than the
             current best value.
-        more: the effect of more training, for the number of hours that was asked for; None if it is not known yet.
+        more: the effect of more training, for the requested number of hours; None if it is not known yet.
         summary: the forecast in sentences, or why there is none.
     """
 
@@ -145,7 +145,7 @@ class _Pace:
     Attributes:
         times: the times at which the number of running trials changed (n,), ascending.
         done: the training up to each of these times (n,).
-        active: the seconds up to each of these times in which any trial ran (n,).
+        active: the seconds, up to each of these times, during which any trial ran (n,).
     """
 
     times: NDArray[np.float64]
@@ -172,7 +172,7 @@ class _Pace:
 
     @property
     def ran(self) -> float:
-        """Return the seconds so far in which any trial ran."""
+        """Return the seconds so far during which any trial ran."""
         return float(self.active[-1])
 
     @property
@@ -292,14 +292,14 @@ class _Found:
         return expected_gain(self.work, self.score, pace.total, training, rest)
 
     def is_bound(self, gain: float) -> bool:
-        """Return True if this gain would reach the end of the scale, so that it does not say how much will be gained."""
+        """Return True if this gain would reach the end of the scale, so that it says nothing about how much will be gained."""
         return gain >= room(self.spec.objective, self.score)
 
     def unknown(self, end: End, pace: _Pace) -> str:
         """Return why `best_after` returned None."""
         if self.gain(end.seconds.expected * pace.at_once, pace) is None:
             return "less than a third of the expected training is done"
-        return "if it improved as it has so far, it would pass the end of the scale"
+        return "if it kept improving as it has so far, it would pass the end of the scale"
 
     def best_after(self, end: End, pace: _Pace) -> Range | None:
         """Return the best value that is expected at the end."""

@@ -95,7 +95,7 @@ def best(store: Store, experiment: ExperimentRecord) -> Place | None:
 
 
 def stored(store: Store, experiment: str) -> Segments:
-    """Return a function from a trial's number to its segments, which reads each trial from the database only once."""
+    """Return a function that maps a trial's number to the trial's segments, and reads each trial from the database only once."""
     known: dict[int, Sequence[SegmentRecord]] = {}
 
     def of(number: int) -> Sequence[SegmentRecord]:

@@ -15,7 +15,7 @@ from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store, TrialRecord
 
 MAX_COMPARED = 10_000
-"""The largest number of trials that are compared.
+"""The maximum number of trials that are compared.
 
 If there are more trials, half of the compared trials are the best ones. The other half is spread evenly over the remaining
 trials.
@@ -48,7 +48,7 @@ def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count
     """Return the `count` trials of the experiment whose configurations are nearest to that of `trial`.
 
     The distance is the Euclidean distance in the unit cube of the space, divided by the cube's diagonal. Along one axis, two
-    different categories of an unordered choice have the largest distance, and so do a value and a missing value.
+    different categories of an unordered choice have the maximum distance, and so do a value and a missing value.
     Configurations of earlier spaces of the experiment are converted to the current space, see `Revisions.carried`.
     """
     revisions = Revisions.of(record.spec)

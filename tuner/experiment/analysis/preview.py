@@ -19,7 +19,7 @@ from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, Store
 
-MAX_KEPT = 200  # the largest number of results that the cache of importances keeps
+MAX_KEPT = 200  # the maximum number of results that the cache of importances keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def preview(spec: Spec, configurations: int, seconds_per_iteration: float | None
 def _gpu_hours_at_most(spec: Spec, trials: int | None, seconds: float | None) -> float | None:
     """Return the lowest known bound on the GPU hours: from full trainings, the budget, the time limit, or `gpu_hours`.
 
-    Elastic trials are assumed to have their largest number of workers all the time.
+    Elastic trials are assumed always to have their maximum number of workers.
     """
     scaling, limits = spec.scaling, spec.limits
     gpus = scaling.bundle().get("GPU", 0.0) * scaling.most_workers
@@ -125,7 +125,7 @@ def _started(core: Core, count: int) -> list[Any]:
 
 
 MAX_RESULTS = 5000
-"""The largest number of trials from which the importance is computed. If there are more, evenly spaced trials are used."""
+"""The maximum number of trials from which the importance is computed. If there are more, evenly spaced trials are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +157,8 @@ def importance(
         store: the store.
         record: the experiment.
         where: use only trials that meet these conditions, which have the same form as for `Trials.sorted_page`.
-        metric: the objective; None for the first one. Of the others, the newest value of each trial is used, as for the Pareto
-            front.
+        metric: the objective; None for the first one. For any other objective, the newest value of each trial is used, as for
+            the Pareto front.
 
     Raises:
         SpecError: a condition is wrong, or `metric` is not an objective.

@@ -15,19 +15,19 @@ from tuner.space import uniform
 
 MOST_TRIALS = 1000
 MOST_REPORTS = 5000
-"""The largest simulation. A larger one would take more than a second or two."""
+"""The maximum size of a simulation. A larger one would take more than a second or two."""
 
 ALL = ("fifo", "pbt", "pb2")
 """Types of schedulers that train every trial to its end."""
 
 BY_RANK = ("asha", "asha_promotion", "moasha", "hyperband")
-"""Types of schedulers that decide at fixed iterations by the ranks of the trials there, whatever the values are."""
+"""Types of schedulers that decide at fixed iterations by the order of the trials there, regardless of the values themselves."""
 
 
 def reached(spec: Spec, scheduler: Mapping[str, Any], trials: int | None) -> Sequence[tuple[int, int]] | None:
     """Return pairs (iteration, number of trials that are trained to at least this iteration), in ascending order.
 
-    Schedulers of successive halving are run in virtual time, with trials whose order is random and stays the same.
+    Successive-halving schedulers are run in virtual time, with trials whose order is random and stays the same.
 
     Args:
         spec: the experiment's spec, with all choices made.
@@ -80,6 +80,6 @@ def reached(spec: Spec, scheduler: Mapping[str, Any], trials: int | None) -> Seq
 
 
 def _cut(pairs: Sequence[tuple[int, int]], most: int) -> Sequence[tuple[int, int]]:
-    """Return the pairs as they are if every trial ends at the iteration `most` at the latest."""
+    """Return what the pairs become if every trial ends no later than at the iteration `most`."""
     beyond = [trials for iteration, trials in pairs if iteration >= most]
     return [(iteration, trials) for iteration, trials in pairs if iteration < most] + [(most, n) for n in beyond[:1]]

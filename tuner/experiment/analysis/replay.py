@@ -40,7 +40,7 @@ def replay(
         record: the experiment. If it is still running, its recording so far is replayed.
         scheduler: a scheduler, its name or its JSON form. None: the scheduler of the experiment.
         search_alg: a searcher, its name or its JSON form. None: the recorded configurations, in their original order.
-        max_concurrent_trials: the largest number of trials that train at once. None: as many as in the experiment.
+        max_concurrent_trials: the maximum number of trials that train at once. None: as many as in the experiment.
         most_reports: refuse an experiment that has more reports than this. None: no limit.
 
     Raises:
@@ -66,7 +66,7 @@ def replay(
         and isinstance(max_t := own.get("max_t"), int)
         and getattr(parts["scheduler"], "max_t", None) is None
     ):
-        spec = replace(spec, max_t=max_t)  # this length of the trials was given as an option of their scheduler only
+        spec = replace(spec, max_t=max_t)  # the length of the trials was given only as an option of their scheduler
     if spec.stop and (names_code(spec.stop) or spec.stop.get("type") == "python"):
         spec = replace(spec, stop={})
         notes.append("the experiment's own stop functions are not called in a replay")

@@ -17,7 +17,7 @@ Phase = Literal["waiting", "starting", "restarting", "exploiting", "running", "c
 
 waiting: a trial does not have its resources yet. starting: the trial's processes start and load the code. restarting: the
 processes start again after a failure or a pause, or with another number of ranks, or new processes start after an exploit.
-exploiting: under PBT, processes that already run take over the weights and a changed configuration of another trial.
+exploiting: under PBT, running processes take over another trial's weights and a changed copy of its configuration.
 checkpointing: the training waits until the content of a checkpoint has been copied. paused: the trial has a checkpoint, and has
 released its resources. idle: no trial of this experiment holds the device.
 """
@@ -26,7 +26,7 @@ Saves = Mapping[tuple[int, int], Sequence[tuple[float, float]]]
 """(trial, ordinal of a segment) -> (start, end) of each of the segment's waits for a checkpoint to be saved, in order."""
 
 MAX_SAVES = 2000
-"""The largest number of waits for checkpoints that are shown. The longest are chosen; `Timeline.totals` counts all of them."""
+"""The maximum number of waits for checkpoints that are shown. The longest are chosen; `Timeline.totals` counts all of them."""
 
 _AFTER: Mapping[str, Phase] = {
     "retry": "restarting",
@@ -39,7 +39,7 @@ _AFTER: Mapping[str, Phase] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One activity of a trial or device, from `start` to `end`, in seconds since 1970 without the pauses of the experiment."""
+    """One activity of a trial or device, from `start` to `end`: Unix timestamps with the experiment's pauses subtracted."""
 
     phase: Phase
     start: float
@@ -58,7 +58,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """A GPU, or the slot of a rank without a GPU. busy: the share of the time in which a trial held the GPU or slot."""
+    """A GPU, or the slot of a rank without a GPU. busy: the share of the time during which a trial held the GPU or slot."""
 
     host: str
     name: str
@@ -71,7 +71,7 @@ class Timeline:
     """The timeline of an experiment.
 
     start, end: the time range, as in `Span`.
-    pauses: (time, seconds) of each pause of the experiment, which the other times leave out.
+    pauses: for each pause of the experiment, its start, as in `Span`, and its length in seconds.
     totals: the seconds in each activity, summed over trials.
     of: the total number of trials.
     """
@@ -86,7 +86,7 @@ class Timeline:
 
 
 def timeline(store: Store, record: ExperimentRecord, *, first: int, most: int, now: float) -> Timeline:
-    """Return the timeline of at most `most` trials, from number `first` on, and of the devices that they used."""
+    """Return the timeline of up to `most` trials, starting with number `first`, and of the devices that they used."""
     numbers = list(range(first, first + most))
     found = store.trials.numbered(record.id, numbers)
     ended = record.ended_at if record.state.ended else None
@@ -168,7 +168,7 @@ def _spans(number: int, segment: SegmentRecord, now: float, saves: Saves) -> lis
 
 
 def _start_of(segment: SegmentRecord) -> Phase:
-    """Return the phase of a segment from the time it gets its resources until it trains."""
+    """Return the phase of a segment between getting its resources and starting to train."""
     phase = _AFTER.get(segment.cause, "starting")
     if phase == "exploiting" and segment.warm is False:
         return "restarting"  # starting the processes takes far longer than taking over the weights

@@ -26,7 +26,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 _STORED = re.compile(r".*/bundles/[0-9a-f]{64}\.zip(\?.*)?")
 
 DELETION_S = 20.0
-"""An upload of a bundle that is being deleted waits up to this many seconds for the end of the deletion."""
+"""An upload of a bundle that is being deleted waits up to this many seconds until the deletion is complete."""
 
 LOOK_S = 0.05
 
@@ -122,7 +122,7 @@ class Bundles:
         return None if self._used.touch([sha256]) else self._found(sha256)
 
     def _use_when_deleted(self, sha256: str) -> None:
-        """Record that a bundle is used. If it is being deleted, first wait for the end of the deletion.
+        """Record that a bundle is used. If it is being deleted, first wait until the deletion is complete.
 
         Continue a deletion that was interrupted. Raise Conflict if the deletion takes too long.
         """

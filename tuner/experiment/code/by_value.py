@@ -18,7 +18,7 @@ from tuner.errors import SpecError
 from tuner.store.records import CodeRecord
 
 MAX_BYTES = 10 << 20
-"""The largest size of a pickled function, in bytes. In base64, such a function and its spec fit into a request of 16 MiB."""
+"""The maximum size of a pickled function, in bytes. In base64, such a function and its spec fit into a request of 16 MiB."""
 
 ELSEWHERE = ("conda", "container", "image_uri", "py_executable", "uv")
 """The options of a runtime_env that may give the ranks another version of Python than the service has."""

@@ -21,7 +21,7 @@ from tuner.trials.training.script import NOT_ELASTIC, TRIAL_DIR, Script, placeho
 from tuner.usercode.trainable import by_value
 
 MAX_BYTES = 10 << 20
-"""The largest size of a script, in bytes."""
+"""The maximum size of a script, in bytes."""
 
 FIELDS = ("command", "metric_pattern")
 INTERPRETERS = ("python", "python3")

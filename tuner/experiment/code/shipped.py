@@ -13,15 +13,15 @@ from tuner.trials.checkpoints import packages
 from tuner.trials.checkpoints.storage import place
 
 UNUSED_S = 3600.0
-"""Seconds that a package is kept after its last use. The creation of an experiment uses its packages, and takes less time."""
+"""Seconds that a package is kept after its last use. Creating an experiment uses its packages, and takes less time than this."""
 
 
 class Packages:
     """The packages that services with this database have stored.
 
-    The name of a package has the hash of its content and a random part, so that no other database has a package of this name
-    in the same storage. `ship` records the use of a package, and a deletion begins only if the last use was `UNUSED_S` ago and
-    no experiment refers to the package. While a package is being deleted, `ship` stores its content under another name.
+    The name of a package contains the hash of its content and a random part, so that no other database has a package of this
+    name in the same storage. `ship` records the use of a package, and a deletion begins only if the last use was `UNUSED_S`
+    ago and no experiment refers to the package. While a package is being deleted, `ship` stores its content under another name.
 
     Packages that scripts store have no random part. They are not deleted, since scripts with other databases may use them.
     """

@@ -20,7 +20,7 @@ from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, ProjectSettings, Store
 
 MOST = 10
-"""The largest number of experiments that "auto" learns from. The newest experiments that fit are used."""
+"""The maximum number of experiments that "auto" learns from. The newest experiments that fit are used."""
 
 LOOKED_AT = 200
 """The number of newest experiments that "auto" looks at."""
@@ -29,16 +29,16 @@ HINTED_AT = 20
 """The number of newest experiments that are searched for the hint about "auto". Every new experiment waits for the hint."""
 
 MOST_REPORTS = 500_000
-"""The largest total number of reports to read. All of them are kept in memory."""
+"""The maximum total number of reports to read. All of them are kept in memory."""
 
 Found = list[tuple[ExperimentRecord, Space]]
 
 
 class ProjectFacts:
-    """Holds what new experiments need to know of their projects: the settings, and the newest experiments for the hint.
+    """Holds what new experiments need to know about their projects: the settings, and the newest experiments for the hint.
 
-    Each is read once, so that experiments that are created together need one read. Use the facts in one thread, and only for
-    requests that have arrived before.
+    Each is read only once for all experiments that are created together. Use this object in one thread, and only for requests
+    that arrived before the object was created.
     """
 
     def __init__(self, store: Store) -> None:
@@ -68,8 +68,8 @@ def with_earlier(
 ) -> Spec:
     """Add to the spec what can be learned from its `warm_start`. Without one, add a note if "auto" would find experiments.
 
-    inherited: names in `warm_start` that a fork has from its original. If nothing can be learned from one of them any more, for
-        instance because it was deleted, a note says so.
+    inherited: names in `warm_start` that a fork has inherited from its original. If nothing can be learned from one of them any
+        more, for instance because it was deleted, a note says so.
     default: the `warm_start` that the spec's project has for specs without one. A note says where it came from.
     facts: what was already read for experiments that are created with this one.
 

@@ -19,7 +19,7 @@ from tuner.trials.checkpoints.storage import join, place
 log = logging.getLogger(__name__)
 
 KILL_S = 30.0
-"""A deletion waits up to this many seconds for a driver to end its ranks and release the experiment."""
+"""A deletion waits up to this many seconds for a driver to stop its ranks and release the experiment."""
 
 LOOK_S = 0.1
 
@@ -43,7 +43,7 @@ def delete_experiment(
         store: the database.
         experiment: the public id of the experiment.
         storage: where checkpoints are stored, unless the spec says otherwise.
-        home: the folder with the logs of all experiments, and with the positions of the callbacks of scripts.
+        home: the folder with the logs of all experiments, and with the positions that scripts' callbacks have reached.
         force: True to kill the experiment first if it has not ended.
         revision: if given, the experiment is deleted only if it is at this revision.
         poke: a function that wakes the driver after a command.

@@ -352,8 +352,8 @@ def continue_experiment(
         experiment: the public id of the experiment.
         num_samples: the number of trials to add; for a grid, how many more times to run the grid. None adds no trials, and only
             finishes an experiment that failed or was cancelled before its last trial.
-        adopt: True to hand the experiment over to the service if a script created it and it has ended. False: the caller drives
-            the experiment.
+        adopt: True to hand the experiment over to the service if it has ended and a script created it. False: the caller
+            drives the experiment.
 
     Raises:
         NotFound: there is no such experiment.
@@ -384,7 +384,7 @@ def _samples_so_far(record: ExperimentRecord) -> int:
 
 
 def _amendment(spec: Spec, changes: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Return a list with the command that tells a driver about the changes; an empty list if none of them concerns it."""
+    """Return a list with the command that tells a driver about the changes; an empty list if none concerns the driver."""
     told = {name: value for name, value in changes.items() if name not in ("name", "notes", "tags")}
     if not told:
         return []

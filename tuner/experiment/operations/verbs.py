@@ -26,7 +26,7 @@ _E = ExperimentState
 class Button:
     """The button of a verb on the page, and the question that the page asks before it sends the verb.
 
-    effect: what the verb does to the experiment or the trial, in one or two sentences that call it "it".
+    effect: what the verb does to the experiment or the trial, in one or two sentences that refer to that as "it".
     keep: the label of the button that sends nothing.
     final: True if the effect cannot be undone.
     in_menu: True if the button is in a menu; only for experiments.
@@ -120,7 +120,7 @@ VERBS: dict[Command, Verb] = {
             refused=frozenset({_E.COMPLETED, _E.FAILED}),
             button=Button(
                 effect=(
-                    "Its processes end now, without a last report or checkpoint: use it if cancelling takes too long. "
+                    "Its processes are killed now, without a last report or checkpoint: use this if cancelling takes too long. "
                     "Results and checkpoints so far are kept."
                 ),
                 keep="Keep it",
@@ -159,15 +159,15 @@ TRIAL_VERBS: dict[Command, Verb] = {
         Verb(
             name="kill",
             summary=(
-                "End the trial's processes at once, without waiting for a report or last checkpoint. The "
+                "Kill the trial's processes at once, without waiting for a report or last checkpoint. The "
                 "experiment continues."
             ),
             past="killed",
             done=frozenset(state for state in TrialState if state.ended),
             button=Button(
                 effect=(
-                    "Its processes end now, without a last report or checkpoint: use it if stopping takes too long. It keeps "
-                    "its results and checkpoints so far; the experiment continues without it."
+                    "Its processes are killed now, without a last report or checkpoint: use this if stopping takes too long. "
+                    "It keeps its results and checkpoints so far; the experiment continues without it."
                 ),
                 keep="Keep it running",
                 final=True,

@@ -133,7 +133,7 @@ def parse_changes(spec: Spec, data: Any, *, begun: bool = True) -> dict[str, Any
 
 
 def _no_such_change(name: str, known: Sequence[str]) -> str:
-    """Say that a field cannot be changed. If it is no field of a spec, it may be a misspelt one, or a limit."""
+    """Say that a field cannot be changed. If a spec has no such field, its name may be misspelled, or name a limit."""
     if name not in OPTIONS[""]:
         meant = f"; did you mean limits.{name}?" if name in OPTIONS["limits"] else option_meant(name, known)
         if meant:

@@ -147,7 +147,12 @@ def _check_storage(storage: str | None, errors: Errors) -> None:
     elif wrong is not None:
         errors.append(("/checkpoint/storage", wrong))
     elif storage is not None and of_the_kernel(storage):
-        errors.append(("/checkpoint/storage", f"expected a directory for files, got {shown(storage)} of the kernel"))
+        errors.append(
+            (
+                "/checkpoint/storage",
+                f"expected a directory for files, got {shown(storage)}, which belongs to the kernel",
+            )
+        )
     elif storage is not None and (file := file_in_the_way(storage)) is not None:
         errors.append(("/checkpoint/storage", f"expected a directory, but {file} is a file"))
 

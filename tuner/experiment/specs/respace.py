@@ -19,7 +19,7 @@ from tuner.space.words import escape
 Errors = list[tuple[str, str]]
 
 MOST_REVISIONS = 100
-"""The largest number of times that an experiment's space can be changed. The spec keeps all earlier spaces."""
+"""The maximum number of times that an experiment's space can be changed. The spec keeps all earlier spaces."""
 
 _FORK = "fork the experiment instead (`tuner fork --set`, POST .../fork)"
 
@@ -111,7 +111,7 @@ def _value(space: Space, path: str, value: Any) -> Any:
 def _mistakes(spec: Spec, before: Space, after: Space) -> Errors:
     """Return the reasons why the experiment cannot use the new space."""
     if len(spec.former_spaces) >= MOST_REVISIONS:
-        return [("/space", f"was changed {MOST_REVISIONS} times already, the most that is allowed; {_FORK}")]
+        return [("/space", f"has already been changed {MOST_REVISIONS} times, which is the maximum; {_FORK}")]
     if not len(after):
         return [("/space", "the new space has no parameters, so there is nothing to search")]
     if before.has_grid or after.has_grid:

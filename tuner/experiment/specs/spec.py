@@ -111,7 +111,7 @@ def _with_types(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_range(plain: dict[str, Any], errors: Errors) -> dict[str, Any]:
-    """Replace scaling.num_workers that is a range, such as {"min": 1, "max": 8}, with num_workers and max_workers."""
+    """If scaling.num_workers is a range, such as {"min": 1, "max": 8}, replace it with num_workers and max_workers."""
     scaling = plain.get("scaling")
     given = scaling.get("num_workers") if isinstance(scaling, dict) else None
     if not isinstance(scaling, dict) or not isinstance(given, dict):
@@ -120,7 +120,7 @@ def _with_range(plain: dict[str, Any], errors: Errors) -> dict[str, Any]:
         errors.append(("/scaling/num_workers", f'expected an integer or {{"min": 1, "max": 8}}, got {shown(given)}'))
         return {**plain, "scaling": {**scaling, "num_workers": 1}}
     if scaling.get("max_workers") is not None:
-        errors.append(("/scaling/max_workers", "num_workers is a range, which has the largest number already"))
+        errors.append(("/scaling/max_workers", "num_workers is a range, which already contains the maximum"))
     return {**plain, "scaling": {**scaling, "num_workers": given["min"], "max_workers": given["max"]}}
 
 
@@ -170,7 +170,7 @@ def _checked_parts(
         if not isinstance(part, dict) or part.get("type") == "auto":
             extra = [key for key in part if key != "type"] if isinstance(part, dict) else []
             for key in extra:
-                beside = f"; {key} stands beside {name}, not in it" if key in DECLARED else ""
+                beside = f"; {key} belongs beside {name}, not in it" if key in DECLARED else ""
                 errors.append((f"/{name}/{escape(key)}", f'unknown option; "auto" takes none{beside}'))
             continue
         try:

@@ -33,7 +33,7 @@ class AgentExecutor:
         return self._own.node
 
     def listen_at(self) -> str:
-        """Return the address at which the host's own executor lets ranks reach the host. Agents do not use it."""
+        """Return the address at which ranks of the host's own executor reach the host. Agents do not use it."""
         return self._own.listen_at()
 
     def groups(self, options: GroupOptions) -> SegmentGroups:
@@ -44,7 +44,7 @@ class AgentExecutor:
         """Do nothing, because the host does not control the agents."""
 
     def capacity(self, scaling: Scaling) -> int | None:
-        """Return 1, the number of trials that run at once until more agents ask for trials."""
+        """Return 1, because one trial runs at a time until more agents ask for trials."""
         return 1
 
     def workers(self, scaling: Scaling) -> int | None:

@@ -33,11 +33,11 @@ from tuner.trials.messages.profiling import ProfileRequest
 LOOK_S = 0.5
 """Seconds between two checks for expired leases."""
 FEWER_AFTER_S = 120.0
-"""Seconds for which there must be fewer agents before fewer trials may run at once."""
+"""Seconds for which a decrease in the number of agents must last before fewer trials may run at once."""
 REMEMBER_S = 600.0
-"""Seconds for which the ended leases of an experiment that has ended are remembered, to answer repeated requests."""
-_ENDED = 2000  # the number of ended leases that are remembered for each experiment
-_ANSWERS = 64  # the number of answers to reports that are remembered for each lease
+"""Seconds for which an ended experiment's leases are remembered, to answer repeated requests."""
+_ENDED = 2000  # the maximum number of ended leases that are remembered for each experiment
+_ANSWERS = 64  # the maximum number of answers to reports that are remembered for each lease
 _END_S = 0.002
 
 _URGENT = ("stop", "cancel")
@@ -48,7 +48,7 @@ class AgentGroups(SegmentGroups):
     """Lends segments to agents. Belongs to the event loop of a host.
 
     Args:
-        room_for: called with an experiment and the number of trials that its agents can train at once, if the number changes.
+        room_for: called with an experiment and the number of trials that its agents can train at once, whenever it changes.
         attended: a function that returns whether agents can reach this host. While they cannot, no lease expires.
         logs: completes the stored log of a segment that has ended.
         take_logs: stores the output that agents send.
@@ -132,11 +132,11 @@ class AgentGroups(SegmentGroups):
             lease.finish(Outcome(kind="failed", failure=failure), reason)
 
     async def upload_end(self, segment_id: str, checkpoint: str) -> CheckpointInfo | str:
-        """Return an error, because no upload exists: an agent ends its segment after its uploads."""
+        """Return an error, because no upload exists: an agent completes its uploads before it ends its segment."""
         return "its upload is not known"
 
     def abandon(self, experiment: str, reason: str) -> None:
-        """Do nothing: an agent ends its segment after its uploads."""
+        """Do nothing: an agent completes its uploads before it ends its segment."""
 
     async def rest(self, keep: bool) -> None:
         """Do nothing, because the host does not control the agents."""
@@ -154,9 +154,9 @@ class AgentGroups(SegmentGroups):
             self.forget(experiment)
 
     def forget(self, experiment: str) -> None:
-        """Tell the agents that wait for a trial of this experiment, which has ended, that there is none.
+        """Tell the agents that wait for a trial of this ended experiment that there are no more.
 
-        Requests that agents repeat are still answered for `REMEMBER_S`.
+        Repeated requests are still answered for `REMEMBER_S`.
         """
         queue = self._queues.get(experiment)
         if queue is None:

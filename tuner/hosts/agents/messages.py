@@ -91,7 +91,7 @@ def checkpoint_of(lease: Lease, iteration: int, given: str | Mapping[str, Any] |
 
 
 def failure_of(lease: Lease, given: Mapping[str, Any]) -> Failure:
-    """Return the failure that an agent sent. Unknown kinds and causes become those of an exception in the user's code."""
+    """Return the failure that an agent sent. Replace unknown kinds and causes with those of an exception in the user's code."""
     kind: FailureKind = given["kind"] if given.get("kind") in get_args(FailureKind) else "user"
     cause = given.get("cause")
     return Failure(
@@ -106,7 +106,7 @@ def failure_of(lease: Lease, given: Mapping[str, Any]) -> Failure:
 
 
 def is_within(storage: str, uri: str) -> bool:
-    """Return whether a URI is below an experiment's storage. Return False for one that leads out of it with dots or escapes."""
+    """Return whether a URI is below an experiment's storage, and does not lead out of it by `..`, even if that is escaped."""
     plain = unquote(uri.partition("?")[0])
     below = storage.partition("?")[0].rstrip("/") + "/"
     parts = re.split(r"[/\\]", plain)

@@ -1,7 +1,7 @@
 """Call a user's stop functions in a helper process. Each experiment with stop functions has its own helper.
 
-The driver host drives many experiments in one event loop, so a stop function that is slow, hangs, prints or ends its process
-must not run there. Before the host handles a report, it lets the helper call the functions for that report. If one of them
+The driver host drives many experiments in one event loop, so a stop function that is slow, hangs, prints or exits must not
+run there. Before the host handles a report, it has the helper call the functions for that report. If one of them
 stops the trial, the answers are committed with the report (`StopJudged`), so that a restart does not call the functions again.
 """
 
@@ -47,11 +47,11 @@ _LINE = 16 * 2**20
 class _Question:
     text: bytes
     answers: asyncio.Future[list[Answer]]
-    died: bool = False  # True if a helper process has ended while it answered this question
+    died: bool = False  # True if a helper process has exited while it was answering this question
 
 
 class Judge:
-    """The helper process that calls an experiment's stop functions: started by the first call, and again if it has ended."""
+    """The helper process that calls an experiment's stop functions: started by the first call, restarted if it has exited."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Judge:
         return await question.answers
 
     async def close(self) -> None:
-        """End the helper process."""
+        """Stop the helper process."""
         with self._closing:
             self._closed = True
         if self._work is not None:
@@ -136,7 +136,7 @@ class Judge:
                 limit=_LINE,
             )
         except OSError as error:
-            raise RuntimeError(f"the process of the stop functions cannot be started: {error}") from error
+            raise RuntimeError(f"the process for the stop functions cannot be started: {error}") from error
         assert helper.stdin is not None
         helper.stdin.write(base64.b64encode(pickle.dumps((self._sys_path, self._functions))) + b"\n")
         try:
@@ -216,7 +216,7 @@ def main() -> None:
     questions, answers = pipes_to_host()
     setting: tuple[list[str], list[Unloaded]] = pickle.loads(base64.b64decode(questions.readline()))
     sys_path, unloaded = setting
-    # the packages come first, also if one is the working directory
+    # the packages come first, even if one of them is the working directory
     sys.path[:] = list(dict.fromkeys([*sys_path, *sys.path]))
     importlib.invalidate_caches()
     try:

@@ -1,4 +1,4 @@
-"""Start and end a host's helper processes, which run code that could block or end the host, and talk to them over pipes."""
+"""Start and stop a host's helper processes, which run code that could block or crash the host, and talk to them over pipes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def start_helper(
         sys_path: the folders in which the process looks for further modules.
         environ: environment variables besides those of this process.
         working_dir: the working directory of the process. None: that of this process.
-        limit: the longest line that can be read from the process, in bytes.
+        limit: the maximum length of a line that can be read from the process, in bytes.
     """
     return await asyncio.create_subprocess_exec(
         sys.executable,
@@ -47,7 +47,7 @@ async def start_helper(
 
 
 async def end_helper(process: Process) -> int:
-    """End a helper process, unless it has ended already, and return its exit code."""
+    """Stop a helper process, unless it has already exited, and return its exit code."""
     with contextlib.suppress(ProcessLookupError):
         if process.returncode is None and process.stdout is not None and not process.stdout.at_eof():
             process.kill()
@@ -61,7 +61,7 @@ async def end_helper(process: Process) -> int:
 
 
 def pipes_to_host() -> tuple[BinaryIO, BinaryIO]:
-    """Return the pipe with the host's questions and the one for the answers. End this process when the host has ended.
+    """Return the pipe with the host's questions and the one for the answers. From now on, this process exits when the host does.
 
     The code that runs here cannot use the pipes by accident: it reads nothing from standard input, and what it prints goes to
     standard error.
@@ -76,7 +76,7 @@ def pipes_to_host() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _end_with(parent: int) -> None:
-    """End this process once the host is gone, even while a function computes or hangs."""
+    """Exit once the host is gone, even while a function computes or hangs."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

@@ -31,11 +31,11 @@ _LENGTH = struct.Struct("!Q")
 
 
 class ProposalError(RuntimeError):
-    """Raised when a helper could not answer: it has ended, or the searcher raised an exception that cannot be pickled."""
+    """Raised when a helper could not answer: it has exited, or the searcher raised an exception that cannot be pickled."""
 
 
 class Proposals:
-    """The helper processes of one host. Each is started for its first question, and started again if it has ended."""
+    """The helper processes of one host. Each is started for its first question, and restarted if it has exited."""
 
     def __init__(self) -> None:
         self._shared = _Helper()
@@ -49,7 +49,7 @@ class Proposals:
         If the searcher raises an exception, the exception is raised here, too.
 
         Raises:
-            ProposalError: the helper process has ended, or the searcher's exception could not be pickled.
+            ProposalError: the helper process has exited, or the searcher's exception could not be pickled.
         """
         return await self._call(experiment, searcher, trials, sys_path, "suggest", (number,))  # type: ignore[no-any-return]
 
@@ -65,7 +65,7 @@ class Proposals:
     ) -> tuple[Any, dict[str, Any]]:
         """Return the value of a parameter that trial `number` asks for, and the state to be stored with the trial.
 
-        Raise the errors of `DefineByRunSearch.draw`, or ProposalError if the helper process has ended.
+        Raise the errors of `DefineByRunSearch.draw`, or ProposalError if the helper process has exited.
         """
         answer = await self._call(experiment, searcher, trials, sys_path, "draw", (number, name, distribution))
         return answer[0], answer[1]
@@ -77,7 +77,7 @@ class Proposals:
         await self._shared.forget(experiment)
 
     async def close(self) -> None:
-        """End all helper processes."""
+        """Stop all helper processes."""
         own, self._own = list(self._own.values()), {}
         for helper in (self._shared, *own):
             await helper.close()
@@ -189,7 +189,7 @@ class _Helper:
                 error, value = await _read(process)
             except (EOFError, OSError) as lost:
                 code = await self._end()
-                raise ProposalError(f"the helper process of the searcher has ended (exit code {code})") from lost
+                raise ProposalError(f"the searcher's helper process has exited (exit code {code})") from lost
         if error is None:
             return value
         raise error

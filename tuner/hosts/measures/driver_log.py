@@ -1,7 +1,7 @@
 """Write the log of the driver host to a file for each experiment, next to the log files of its ranks.
 
 The file has the host's own messages about the experiment, such as what a segment waits for, where it runs and how it
-ended. It also has all that `tuner`'s modules log about the experiment in this process. A message about the cluster, for
+ended. It also has everything that `tuner`'s modules log about the experiment in this process. A message about the cluster, for
 instance that a node is gone, goes into the files of all experiments that are driven at that time. Any other message
 that names no experiment goes into none, because it may be about an experiment of another project.
 """
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 NAME = "tuner"
 """The logger whose messages are written, with all loggers below it."""
 CLUSTER = ("tuner.trials.groups.cluster",)
-"""The loggers, with those below them, whose messages are about nodes and never about an experiment."""
+"""The loggers whose messages, and those of loggers below them, are about nodes and never about an experiment."""
 
 
 class _File(RotatingFileHandler):
     """The log file of an experiment.
 
     Args:
-        path: the file. Its directory is made.
+        path: the file. Its directory is created.
         limit: the size in bytes at which the file is rotated. One older file of that size is kept.
         failed: called with the error when a line cannot be written. The line is lost.
 
@@ -44,7 +44,7 @@ class _File(RotatingFileHandler):
         super().__init__(path, maxBytes=limit, backupCount=1, encoding="utf-8")
         self._failed = failed
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the method of logging)
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the name comes from logging)
         """Tell the owner that a line could not be written, instead of printing a traceback for each line."""
         self._failed(sys.exception())
 
@@ -59,9 +59,9 @@ class DriverLogs(logging.Handler):
 
     Args:
         home: the directory of the installation.
-        limit: the largest size of an experiment's log, in bytes. If it is exceeded, the older half is dropped.
-        own_process: True if the host has a process of its own. Then messages of `tuner`'s modules from the level INFO on are
-            taken; in a script, the level that the script has set counts.
+        limit: the maximum size of an experiment's log, in bytes. If it is exceeded, the older half is dropped.
+        own_process: True if the host has a process of its own. Then `tuner`'s modules log at level INFO and above; in a
+            script, the level that the script has set applies.
     """
 
     def __init__(self, home: Path, limit: int, own_process: bool) -> None:
@@ -73,7 +73,7 @@ class DriverLogs(logging.Handler):
         self._warned = False
 
     def begin(self, experiment: str) -> None:
-        """Open the log of an experiment, by its public id. Lines are added to those that are there.
+        """Open the log of an experiment, given its public id. New lines are appended to those that are there.
 
         If that fails, for instance because the disk is full, the experiment is driven without a log.
         """
@@ -105,7 +105,7 @@ class DriverLogs(logging.Handler):
             log.warning("the driver's logs in %s are not complete: %s", self._home / "logs", error)
 
     def say(self, experiment: str, message: str, *args: object) -> None:
-        """Write a message of the host itself, whatever the level of the loggers is."""
+        """Write a message of the host itself, regardless of the loggers' levels."""
         with self._opening:
             is_open = experiment in self._files
         if is_open:
@@ -113,7 +113,7 @@ class DriverLogs(logging.Handler):
                 self.handle(logging.LogRecord("tuner.driver", logging.INFO, "", 0, message, args, None))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record to the log of the experiment that it is about, or to all if it is about the cluster.
+        """Write a record to the log of the experiment that it is about, or to all logs if it is about the cluster.
 
         Python prints warnings to stderr if their logger has no handler. This handler must not change that.
         """

@@ -35,9 +35,9 @@ class Histogram:
 class Figures:
     """The metrics of one host since it started.
 
-    reports: seconds from the arrival of reports at the host to their commit.
-    verdicts: seconds from the arrival of a report at which the ranks wait to its commit, including the decision.
-    writes: seconds that one write to the database takes, without the time in the queue.
+    reports: seconds between a report's arrival at the host and its commit.
+    verdicts: the same for reports whose verdict the ranks wait for; this includes the time to decide.
+    writes: seconds that one write to the database takes, excluding the time in the queue.
     """
 
     reports: Histogram = field(default_factory=Histogram)

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 GATHER_S = 0.25
 """Seconds that a chunk waits for other chunks, so that all of them are written in one transaction."""
 LAST_WORDS_S = 5.0
-"""Seconds that the ranks of a segment have after its end to send the remaining output."""
+"""Seconds that a segment's ranks may take to send the remaining output after the segment has ended."""
 RETRY_S = 1.0
 """Seconds to wait before repeating a request that the database did not answer."""
 _READ_S = 60.0  # timeout in seconds for reading a log file on another node
@@ -106,7 +106,7 @@ class LogKeeper:
         """Complete the logs of a segment in the background.
 
         files: the log files of the ranks, from which missing output is read.
-        gone: an awaitable that is done once the processes of the ranks have ended; None if the processes continue and
+        gone: an awaitable that is done once the ranks' processes have exited; None if the processes continue and
             send the remaining output themselves.
         rest: the remaining output of ranks that no longer send any.
         """

@@ -20,7 +20,7 @@ class Profiles:
         self._making: dict[str, asyncio.Task[dict[str, Any]]] = {}  # by id
 
     async def profile(self, segment_id: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Make a profile, or end one; see `Host.profile`."""
+        """Make a profile, or abort one; see `Host.profile`."""
         if "stop" in arguments:
             if (unwanted := self._making.get(arguments["stop"])) is not None:
                 unwanted.cancel()
@@ -33,7 +33,7 @@ class Profiles:
         finally:
             del self._making[arguments["id"]]
             making.cancel()
-        return refusal(Conflict("the profile was ended")) if making.cancelled() else making.result()
+        return refusal(Conflict("the profile was stopped")) if making.cancelled() else making.result()
 
     async def _profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any]:
         try:

@@ -18,17 +18,17 @@ from tuner.store.records import UsageSample
 log = logging.getLogger(__name__)
 
 SAMPLES = 720
-"""The largest number of samples of a rank in a segment: enough for two hours at one every ten seconds.
+"""The maximum number of samples of a rank in a segment: enough for two hours at one sample every ten seconds.
 
 Longer series are thinned.
 """
 
 
 SLICE = 25
-"""The largest number of segments that are asked at once. Thousands of answers at once would delay verdicts."""
+"""The maximum number of segments that are asked at once. Thousands of answers at once would delay verdicts."""
 
 SPREAD = 0.8
-"""The fraction of the time between two samples over which the questions are spread."""
+"""The fraction of the time between two samples over which the requests are spread."""
 
 
 class Place(NamedTuple):

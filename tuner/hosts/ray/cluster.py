@@ -1,4 +1,4 @@
-"""Connect to a Ray cluster, or start a private cluster that ends with this process."""
+"""Connect to a Ray cluster, or start a private cluster that shuts down with this process."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from tuner.trials.groups.pools.placement import unmet
 log = logging.getLogger(__name__)
 
 NAMESPACE = "tuner"
-_ROOM_BYTES = 64 << 20  # with less room for its temporary files, Ray's processes end without an explanation
+_ROOM_BYTES = 64 << 20  # with less room for their temporary files, Ray's processes exit without an explanation
 _CONNECT_S = 10.0  # for a connection to the port of Ray's head
 HOST_PREFIX = "tuner-host-"
 DEAD = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
-"""The errors that calls of a dead driver host raise. OutOfMemoryError means that Ray killed the host for lack of memory."""
+"""The errors raised by calls to a dead driver host. OutOfMemoryError means that Ray killed the host for lack of memory."""
 
 
 def connect(
@@ -44,8 +44,8 @@ def connect(
 ) -> bool:
     """Connect this process to Ray. Return True if a private Ray instance was started.
 
-    With an address, connect to the cluster at that address. Without one, start a private Ray instance, which ends with this
-    process; an instance that already runs on this machine is not used. If the process is already connected to Ray, keep
+    With an address, connect to the cluster at that address. Without one, start a private Ray instance, which shuts down with
+    this process; an instance that already runs on this machine is not used. If the process is already connected to Ray, keep
     that connection.
 
     fork_server: a function that returns the server that forks the workers of a private Ray; None if Ray starts them itself.
@@ -74,12 +74,12 @@ def connect(
     except Exception as error:  # Ray raises a bare Exception when one of its processes does not come up in time
         log.debug("Ray could not be reached or started", exc_info=True)
         with contextlib.suppress(Exception):
-            disconnect()  # ends the processes that had already started
+            disconnect()  # stops the processes that had already started
         raise ClusterUnreachable(_unreachable(address, error, where)) from None
 
 
 def disconnect() -> None:
-    """End this process's connection to Ray. If `connect` has started a private Ray instance, end that too."""
+    """Disconnect this process from Ray. If `connect` has started a private Ray instance, shut that down too."""
     ray.shutdown()
     tokens.end_private()
 
@@ -150,7 +150,7 @@ def living_nodes() -> set[str]:
 def capacity(scaling: Scaling, types: Sequence[NodeType] = ()) -> int | None:
     """Return how many worker groups of this kind the cluster holds at once, at least one; None if they need no resources.
 
-    types: the types of nodes that an autoscaler may add. The nodes that may still join count too.
+    types: the types of nodes that an autoscaler may add. Nodes that may still join are counted too.
     """
     ranks = workers(scaling, types)
     return None if ranks is None else max(1, ranks // scaling.num_workers)
@@ -159,7 +159,7 @@ def capacity(scaling: Scaling, types: Sequence[NodeType] = ()) -> int | None:
 def workers(scaling: Scaling, types: Sequence[NodeType] = ()) -> int | None:
     """Return how many ranks the cluster holds at once, on whichever nodes; None if they need no resources.
 
-    types: the types of nodes that an autoscaler may add. The nodes that may still join count too.
+    types: the types of nodes that an autoscaler may add. Nodes that may still join are counted too.
     """
     bundle = scaling.bundle()
     if not bundle:

@@ -1,12 +1,12 @@
 """Fork Ray's workers from one process that has already imported what they need.
 
-A worker of Ray spends a second or more on imports: Ray, and for ranks PyTorch. This server imports them once. Then a new
+A Ray worker spends a second or more on imports: Ray, and for ranks PyTorch. This server imports them once. After that, a new
 worker takes some ten milliseconds, and shares the memory of the imported libraries with the others. The server has one
 thread, imports no user code and does not initialize CUDA, so a fork is safe.
 
 `ForkServer` is the handle in the process that starts Ray. The raylet starts `fork_client` in place of a worker, and the
 client asks the server. A worker whose environment differs from that of the server, such as one with a `runtime_env`, is
-started as Ray does it. So is every worker if the server has ended.
+started in Ray's usual way. So is every worker if the server has exited.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 IDLE_S = 0.1
 """Seconds without a request after which a server imports what the first workers do not need."""
 LOOK_S = 1.0
-"""Seconds between two checks whether the starter is alive, and seconds that a client may take to send its request."""
+"""Seconds between two checks that the starter is alive, and the timeout in seconds for a client to send its request."""
 HOST = ("tuner.hosts.host",)
 """The modules of driver hosts. The server imports them while Ray is being started."""
 RAY = ("ray", "tuner.hosts.ray_executor", "tuner.hosts.actor", "tuner.trials.runtime.ray_rank")
@@ -65,11 +65,11 @@ _LOWEST = 19  # the niceness of a thread that must not slow down trials
 class ForkServer:
     """The handle of a fork server, in the process that starts Ray.
 
-    The server ends when the raylet ends, or when this process ends before it has started a raylet.
+    The server exits when the raylet exits, or if this process exits before it has started a raylet.
 
     Args:
         torch: True to import PyTorch, if it is installed, before any worker is forked.
-        later: True to import it only after the first workers have been forked, which run the driver host.
+        later: True to import PyTorch only after the first workers, which run the driver host, have been forked.
         ignored: names of environment variables that may change before Ray is started.
     """
 
@@ -105,13 +105,13 @@ class ForkServer:
         self._tell({"raylet": raylet, "environment": dict(environment)})
 
     def end(self) -> None:
-        """End the server. The workers that it has forked stay."""
+        """Stop the server. The workers that it has forked keep running."""
         self._process.kill()
         self._process.wait()
         self._control.close()
 
     def _tell(self, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
-        with contextlib.suppress(OSError):  # the server has ended
+        with contextlib.suppress(OSError):  # the server has exited
             send(self._control, message, files)
 
 
@@ -129,26 +129,26 @@ class _Server:
         self._environment = dict(os.environ)
         self._starter_ended = False
         self._listener: socket.socket | None = None
-        self._raylet: int | None = None  # a file descriptor that is readable once the raylet has ended
+        self._raylet: int | None = None  # a file descriptor that is readable once the raylet has exited
         self._importing: threading.Thread | None = None
 
     def serve(self) -> list[str] | None:
-        """Answer clients until the raylet ends, and return None. In each forked process, return its command instead."""
+        """Answer clients until the raylet exits, and return None. In each forked process, return its command instead."""
         while self._raylet is not None or not self._starter_ended:
             sources: list[Any] = [] if self._starter_ended else [self._control]
             if self._raylet is not None:
                 sources += [self._raylet, self._listener]
             now = bool(self._later) and self._has_forked and not self._is_importing()
             readable, _, _ = select.select(sources, [], [], IDLE_S if now else LOOK_S)
-            if now and not readable:  # clients wait meanwhile: this is their import, too
+            if now and not readable:  # clients wait meanwhile, but their workers need the import, too
                 module = self._later.pop(0)
                 import_torch() if module == _TORCH else preload([module])
             if self._raylet in readable:
                 return None
-            if self._control in readable:  # also if the starter has ended, after its last message
+            if self._control in readable:  # also after the starter's last message, if the starter has exited
                 self._hear()
             elif self._listener is not None and self._listener in readable:
-                with contextlib.suppress(OSError):  # the client has ended, or this process cannot be forked
+                with contextlib.suppress(OSError):  # the client has exited, or this process cannot be forked
                     if (command := self._answer(self._listener)) is not None:
                         return command
         return None
@@ -173,7 +173,7 @@ class _Server:
         preload(RAY)
 
     def _differs(self, environment: Mapping[str, str]) -> bool:
-        """Return whether the value of a variable, which libraries may read when they are imported, differs from the server's."""
+        """Return whether any variable that libraries may read when they are imported differs from the server's."""
         ours = self._environment
         return any(
             environment.get(name) != ours.get(name)
@@ -182,7 +182,7 @@ class _Server:
         )
 
     def _answer(self, listener: socket.socket) -> list[str] | None:
-        """Fork a worker for the next client, or refuse. Return None, and in the forked process the worker's command."""
+        """Fork a worker for the next client, or refuse. Return None, but in the forked process, return the worker's command."""
         client, _ = listener.accept()
         with client:
             client.settimeout(LOOK_S)
@@ -213,7 +213,7 @@ class _Server:
         return None
 
     def _can_fork(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
-        """Return whether a fork of this process is like the worker that Ray would start."""
+        """Return whether a fork of this process would be like the worker that Ray would start."""
         if self._is_importing():
             return False  # in the forked process, the locks that the other thread holds would never be released
         return "--runtime-env-hash=0" in command and not self._differs(environment)
@@ -236,7 +236,7 @@ class _Server:
             self._importing.start()
 
     def _close(self) -> None:
-        """Close the files of the server in a forked process."""
+        """Close the server's files. Called in a forked process."""
         self._control.close()
         if self._listener is not None:
             self._listener.close()
@@ -296,9 +296,9 @@ def import_torch() -> None:
 
 
 def main() -> None:
-    """Serve until the raylet ends. In a forked process, run the worker."""
+    """Serve until the raylet exits. In a forked process, run the worker."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as in all processes of Ray
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that workers that have ended leave nothing behind
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that workers leave no zombies when they exit
     options = json.loads(sys.argv[2])
     server = _Server(socket.socket(fileno=int(sys.argv[1])), options["ignored"], options["later"])
     preload(HOST)

@@ -1,7 +1,7 @@
-"""Start a Ray head node for the service (`ray start --head`), find it again, watch its processes, and end all of them.
+"""Start a Ray head node for the service (`ray start --head`), find it again, watch its processes, and stop all of them.
 
-This module does not import Ray. The service must not connect to the head that it watches, because Ray may end processes that
-are connected to it.
+This module does not import Ray. The service must not connect to the head that it watches, because Ray may terminate processes
+that are connected to it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COMMAND_S = 120.0
 PROC = Path("/proc")
 
 KILLED_S = 5.0
-"""Seconds to wait until the remaining processes of a dead head have ended, after they were killed."""
+"""Seconds to wait, after killing the remaining processes of a dead head, until they have exited."""
 
 _OF_RAY = re.compile(r"/ray/(_private|autoscaler|core|dashboard)/")
 """Matches the paths of Ray's own programs."""
@@ -63,7 +63,7 @@ class Head:
         return tuple(process.pid for process in self.parts)
 
     def dead(self) -> str | None:
-        """Return the name of a main process that has ended, so that the head is dead; None if the head is alive."""
+        """Return the name of a main process that has exited, which means that the head is dead; None if the head is alive."""
         for name, process in zip(_PARTS, self.parts, strict=True):
             if not _runs(process):
                 return name
@@ -71,7 +71,7 @@ class Head:
 
 
 def find_head(home: Path) -> Head | None:
-    """Return the head that was started for this home; None if there is none, or if one of its main processes has ended."""
+    """Return the head that was started for this home; None if there is none, or if one of its main processes has exited."""
     try:
         address = _marker(home).read_text().strip()
     except OSError:
@@ -116,7 +116,7 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
             raise ClusterUnreachable(f"`ray start --head` failed: {(done.stdout + done.stderr).strip()[-1000:]}")
         _marker(home).write_text(found[1])
         if (head := find_head(home)) is None:
-            raise ClusterUnreachable(f"Ray ended right after it had started; the logs of Ray are in {_scratch(home)}")
+            raise ClusterUnreachable(f"Ray exited right after it had started; Ray's logs are in {_scratch(home)}")
         log.debug("Ray's head is up at %s", head.address)
         if left and not psutil.wait_procs(left, timeout=KILLED_S)[1]:
             log.debug("the previous Ray head had died; the remaining Ray processes have been stopped")
@@ -124,7 +124,7 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
 
 
 def stop_head(home: Path, *, keep_logs: bool = False) -> bool:
-    """End the head that `start_head` started for this home, and all that runs on it. Return whether a head was running.
+    """Stop the head that `start_head` started for this home, and everything that runs on it. Return whether a head was running.
 
     keep_logs: False to delete the head's files, which are sockets and Ray's own logs; the logs of trials are not among them.
     """
@@ -139,12 +139,12 @@ def stop_head(home: Path, *, keep_logs: bool = False) -> bool:
 
 
 def was_stopped(home: Path) -> bool:
-    """Return whether `stop_head` ended the head of this home, so that the head must not be started again."""
+    """Return whether `stop_head` stopped the head of this home, so that the head must not be started again."""
     return not _marker(home).exists()
 
 
 def _kill(home: Path) -> list[psutil.Process]:
-    """Kill all processes of this home's head and return them. A new head can start without waiting for their end."""
+    """Kill all processes of this home's head and return them. A new head can start without waiting until they have exited."""
     killed: list[psutil.Process] = []
     for _ in range(2):  # the second round kills processes that were started during the first round
         for process in _processes(home):
@@ -156,7 +156,7 @@ def _kill(home: Path) -> list[psutil.Process]:
 
 
 def _end(home: Path, patience_s: float) -> bool:
-    """End all processes of this home's head, and kill those that outlive `patience_s`. Return whether there were any."""
+    """Stop all processes of this home's head, and kill those that outlive `patience_s`. Return whether there were any."""
     processes = _processes(home)
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -287,19 +287,19 @@ def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> subproc
 
 def too_slow(arguments: Sequence[str]) -> ClusterUnreachable:
     """Return the error for a `ray` command that took longer than `COMMAND_S`."""
-    return ClusterUnreachable(f"`ray {arguments[0]}` did not end within {COMMAND_S:g} s and was killed")
+    return ClusterUnreachable(f"`ray {arguments[0]}` did not finish within {COMMAND_S:g} s and was killed")
 
 
 @contextlib.contextmanager
 def exits(pids: Iterable[int]) -> Iterator[Callable[[float], object]]:
-    """Yield a function that waits until one of these processes ends, but at most for the given number of seconds.
+    """Yield a function that waits until one of these processes exits, but at most for the given number of seconds.
 
     On systems without pidfd, the function always waits for the full time.
     """
     with contextlib.ExitStack() as stack:
         files: list[int] = []
         for pid in pids:
-            with contextlib.suppress(AttributeError, OSError):  # not Linux, or the process has just ended
+            with contextlib.suppress(AttributeError, OSError):  # not Linux, or the process has just exited
                 files.append(os.pidfd_open(pid))
                 stack.callback(os.close, files[-1])
         yield lambda seconds: select.select(files, (), (), seconds)

@@ -2,8 +2,8 @@
 
 The raylet accepts no work before this agent listens, and the agent imports Ray, but only workers with a `runtime_env` need it.
 So the raylet starts this file in its place, as a script without installed packages and with the command of Ray's agent as
-arguments. The script listens at the agent's port. When the first request arrives, it starts itself again with Ray's packages,
-becomes the agent, and the agent answers the request. This script imports only the standard library.
+arguments. The script listens on the agent's port. When the first request arrives, it starts itself again with Ray's packages,
+becomes the agent, and answers the request. This script imports only the standard library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOK_S = 1.0  # how often to check that the raylet is alive, in seconds
 
 
 def wait(command: list[str]) -> None:
-    """Wait for the first request and become the agent with this command, or end if the raylet has ended."""
+    """Wait for the first request and become the agent with this command, or exit if the raylet has exited."""
     raylet = os.getppid()
     options = dict(argument[2:].split("=", 1) for argument in command if argument.startswith("--") and "=" in argument)
     ip, port = options["node-ip-address"], int(options["runtime-env-agent-port"])

@@ -1,8 +1,8 @@
 """Run the service's child process that talks to Ray: keep the shared driver host running, and pass requests on to it.
 
-Ray ends processes that have lost their cluster, so the service itself does not connect to Ray. Instead it starts this process,
-and starts it again if it ends. The two exchange lines of text: the service sends its settings, `ray` commands to run, the
-address of Ray, and requests; this process sends JSON objects. It ends when its standard input is closed.
+Ray terminates processes that have lost their cluster, so the service itself does not connect to Ray. Instead it starts this
+process, and restarts it if it exits. The two exchange lines of text: the service sends its settings, `ray` commands to run,
+Ray's address, and requests; this process sends JSON objects. It exits when its standard input is closed.
 
 Loading Ray takes a second or two. So `ray` commands run in forks of this process. The service also keeps a second
 process of this kind in reserve, which has loaded Ray and waits for its first command.
@@ -32,7 +32,7 @@ from tuner.hosts.ray.head import COMMAND_S
 from tuner.settings import Settings
 
 CHECK_S = 1.0
-"""The interval at which this process tells the service that the driver host works, in seconds."""
+"""The interval, in seconds, at which this process tells the service that the driver host works."""
 
 START_S = 60.0
 """Timeout in seconds of a call to the driver host."""
@@ -45,7 +45,7 @@ _OTHER_CLUSTER = "WrongClusterID"
 """Ray's errors contain this if the cluster at the address is no longer the one that this process has joined."""
 
 SLOW = ("agent", "profile")
-"""The methods of the host whose answers may take long."""
+"""The methods of the host that may take a long time to answer."""
 
 MODULES = ("tuner.hosts.ray.shared",)
 """The modules that this process imports before it asks for the address of Ray. They import Ray."""
@@ -65,7 +65,7 @@ class Link:
         self._host: Any = None
         self._owner: str | None = None
         self._gone: list[str] = []
-        self._waits = False  # True while this process waits until a host of a newer version has ended
+        self._waits = False  # True while this process waits until a host of a newer version is gone
 
     def watch(self, address: str) -> None:
         """Connect to the Ray cluster at `address`, and keep a driver host running there forever.
@@ -116,12 +116,12 @@ class Link:
             if _OTHER_CLUSTER in str(
                 error
             ):  # this process belongs to the old cluster, and Ray never takes it into the new one
-                raise ClusterUnreachable("Ray has been started again, so this process connects anew") from error
+                raise ClusterUnreachable("Ray has been restarted, so this process reconnects") from error
             self._tell(trouble=f"the driver does not answer: {error}", log=f"the driver host does not answer: {error}")
             time.sleep(CHECK_S)
 
     def _start_host(self) -> Any:
-        """Find or start the driver host. First end the hosts of other versions, so that it can claim their experiments."""
+        """Find or start the driver host. First stop the hosts of other versions, so that it can claim their experiments."""
         from tuner.hosts.ray.shared import end_other_versions, find_host
 
         for version, owner in end_other_versions(self._settings):
@@ -129,7 +129,7 @@ class Link:
                 self._gone.append(owner)
             self._tell(
                 log=(
-                    f"ended the driver host of {version}, because this is {__version__}; its experiments continue "
+                    f"stopped the driver host of {version}, because this is {__version__}; its experiments continue "
                     "from their checkpoints"
                 )
             )
@@ -140,7 +140,7 @@ class Link:
         return start_host(self._settings, shared=True)
 
     def listen(self, lines: Iterable[str]) -> None:
-        """Pass the service's requests on to the driver host until the input ends. Then end this process."""
+        """Pass the service's requests on to the driver host until the input ends. Then exit."""
         for line in lines:
             question = json.loads(line)
             if question["ask"] == "poke":
@@ -158,7 +158,7 @@ class Link:
                 host.poke.remote()
 
     def _pass_on(self, number: int, method: str, args: Sequence[Any]) -> None:
-        """Pass a request on to the driver host. The answer may take long, so no thread waits for it."""
+        """Pass a request on to the driver host. The answer may take a long time, so no thread waits for it."""
         if (host := self._host) is None:
             self._tell(answer=number, error="the driver is starting")
             return
@@ -220,7 +220,7 @@ def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[st
 
 
 def _become_ray(arguments: Sequence[str], environment: Mapping[str, str], output: int) -> NoReturn:
-    """Run the `ray` command in this process, which was forked for it, and end the process."""
+    """Run the `ray` command in this process, which was forked for it, and exit."""
     code: Any = 1
     try:
         os.setsid()
@@ -248,7 +248,7 @@ def _become_ray(arguments: Sequence[str], environment: Mapping[str, str], output
 def packed(settings: Settings, adopt: bool, reserve: bool) -> str:
     """Return the first line to send to this module's process: the settings, and what the process is started for.
 
-    They are not passed on the command line, which other users can see, because the settings may contain a password.
+    The settings may contain a password, so they are not passed on the command line, which other users can see.
 
     adopt: True if the driver host should also drive experiments whose script has ended.
     reserve: True if the process is kept in reserve, so that it has time to import all that it may need.
@@ -260,7 +260,7 @@ def main() -> None:
     """Read the settings, load Ray, run `ray` commands, read the address of the Ray cluster, and watch the driver host."""
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # keep the output of libraries apart from the messages
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service stops this process
     writing = threading.Lock()
 
     def tell(**what: Any) -> None:

@@ -1,4 +1,4 @@
-"""Run in place of the agent of Ray's dashboard, and tell the raylet that the agent is not in use. See `ray_start`.
+"""Run in place of Ray's dashboard agent, and tell the raylet that the agent is not in use. See `ray_start`.
 
 The raylet starts this file as a script, with the options of Ray's agent but without installed packages, so the script imports
 only the standard library.
@@ -16,7 +16,7 @@ _LOOK_S = 1.0  # how often to check that the raylet is alive, in seconds
 
 
 def main() -> None:
-    """Write the port files, and run until the raylet ends. The raylet would end itself if this process ended first."""
+    """Write the port files, and run until the raylet exits. The raylet would exit, too, if this process exited first."""
     raylet = os.getppid()
     options = dict(
         argument[2:].split("=", 1) for argument in sys.argv[1:] if argument.startswith("--") and "=" in argument

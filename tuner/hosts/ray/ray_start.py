@@ -30,7 +30,7 @@ SERVICES = "ray._private.services"
 PRIVATE: Mapping[str, tuple[str, ...]] = {NODE: ("Node",), SERVICES: ("start_ray_process", "ConsolePopen")}
 """The private names of Ray's modules that this module uses, by module."""
 STARTERS = ("start_monitor", "start_log_monitor", "start_api_server")
-"""The methods of Ray's `Node` that start the helper processes that are left out."""
+"""The methods of Ray's `Node` that start the unneeded helper processes."""
 
 _AGENT_OPTION = "--dashboard_agent_command="
 _AGENT = str(Path(__file__).with_name("no_dashboard_agent.py"))
@@ -71,7 +71,7 @@ def without_helpers(server: ForkServer | None = None) -> Iterator[None]:
         start = services.start_ray_process
         stack.callback(setattr, services, "start_ray_process", start)
         services.start_ray_process = functools.partial(_start_process, start, server)
-        # A signal to the process group of a script, as from a terminal that is closed, would end Ray before the search is paused.
+        # A signal to a script's process group, as from a terminal that is closed, would stop Ray before the search is paused.
         stack.callback(setattr, services, "ConsolePopen", services.ConsolePopen)
         services.ConsolePopen = functools.partial(services.ConsolePopen, process_group=0)
         yield
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def _used_torch() -> bool:
-    """Return whether the ranks of an earlier head, which is lost, used PyTorch."""
+    """Return whether the ranks of an earlier head, which has died, used PyTorch."""
     return os.path.exists(os.environ.get(USED, ""))
 
 

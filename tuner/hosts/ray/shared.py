@@ -1,4 +1,4 @@
-"""Name the shared driver hosts of a database, find the one that runs, and end those of other versions of tuner.
+"""Name the shared driver hosts of a database, find the one that runs, and stop those of other versions of tuner.
 
 This module does not import `Host`, because that takes a second.
 """
@@ -19,7 +19,7 @@ from tuner.hosts.ray.cluster import HOST_PREFIX, NAMESPACE
 from tuner.settings import Settings
 
 ANSWER_S = 10.0
-"""Seconds that a host of another version has to return its owner name, and again to end after it was killed."""
+"""Seconds that a host of another version may take to return its owner name, and again to exit after it was killed."""
 _VERSION = "-v"
 """The text before the version in the name of a shared host. The names of other hosts have a random number instead."""
 
@@ -43,14 +43,14 @@ def find_host(settings: Settings) -> Any:
 
 
 def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
-    """End the shared hosts of this database that another version of tuner has started.
+    """Stop the shared hosts of this database that another version of tuner has started.
 
-    Return the version and the owner name of each host that was ended; the owner is None if the host did not answer. The
+    Return the version and the owner name of each host that was stopped; the owner is None if the host did not answer. The
     next host claims the experiments of those hosts.
 
     Raises:
-        NewerHost: a running service of a newer version uses such a host, which is not ended. If two services ended each
-            other's hosts, no experiment would make progress.
+        NewerHost: a running service of a newer version uses such a host, which is not stopped. If two services stopped
+            each other's hosts, no experiment would make progress.
     """
     base, ended = base_name(settings), []
     for name in sorted(_names_of_hosts()):
@@ -60,16 +60,16 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
             continue
         try:
             host = ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:  # the host has just ended
+        except ValueError:  # the host has just exited
             continue
         status: dict[str, Any] = {}
-        with contextlib.suppress(Exception):  # the host is ended even if it does not answer
+        with contextlib.suppress(Exception):  # the host is stopped even if it does not answer
             status = ray.get(host.status.remote(), timeout=ANSWER_S)
         number = version.removeprefix(_VERSION)
         if number and status.get("attended") and Version(number) > Version(__version__):
             raise NewerHost(
                 f"a service of version {number} drives the experiments of this database. This service has version "
-                f"{__version__} and drives no experiments while the other one runs. Update this service, or end the other one"
+                f"{__version__} and drives no experiments while the other one runs. Update this service, or stop the other one"
             )
         owner = status.get("owner")
         ray.kill(host)

@@ -1,8 +1,8 @@
-"""Ray's authentication tokens: of the Ray instances that are started here, and of clusters that are connected to.
+"""Ray's authentication tokens: for the Ray instances that are started here, and for clusters that this process connects to.
 
-Ray writes a token to ~/.ray/auth_token when it starts with token authentication and finds none. From then on, each
+Ray writes a token to ~/.ray/auth_token when it starts with token authentication and finds none. From then on, every
 `ray start --head` of the user would turn token authentication on by itself. So the Ray instances that this project starts get
-a token of their own, which is not in the user's home.
+a token of their own, which is not stored in the user's home directory.
 
 This module does not import Ray.
 """
@@ -41,7 +41,7 @@ def users_token() -> str | None:
 def begin_private() -> None:
     """Prepare this process for starting a Ray instance of its own, with token authentication.
 
-    If the user has no token, make one for this instance. Call `end_private` when the instance has ended.
+    If the user has no token, make one for this instance. Call `end_private` when the instance has shut down.
     """
     end_private()
     if os.environ.get(MODE, "token").lower() != "token":

@@ -1,4 +1,4 @@
-"""Start processes early, while a script still checks its arguments, loads modules and opens the database.
+"""Start processes early, while a script is still checking its arguments, loading modules and opening the database.
 
 This module imports few others, so that the processes start as early as possible.
 """
@@ -67,7 +67,7 @@ def take() -> RankServer:
 
 
 def drop() -> None:
-    """End the server that was started ahead, unless `take` has returned it."""
+    """Stop the server that was started ahead, unless `take` has returned it."""
     global _ahead
     with _lock:
         found, _ahead = _ahead, None
@@ -99,7 +99,7 @@ def take_forks() -> ForkServer:
 
 
 def drop_forks() -> None:
-    """End the server that was started ahead, unless `take_forks` has returned it."""
+    """Stop the server that was started ahead, unless `take_forks` has returned it."""
     global _forks
     with _lock:
         found, _forks = _forks, None

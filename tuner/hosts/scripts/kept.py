@@ -1,8 +1,8 @@
 """Keep the driver host of a script or notebook between calls, so that only the first call waits until Ray and a host start.
 
 A host is kept for calls with the same settings and database. A Ray instance that was started here is kept for calls
-with the same address, environment variables and `sys.path`. Its workers inherit the last two from this process. Both
-end when the process ends or `shutdown` is called.
+with the same address, environment variables and `sys.path`. Its workers inherit the last two from this process. The host and
+the Ray instance are shut down when the process exits or `shutdown` is called.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def borrow(
 
     address: the address of the Ray cluster. None: the cluster that this process is connected to, or a private one.
     start: called with a new host; returns once the host has started.
-    keep: True to keep the host for later calls. After an exception in the block, the host is not kept. It ends only when
+    keep: True to keep the host for later calls. After an exception in the block, the host is not kept: it is closed once
         its other users, in other threads, have also finished.
     """
     kept = _take(settings, address, start)
@@ -76,7 +76,7 @@ def borrow(
 
 
 def shutdown() -> None:
-    """End everything that is kept for later calls: the driver host, idle worker groups, and the private Ray instance."""
+    """Shut down everything that is kept for later calls: the driver host, idle worker groups, and the private Ray instance."""
     global _kept
     if os.getpid() != _pid:
         return  # this process is a fork; the kept host belongs to its parent
@@ -208,7 +208,7 @@ def _end(kept: _Kept) -> None:
 
 
 def _end_ray() -> None:
-    """Shut down the Ray instance that this process started, unless another thread still uses it or it has already ended."""
+    """Shut down the Ray instance that this process started, unless another thread still uses it or it is already shut down."""
     global _private
     with _lock:
         if _private is None or _users or os.getpid() != _pid:

@@ -39,7 +39,7 @@ class LocalHost:
         self._host = self._call(_new_host(settings, server)).result()
 
     def start(self) -> None:
-        """Start to renew leases and to look for commands. Repeated calls do no harm."""
+        """Start renewing leases and looking for commands. Repeated calls do no harm."""
         self._call(self._host.start()).result()
 
     def drive(self, public_id: str, executor: str) -> Future[str]:
@@ -58,7 +58,7 @@ class LocalHost:
         self._call(self._host.rest(True)).result(_CLOSE_S)
 
     def close(self) -> None:
-        """End the host and all that it runs. Experiments keep their state."""
+        """Shut down the host and everything that it runs. Experiments keep their state."""
         with contextlib.suppress(Exception):
             self._call(self._host.close()).result(_CLOSE_S)
         self.kill()
@@ -110,7 +110,7 @@ def borrow(settings: Settings, *, keep: bool = True) -> Iterator[LocalHost]:
 
 
 def shutdown() -> None:
-    """End everything that is kept for later calls: the driver host and idle processes."""
+    """Shut down everything that is kept for later calls: the driver host and idle processes."""
     global _kept
     ahead.drop()
     with _lock:
@@ -161,7 +161,7 @@ def _needs(settings: Settings) -> tuple[Any, ...]:
 
 
 def _at_exit() -> None:
-    """Kill the processes of all trials. The host cannot be closed properly, because Python has already ended thread pools."""
+    """Kill the processes of all trials. The host cannot be closed properly: Python has already shut down its thread pools."""
     if os.getpid() == _pid and _kept is not None:
         _kept.host.kill()
 

@@ -1,4 +1,4 @@
-"""Compute what a script's call needs of a driver host. A host kept from an earlier call is used only if it meets the needs."""
+"""Compute what a script's call needs from a driver host. A host kept from an earlier call is used only if it meets the needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_LIBRARIES = frozenset(
         "TPU_ML_PLATFORM",  # TensorFlow, JAX
     }
 )
-"""Environment variables that libraries set on import, also in workers. Workers can be reused although these have changed."""
+"""Environment variables that libraries set on import, also in workers. Workers can be reused even if these have changed."""
 
 
 def of_workers() -> tuple[Any, ...]:

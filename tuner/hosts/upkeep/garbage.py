@@ -1,7 +1,7 @@
-"""Keep the garbage collections of a driver host short, because no verdict is given meanwhile.
+"""Keep the garbage collections of a driver host short, because no verdict is given during one.
 
-A full collection of Python looks at all objects. A driver host keeps the objects of loaded libraries and those of ended trials
-for long, and would look at them again and again.
+A full collection looks at all Python objects. A driver host keeps the objects of loaded libraries and those of ended trials
+for a long time, and every full collection would look at them again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LONG_S = 0.02
 
 
 class ShortCollections:
-    """Excludes objects from later collections if a collection has taken long. They are still freed once nothing refers to them.
+    """Excludes objects from later collections if a collection was slow. They are still freed once nothing refers to them.
 
     Only reference cycles that were in use at the time of such a collection are never freed. Such collections are rare:
     each needs so many new objects that it takes `LONG_S` to look at them.

@@ -49,7 +49,7 @@ def _place(driven: Driven) -> Place | None:
 
 
 def ended_uploads(driven: Driven) -> list[CheckpointInfo]:
-    """Return the checkpoints whose upload was complete when their driver ended, but which the log does not call ready.
+    """Return the checkpoints whose upload was complete when their driver exited, but which the log does not show as ready.
 
     Without this, the trial would start from an older checkpoint, and nobody would delete the files of this one.
     """
@@ -66,7 +66,7 @@ async def sweep_objects(store: Store, storage: str, database_url: str) -> None:
 
 
 async def find_logs(store: Store, logs: LogKeeper, driven: Driven) -> None:
-    """Start to read from log files the output that ranks had not sent when they died with an earlier host."""
+    """Start reading from log files the output that ranks had not sent when they died with an earlier host."""
     files: dict[Owner, list[LogFile]] = {}
     names: dict[Owner, str] = {}
     for found in await asyncio.to_thread(store.logs.unfinished, driven.record.id):

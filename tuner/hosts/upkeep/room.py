@@ -1,4 +1,4 @@
-"""Divide a cluster between the experiments of a host: make room for others, leave nodes, follow nodes that join or leave."""
+"""Divide a cluster between a host's experiments: make room for others, leave nodes, adapt to nodes that join or leave."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tuner.trials.groups.segments.manager import GroupManager
 log = logging.getLogger(__name__)
 
 ROOM_S = 1.0
-"""The interval at which the host checks whether trials should make room for other experiments, in seconds."""
+"""The interval, in seconds, at which the host checks whether trials should make room for other experiments."""
 SLOTS_S = 5.0
-"""The interval at which the host counts how many trials the cluster holds, in seconds."""
+"""The interval, in seconds, at which the host counts how many trials the cluster holds."""
 
 
 class Room:
@@ -39,7 +39,7 @@ class Room:
         self._counted_at = float("-inf")  # when the slots of experiments were last counted
 
     async def keep(self) -> None:
-        """Pause trials whose resources another experiment should get, from time to time; see `trials.groups.fair_share`."""
+        """Check regularly for trials whose resources another experiment should get, and pause them; see `fair_share`."""
         while True:
             await asyncio.sleep(ROOM_S)
             groups = self._executors.groups_in_use
@@ -59,7 +59,7 @@ class Room:
     async def leave_nodes(self, groups: GroupManager) -> None:
         """Pause the trials on nodes that are about to be taken away, so that they continue elsewhere from a checkpoint.
 
-        A trial that has no checkpoint yet trains on, and is lost with its node if it gets none in time.
+        A trial that has no checkpoint yet keeps training, and is lost with its node if it saves none in time.
         """
         try:
             found = await groups.leaving()
@@ -94,7 +94,7 @@ class Room:
                 driven.loop.put(SlotsChanged(time=time.time(), slots=slots))
 
     def grant_workers(self, groups: GroupManager) -> None:
-        """Tell experiments with elastic trials how many workers they may have, if that has changed for two looks."""
+        """Tell experiments with elastic trials how many workers they may have, once two checks have found a change."""
         for name, driven in self._named.items():
             spec, sizes = driven.record.spec, driven.core.experiment.sizes
             if not spec.scaling.elastic or spec.executor in ("agents", "local"):

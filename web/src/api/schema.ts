@@ -830,7 +830,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** End the trial's processes at once, without waiting for a report or last checkpoint. The experiment continues. */
+        /** Kill the trial's processes at once, without waiting for a report or last checkpoint. The experiment continues. */
         post: operations["trials_kill"];
         delete?: never;
         options?: never;
@@ -3138,7 +3138,7 @@ export interface components {
             max_concurrent_trials: number | null;
             /**
              * Running time, in seconds
-             * @description running time in seconds after which the search ends, counted from the start of the first trial. The start of Ray and of the workers does not count, and neither do pauses
+             * @description running time in seconds after which the search ends, counted from the start of the first trial. Starting Ray and the workers does not count, and neither do pauses
              */
             time_budget_s: number | null;
             /**
@@ -3153,7 +3153,7 @@ export interface components {
             gpu_hours: number | null;
             /**
              * Failed trials that end the search
-             * @description failed trials after which the search ends as failed; `continue` counts anew; null: no limit
+             * @description failed trials after which the search ends as failed; `continue` resets the count; null: no limit
              */
             max_failed_trials: number | null;
             /**
@@ -3188,7 +3188,7 @@ export interface components {
             hang_timeout_s: number | null;
             /**
              * Time to stop, in seconds
-             * @description seconds that a rank has to leave the training function before its group is killed
+             * @description seconds that a rank may take to leave the training function before its group is killed
              * @default 10
              */
             stop_grace_s: number;
@@ -4077,7 +4077,7 @@ export interface components {
             resources_allocation: "even" | "top";
             /**
              * Keep Global Batch Size
-             * @description in an elastic trial, tuner.torch.prepare_data_loader divides the batches of num_workers ranks among the present ranks; false: the batch size of each rank stays the same
+             * @description in an elastic trial, tuner.torch.prepare_data_loader divides the total batch of num_workers ranks among the present ranks; false: the batch size per rank stays the same
              * @default true
              */
             keep_global_batch_size: boolean;
@@ -5284,7 +5284,7 @@ export interface components {
             max_concurrent_trials: number | null;
             /**
              * Running time, in seconds
-             * @description running time in seconds after which the search ends, counted from the start of the first trial. The start of Ray and of the workers does not count, and neither do pauses
+             * @description running time in seconds after which the search ends, counted from the start of the first trial. Starting Ray and the workers does not count, and neither do pauses
              * @default null
              */
             time_budget_s: number | null;
@@ -5302,7 +5302,7 @@ export interface components {
             gpu_hours: number | null;
             /**
              * Failed trials that end the search
-             * @description failed trials after which the search ends as failed; `continue` counts anew; null: no limit
+             * @description failed trials after which the search ends as failed; `continue` resets the count; null: no limit
              * @default null
              */
             max_failed_trials: number | null;
@@ -5338,7 +5338,7 @@ export interface components {
             hang_timeout_s: number | null;
             /**
              * Time to stop, in seconds
-             * @description seconds that a rank has to leave the training function before its group is killed
+             * @description seconds that a rank may take to leave the training function before its group is killed
              * @default 10
              */
             stop_grace_s: number;
@@ -5369,7 +5369,7 @@ export interface components {
             resources_allocation: "even" | "top";
             /**
              * Keep Global Batch Size
-             * @description in an elastic trial, tuner.torch.prepare_data_loader divides the batches of num_workers ranks among the present ranks; false: the batch size of each rank stays the same
+             * @description in an elastic trial, tuner.torch.prepare_data_loader divides the total batch of num_workers ranks among the present ranks; false: the batch size per rank stays the same
              * @default true
              */
             keep_global_batch_size: boolean;

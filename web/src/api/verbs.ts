@@ -34,7 +34,7 @@ export const EXPERIMENT_VERBS = {
     "summary": "End the experiment at once, without waiting for reports or last checkpoints.",
     "past": "killed",
     "button": {
-      "effect": "Its processes end now, without a last report or checkpoint: use it if cancelling takes too long. Results and checkpoints so far are kept.",
+      "effect": "Its processes are killed now, without a last report or checkpoint: use this if cancelling takes too long. Results and checkpoints so far are kept.",
       "keep": "Keep it",
       "final": true,
       "in_menu": true
@@ -58,10 +58,10 @@ export const TRIAL_VERBS = {
     }
   },
   "kill": {
-    "summary": "End the trial's processes at once, without waiting for a report or last checkpoint. The experiment continues.",
+    "summary": "Kill the trial's processes at once, without waiting for a report or last checkpoint. The experiment continues.",
     "past": "killed",
     "button": {
-      "effect": "Its processes end now, without a last report or checkpoint: use it if stopping takes too long. It keeps its results and checkpoints so far; the experiment continues without it.",
+      "effect": "Its processes are killed now, without a last report or checkpoint: use this if stopping takes too long. It keeps its results and checkpoints so far; the experiment continues without it.",
       "keep": "Keep it running",
       "final": true,
       "in_menu": false
