@@ -469,7 +469,8 @@ def test_the_experiments_budget_counts_and_is_said_in_words() -> None:
 
 def test_a_budget_is_refused_where_nobody_counts_it() -> None:
     with pytest.raises(
-        SpecError, match=r"limits.budget: the asha scheduler has no budget of full trainings: limit the search by"
+        SpecError,
+        match=r"limits.budget: the asha scheduler does not support a budget of full trainings: limit the search with",
     ):
         small(scheduler="asha", budget=2)
     with pytest.raises(SpecError, match=r"the fifo scheduler \(scheduler auto: fifo, since 3 trials are too few"):

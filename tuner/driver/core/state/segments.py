@@ -47,7 +47,7 @@ class Segments:
         source: CheckpointInfo | None = None,
         workers: int | None = None,
     ) -> Interrupt | None:
-        """Plan the trial's next segment in place of any earlier plan, and end the open one.
+        """Plan the trial's next segment in place of any earlier plan, and begin to end the open segment.
 
         Return the interrupt for its ranks, if one is needed.
 
@@ -131,9 +131,9 @@ class Segments:
             yield RunSegment(trial.ref, self._decided.pop(trial.number, 0))
 
     def _go_back(self, trial: Trial, segment: Segment) -> None:
-        """Give a segment that undoes an exploit the configuration that saved its checkpoint.
+        """Give a segment that undoes an exploit the configuration under which its checkpoint was saved.
 
-        The weights were trained with that configuration; a network may not even fit the donor's.
+        The weights were trained with that configuration; the network may not even fit the donor's configuration.
         """
         kept = self._checkpoints.go_back(trial, segment.ordinal, segment.source)
         if kept is None:

@@ -15,12 +15,12 @@ LEAST_REPORTS = 2
 class Sizes:
     """The ranks of elastic trials: how many there are, how many each trial should have, and what a restart costs.
 
-    Part of `State`. If trials are not elastic, it is never asked.
+    Part of `State`. It is used only if trials are elastic.
 
     Attributes:
         held: how many ranks the cluster holds; None if that is unknown.
-        granted: how many ranks the experiment may use now, since other experiments use the others.
-        restart_s: the longest time that the start of a segment took, from the moment when it had its resources.
+        granted: how many ranks the experiment may use now, while other experiments use the rest.
+        restart_s: the longest time that a segment took to start, counted from when it had its resources.
         exponent: how speed grows with size: a group that is k times as large is k ** exponent times as fast. It is 1 at
             first, and learned from resizes.
     """

@@ -16,7 +16,7 @@ class Usage:
         self.saved_s = 0.0  # seconds that stopped trials would have needed to reach max_t
         self.since: dict[int, float] = {}  # trial -> when its current group got its resources
         self.sizes: dict[int, float] = {}  # trial -> the size of its group, if it has grown; see `begin`
-        # The usage is computed at each commit, so it must not cost more if more groups run. Sums over the trials of `since`:
+        # The usage is computed at each commit, so that must not cost more if more groups run. Sums over the trials in `since`:
         self._size_now = 0.0  # the sizes
         # the sizes times `since`, which is counted from `_zero` because small numbers are more precise
         self._begun = 0.0
