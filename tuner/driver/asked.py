@@ -299,7 +299,7 @@ class AskedDriver:
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Stop driving the experiment. The next driver starts the unfinished trials again."""
+        """Stop driving the experiment. The next driver restarts the unfinished trials."""
         self._closing = True
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._events.call_soon_threadsafe(self._driving.cancel)

@@ -285,7 +285,7 @@ class ExperimentLoop:
         superseded: dict[int, int] = {}
         for seq, entry in out.log:
             match entry:
-                # SegmentStarted takes another path than the first report, and may arrive later
+                # SegmentStarted takes a different path from the first report, and may arrive later
                 case e.SegmentStarted() | e.Reported():
                     carried_out += self._carried_out(entry.ref)
                 case d.Start():  # it stays pending until its segment has started

@@ -34,7 +34,7 @@ class Journal(Protocol):
     async def commit(self, batch: Batch) -> Collection[str]:
         """Write the whole batch, or nothing. Raise LostLease if another driver has taken over the experiment.
 
-        Return those of `batch.deletes` that users have pinned. From then on, nobody can pin the others any more.
+        Return the ids in `batch.deletes` that users have pinned. From then on, the others can no longer be pinned.
 
         Until this returns, the core does not change the objects in the batch, so another thread may read them.
         """

@@ -78,7 +78,7 @@ class Searcher(ABC):
     HEAVY: ClassVar[bool] = False
     #: True if the searcher can continue after a user has changed the search space, see `amend`
     REVISES: ClassVar[bool] = False
-    #: for the searchers of tuner: True if it reads `Trial.values` of trials that have ended, which a driver forgets otherwise
+    #: for tuner's own searchers: True if it reads `Trial.values` of trials that have ended, which a driver otherwise discards
     READS_VALUES: ClassVar[bool] = False
 
     context: SearcherContext

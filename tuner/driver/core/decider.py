@@ -87,7 +87,7 @@ class Decider:
     def after_event(self, event: Event, missed: Sequence[str] = ()) -> Iterable[Decision]:
         """Return the decisions that the core itself makes about an event, without the scheduler.
 
-        missed: the metrics that `stop` or constraints use and that this event was the first to lack.
+        missed: the metrics that `stop` or constraints use and that were found missing for the first time in this event.
         """
         match event:
             case e.Reported():
@@ -140,7 +140,7 @@ class Decider:
                 assert_never(event)
 
     def _lost(self, number: int, info: CheckpointInfo, reason: str) -> d.Note:
-        """Warn of a checkpoint whose upload failed after its segment had ended, and say what the trial has instead."""
+        """Warn of a checkpoint whose upload failed after its segment had ended, and say where the trial would continue."""
         trial = self.trials[number]
         waits = trial.state in (_S.PAUSED, _S.PENDING)
         left = f"; the trial would continue {where_from(trial)}" if waits else ""
@@ -446,7 +446,7 @@ class Decider:
             yield d.Note(reason=why, trial=number, warning=True)
 
     def _start(self, choice: d.Start) -> Generator[Decision | Question, None, bool]:
-        """Start a trial with the params of `choice` or else the searcher's suggestion. Return whether it was started.
+        """Start a trial with the params of `choice` or, without any, the searcher's suggestion. Return whether it was started.
 
         It is not started if a slow searcher has to be asked in another process, or if the searcher has no more
         configurations.
@@ -518,7 +518,7 @@ class Decider:
     def _stop_paused(self, reason: str) -> Iterator[Decision]:
         for number in self.trials.in_state(_S.PAUSED):
             paused = self.trials[number].reason or "paused"
-            yield d.Stop(trial=number, reason=f"stopped because the search ended: {reason}; before: {paused}")
+            yield d.Stop(trial=number, reason=f"stopped because the search ended: {reason}; before that: {paused}")
 
     def _fit_request(self) -> Fit | None:
         """Return the model fit that the scheduler requests; None if it requests none now."""

@@ -19,7 +19,7 @@ TIME_SHARE, MOST_TIME = SHARE / (1 + SHARE), 1 / 3
 TIME_FOR_ONE = 1.2
 """The time that a repeat may take, as a multiple of the leading trial's time."""
 LEAST_GAIN = 0.005
-"""Repeats end if another one is expected to improve the choice by less than this share of the noise."""
+"""Repeats end once another one is expected to improve the choice by less than this share of the noise."""
 
 LEAST_PAIRS = 2
 """Fewer repeated runs than this do not show that the noise is small, because their results may be alike by chance."""
@@ -120,7 +120,7 @@ def _why_enough(experiment: State, ranking: Ranking) -> str | None:
 
 
 def _why_too_much(experiment: State, place: Place) -> str | None:
-    """Return why there is no room for another repeat, if there is none."""
+    """Return why the limits on repeats and on time do not allow another repeat; None if they do."""
     budget, first = experiment.spec.limits.time_budget_s, experiment.trials[place.runs.number]
     if budget is not None and experiment.running_s + first.running_s > budget:
         return f"the rest of the time budget is too short for another one, which takes about {shown(_rounded(first.running_s))} s"

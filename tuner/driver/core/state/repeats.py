@@ -101,7 +101,7 @@ class Repeats:
 
     @property
     def dropped(self) -> dict[int, Trial]:
-        """Return the configurations that do not count because of a bad run: first run -> that run.
+        """Return the configurations that do not count because of a bad run: first run -> bad run.
 
         A bad run failed, diverged or violated the constraints.
         """
@@ -123,7 +123,7 @@ class Repeats:
         return self._trials[leader.runs.number]
 
     def summary(self) -> dict[str, Any] | None:
-        """Return what the runs of the best configuration say, as JSON.
+        """Return a summary of the best configuration's runs, as JSON.
 
         Return None before the first repeat, or if the best trial cannot be repeated.
         """

@@ -30,7 +30,7 @@ _TELL_AGAIN = 1.5  # the interval is logged again once it has changed by this fa
 
 
 def best_interval(cost_s: float, mtbf_s: float) -> float:
-    """Return the seconds of training between checkpoints at which the least time is lost (Daly 2006, equation 37).
+    """Return the checkpoint interval, in seconds of training, that loses the least time (Daly 2006, equation 37).
 
     Args:
         cost_s: the seconds for which a checkpoint delays the training.

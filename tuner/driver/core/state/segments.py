@@ -51,7 +51,7 @@ class Segments:
 
         Return the interrupt for its ranks, if one is needed.
 
-        The next segment opens once the present one has ended and a slot is free.
+        The next segment opens once the current one has ended and a slot is free.
 
         decision_seq: event_seq of the decision to run the segment.
         source: the checkpoint to start from. If it is None or does not exist any more, the segment starts from the

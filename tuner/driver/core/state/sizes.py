@@ -1,4 +1,4 @@
-"""Work out how many ranks each elastic trial should have, from what the cluster holds and from the trials that run or wait."""
+"""Work out how many ranks each elastic trial should have, given what the cluster holds and which trials run or wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sizes:
     def room(self, slots: int) -> tuple[int, int]:
         """Return how many ranks the cluster holds, and how many of them the experiment may use now.
 
-        slots: how many trials may run at once. If the size of the cluster is not known, it is taken to hold this many
+        slots: how many trials may run at once. If the size of the cluster is unknown, it is assumed to hold this many
             trials of the smallest size.
         """
         held = max(self.least, self.least * slots if self.held is None else self.held)
@@ -48,7 +48,7 @@ class Sizes:
         self.restart_s = max(self.restart_s, startup_s)
 
     def ended(self, trial: Trial) -> None:
-        """Compare the speed of the trial's newest segment, which has ended, with that of a segment of another size."""
+        """Compare the speed of the trial's newest segment, which has ended, with that of a segment of a different size."""
         newest = trial.segments[-1]
         speed = _speed(newest)
         for before in reversed(trial.segments[:-1]):
@@ -98,11 +98,11 @@ class Sizes:
         return len(self._sharing(None))
 
     def left_s(self, trial: Trial, max_t: float | None, start_t: float) -> float:
-        """Return how many seconds of training the trial has left with its present number of ranks.
+        """Return how many seconds of training the trial has left with its current number of ranks.
 
         If max_t is not set, that is unknown, and the trial is expected to train for as long again as it has so far.
 
-        start_t: the value of time_attr at the start of the present segment.
+        start_t: the value of time_attr at the start of the current segment.
         """
         segment = trial.segments[-1]
         if max_t is None:

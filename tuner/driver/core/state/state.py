@@ -148,7 +148,7 @@ class State:
         return self.open_segment(*ref)
 
     def open_segment(self, number: int, ordinal: int) -> Segment | None:
-        """Return the segment with this ordinal of the trial if it is open, else None."""
+        """Return the trial's segment with this ordinal if it is open, else None."""
         trial = self.trials.get(number)
         if trial is None or not trial.segments:
             return None
