@@ -132,7 +132,7 @@ class SimulatedGroups(CallsHere):
         self.history: list[tuple[float, int, int, Mapping[str, float]]] = []
         self._saved: dict[str, Any] = {}
         self._running: dict[SegmentRef, Coroutine[float, None, Any]] = {}
-        self.speedup: Callable[[int], float] = lambda workers: 1.0  # by the number of ranks, for elastic trials
+        self.speedup: Callable[[int], float] = lambda workers: 1.0  # speed by number of ranks, for elastic trials
 
     def launch(self, segment: SegmentRef, work: Coroutine[float, None, None]) -> None:
         """Start the coroutine that awaits `run` for a segment. Interrupting the segment raises _Interrupted in the coroutine."""

@@ -56,7 +56,7 @@ def _choice(
         return (
             "fifo",
             {"type": "tpe"},
-            f"fifo with tpe, since early stopping supports one objective and there are {objectives}",
+            f"fifo with tpe, since early stopping supports only one objective and there are {objectives}",
         )
     if space.has_grid and not given:
         if end is None:

@@ -47,7 +47,7 @@ def scheduler_from_ray(theirs: Any, pointer: str = "/scheduler") -> Scheduler:
     make = _SCHEDULERS.get(type(theirs).__name__)
     if make is None or not type(theirs).__module__.startswith("ray.tune.schedulers"):
         known = ", ".join(sorted(_SCHEDULERS))
-        raise SpecError(f"Ray Tune's {type(theirs).__name__} is not supported; supported are {known}", pointer)
+        raise SpecError(f"Ray Tune's {type(theirs).__name__} is not supported; the supported ones are {known}", pointer)
     return make(theirs)
 
 

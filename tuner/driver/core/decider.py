@@ -45,7 +45,7 @@ _S, _X = TrialState, ExperimentState
 
 
 class Judgement(NamedTuple):
-    """A verdict that lets a segment continue, with the arguments for `State.set_milestone` that it does not hold itself."""
+    """A verdict that lets a segment continue, with two further arguments for `State.set_milestone`."""
 
     verdict: Verdict
     decide_at: float | None

@@ -67,7 +67,7 @@ class Standing:
 class Ranking:
     """All configurations, the one with the best posterior mean first.
 
-    noise: the estimated standard deviation from run to run.
+    noise: the estimated standard deviation of a configuration's scores from run to run.
     pairs: the degrees of freedom of this estimate: the number of runs beyond the first one of each configuration.
     """
 

@@ -36,7 +36,8 @@ def first_size(experiment: State, start: d.Start) -> d.Start:
 def resized(experiment: State, trial: Trial, *, idle: bool) -> d.Resize | None:
     """Return the decision to continue a trial with a different number of ranks; None if it keeps its number.
 
-    The ranks of the trial wait at a report at which they save a checkpoint, and nothing else has been decided about it.
+    Call this while the trial's ranks wait at a report at which they save a checkpoint, and only if nothing else has been
+    decided about the trial.
 
     idle: whether the scheduler has just been asked and has no use for the free workers.
     """

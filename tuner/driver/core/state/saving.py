@@ -24,7 +24,7 @@ PRIOR_FAILURES = 0.5
 """The weight of `PRIOR_MTBF_S` in the estimate: as much as half a failure in 3 hours of training."""
 
 LEAST_COST_S = 0.01
-"""The lowest cost assumed for a checkpoint, in seconds, because the ranks wait for the driver at its report."""
+"""The minimum cost assumed for a checkpoint, in seconds, because the ranks wait for the driver at its report."""
 
 _TELL_AGAIN = 1.5  # the interval is logged again once it has changed by this factor
 

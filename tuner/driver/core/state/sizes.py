@@ -9,7 +9,7 @@ from tuner.domain.trial import Population, Segment, Trial
 from tuner.driver.core.state.segments import Segments
 
 LEAST_REPORTS = 2
-"""The speed of a segment is known from this number of reports on."""
+"""A segment's speed is known once it has made this many reports."""
 
 
 class Sizes:
@@ -78,7 +78,7 @@ class Sizes:
     def target(self, trial: Trial, room: int, more: int = 0) -> int:
         """Return how many ranks a trial should have.
 
-        room: how many ranks the trials have together. more: how many trials will soon start beyond those that run or wait.
+        room: how many ranks the trials share. more: how many trials will soon start beyond those that run or wait.
         """
         sharing = self._sharing(trial)
         count = len(sharing) + more
@@ -143,7 +143,7 @@ class Sizes:
         return -math.inf if value is None else self._objective.score(value), -trial.number
 
     def _plan(self, number: int) -> int:
-        """Return how many ranks the planned segment of a trial is to have.
+        """Return how many ranks a trial's planned segment should have.
 
         A trial that waits needs only the smallest number.
         """

@@ -20,8 +20,8 @@ from tuner.schedulers.freeze_thaw.model.unit_cube import Cube, key
 
 DECISION_S, DECISION_S_PER_TRIAL = 0.008, 2e-5  # seconds that a model decision takes on a busy machine
 KEEP = 3  # without the model, one in this many trials continues at each level
-BEST = 5  # half of the new configurations are near one of this many best trials
-STEP = 0.1  # the standard deviation of their distance, in each parameter that differs
+BEST = 5  # half of the new configurations are near one of this many of the best trials
+STEP = 0.1  # the standard deviation of their distance from it, in each parameter that differs
 
 
 def share_of_model(between_s: float, trials: int) -> float:

@@ -60,7 +60,7 @@ class Budget:
 
     @property
     def is_derived(self) -> bool:
-        """Return True if the budget is derived from num_samples because the user gave none."""
+        """Return True if the budget is derived from num_samples because the user set none."""
         return self._given is None and self.total is not None
 
     def is_spent(self, spent: float, finishing: Sequence[int], trials: Population) -> bool:

@@ -108,7 +108,7 @@ class Observations:
         return self._repeats
 
     def chance_of_repeats(self, state: FreezeThawState, trials: Population) -> Floats | None:
-        """Return the probability that a new configuration repeats an earlier one, by distance; None if none ever has."""
+        """Return the probability that a new configuration repeats an earlier one, by distance; None if no trial ever has."""
         inside = self.inside(state, trials)
         self._novelty.follow(inside, lambda n: self.cube.features(self.point(trials[n])[None])[0])
         return self._novelty.chance()

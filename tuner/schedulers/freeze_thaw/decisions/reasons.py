@@ -64,7 +64,7 @@ class Reasons:
     def _past_the_end(self, winner: Winner) -> bool:
         """Return whether the goal, which is drawn at random, is an accuracy above 1, a loss below 0 or the like.
 
-        Nobody could reach such a value, so it is not shown.
+        No trial can reach such a value, so it is not shown.
         """
         goal, expected = self.objective.score(winner.goal), self.objective.score(winner.forecast.mean)
         return goal > 1 >= expected >= 0 if self.objective.mode == "max" else goal < 0 <= expected

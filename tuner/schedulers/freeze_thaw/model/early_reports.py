@@ -64,7 +64,7 @@ def order(curves: dict[int, dict[int, float]], levels: Sequence[float]) -> float
 
 
 def plateau(curves: dict[int, dict[int, float]]) -> bool:
-    """Return True if trials have hardly improved since their first reports, compared with how much these differ.
+    """Return True if trials have hardly improved since their first reports, compared with how much first reports differ.
 
     Two things must be true. The median gain of trials with results at `GAINED_LEVELS` levels is below `LITTLE_GAIN` median
     absolute deviations of the first reports. And the best score leads the best first report by less than `LITTLE_LEAD` of the
