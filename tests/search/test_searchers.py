@@ -399,7 +399,7 @@ def test_optuna_stays_quiet(capfd: pytest.CaptureFixture[str]) -> None:
         ({"type": "optuna", "sampler": "TPESampl"}, "/search/sampler", "did you mean TPESampler?"),
         ({"type": "optuna", "sampler": "TPESampler", "options": {"n": 1}}, "/search/options/n", "unknown option"),
         ({"type": "optuna", "sampler": "TPESampler", "pickle": "!"}, "/search/pickle", "unknown option"),
-        ({"type": "ray"}, "/search/type", "from Python only"),
+        ({"type": "ray"}, "/search/type", "only be passed from Python"),
     ],
 )
 def test_what_is_wrong_and_where(data: dict[str, Any], pointer: str, words: str) -> None:
@@ -420,7 +420,7 @@ def test_what_is_wrong_and_where(data: dict[str, Any], pointer: str, words: str)
             "nsgaii, tpe and gp support several",
         ),
         ({"type": "tpe"}, {"g": grid_search([1, 2])}, {}, r"tpe cannot run a grid \(g\): use choice"),
-        ({"type": "grid"}, {"x": uniform(0, 1)}, {"num_samples": None}, "give num_samples"),
+        ({"type": "grid"}, {"x": uniform(0, 1)}, {"num_samples": None}, "set num_samples"),
         ({"type": "grid"}, {f"g{i}": grid_search(range(100)) for i in range(4)}, {}, "more than 100,000"),
     ],
 )

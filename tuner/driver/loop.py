@@ -231,7 +231,7 @@ class ExperimentLoop:
             items.append(self._inbox.get_nowait())
 
     async def _gather(self, items: list[_Item]) -> None:
-        """If many events are arriving, wait a moment for more. Stop waiting as soon as an urgent one arrives."""
+        """Wait a moment for more events, if many are arriving. Stop waiting as soon as an urgent one arrives."""
         if pause := self._gathering.pause_s(time.monotonic()):
             self._urgent.clear()
             with contextlib.suppress(TimeoutError):

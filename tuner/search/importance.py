@@ -19,7 +19,7 @@ MIN_RECORDS = 10
 """The minimum number of results. With fewer results, the shares would be noise."""
 
 TOP_SHARE, TOP_RECORDS = 0.1, 5
-"""How many of the best results are compared with all results: this share, but at least this number, as Optuna documents it."""
+"""The share of the best results that are compared with all results, and their minimum number, as Optuna documents it."""
 
 
 def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, Any], float]]) -> dict[str, float]:

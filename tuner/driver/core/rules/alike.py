@@ -17,7 +17,7 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _NUMBER = re.compile(r"\d[\d.e+-]*")
 _OWN = "/tuner/trials/"
 _MEMORY = ("memoryerror", "out of memory")
-"""If a failure's message contains one of these, the next trial may still succeed: its configuration may need less memory."""
+"""Parts of failure messages after which the next trial may still succeed, because its configuration may need less memory."""
 
 
 class Alike(NamedTuple):

@@ -518,7 +518,7 @@ class State:
 
     @staticmethod
     def _count_failure(trial: Trial) -> None:
-        """If the trial's newest segment failed, count that as a failure of the user's code or of the system."""
+        """Count a failure of the user's code or of the system, if the trial's newest segment failed."""
         if trial.failure is None or trial.segment is None or trial.segment.state is not SegmentState.FAILED:
             return
         if trial.failure.kind == "user":
