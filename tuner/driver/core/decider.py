@@ -446,7 +446,7 @@ class Decider:
             yield d.Note(reason=why, trial=number, warning=True)
 
     def _start(self, choice: d.Start) -> Generator[Decision | Question, None, bool]:
-        """Start a trial with the params of `choice` or, without any, the searcher's suggestion. Return whether it was started.
+        """Start a trial with `choice.params` or else with the searcher's suggestion. Return whether one was started.
 
         It is not started if a slow searcher has to be asked in another process, or if the searcher has no more
         configurations.
