@@ -128,4 +128,4 @@ def test_too_few_trials_teach_nothing_and_the_log_says_so() -> None:
     few = earlier("few", (0.5, 0.5), scheduler="fifo", search_alg="random", budget=None, num_samples=4)
     learned = learn(Space.from_python(SPACE), [few])
     assert learned["experiments"] == learned["portfolio"] == []
-    assert learned["notes"] == ["did not learn from few: 4 of its trials fit this space, 5 are needed"]
+    assert learned["notes"] == ["did not learn from few: 4 of its trials fit this space, but 5 are needed"]

@@ -80,7 +80,7 @@ def test_a_replay_under_the_same_scheduler_repeats_what_happened(scheduler: str)
     assert replayed_ends(found) == ends(happened)
     assert found.saved == 0
     assert found.censored == 0
-    assert "the same training and found the same best trial" in found.summary
+    assert "the same amount of training and found the same best trial" in found.summary
 
 
 def test_a_trial_that_would_have_gone_on_is_censored_and_nothing_is_invented() -> None:
@@ -96,7 +96,7 @@ def test_a_trial_that_would_have_gone_on_is_censored_and_nothing_is_invented() -
             assert f"ends at iteration {stopped[each.number]}" in each.replayed.reason
     assert found.censored == len(stopped)
     assert any("The real cost would be higher than shown" in note for note in found.notes)
-    assert "the same training or more" in found.summary
+    assert "the same amount of training or more" in found.summary
 
 
 def test_savings_with_censored_trials_are_called_an_upper_bound() -> None:
@@ -172,7 +172,7 @@ def test_without_checkpoints_a_resumed_trial_trains_again_and_that_is_counted() 
     found = again(searched("fifo", without_checkpoints), "asha_promotion")
     distinct = sum(c.replayed.iterations for c in found.trials if c.replayed is not None)
     assert found.replayed.reports > distinct
-    assert any(f"{found.replayed.reports - distinct} reports are repeated" in note for note in found.notes)
+    assert any(f"and repeated {found.replayed.reports - distinct} reports" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(("scheduler", "searcher"), [("asha", "tpe"), ("fifo", "random")])

@@ -44,7 +44,7 @@ def test_every_kind_of_trouble_really_comes() -> None:
         "SlotsChanged(",
         "uploading=(CheckpointInfo(",
         "UploadFailed(",
-        "is lost: the driver ended before its upload was complete",
+        "is lost: the driver stopped before its upload was complete",
         "WorkersChanged(",
         "repeat_of=1",
     ):

@@ -161,7 +161,7 @@ def test_a_search_with_two_objectives_stops_what_is_dominated_and_keeps_the_whol
 
 @pytest.mark.parametrize("scheduler", ["asha", "median", "hyperband", "freeze_thaw"])
 def test_schedulers_for_one_objective_refuse_several_and_name_the_one_that_takes_them(scheduler: str) -> None:
-    with pytest.raises(SpecError, match="uses only one objective; moasha stops trials early by several"):
+    with pytest.raises(SpecError, match="supports only one objective; use moasha to stop trials early by several"):
         simulate(
             curve,
             {"x": tuner.uniform(0, 1), "waste": tuner.uniform(0, 1)},

@@ -173,5 +173,5 @@ def test_auto_combines_it_with_hyperband() -> None:
 
 
 def test_several_objectives_are_refused() -> None:
-    with pytest.raises(SpecError, match="bohb supports one objective; nsgaii, tpe and gp support several"):
+    with pytest.raises(SpecError, match="bohb supports only one objective; nsgaii, tpe and gp support several"):
         make({"type": "bohb"}, task(SPACE, TWO))

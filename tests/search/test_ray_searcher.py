@@ -174,7 +174,7 @@ def test_what_it_cannot_do_is_said() -> None:
         make(by_run, task(Space.from_python({})))
     with pytest.raises(SpecError, match="Stubborn does not support this space: only integers"):
         make(from_argument(Stubborn(1)), task(SPACE))
-    with pytest.raises(SpecError, match="proposes y, which is not in the experiment's space"):
+    with pytest.raises(SpecError, match="proposed y, which is not in the experiment's space"):
         make(from_argument(Elsewhere(1)), task(SPACE))
     with pytest.raises(SpecError, match="a Recorder has no JSON form"):
         from_argument(Recorder(1)).to_json()

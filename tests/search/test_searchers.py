@@ -279,7 +279,7 @@ def test_warm_start_of_another_space() -> None:
     records = [({"x": 0.5}, 1), ({"x": 7}, 2), {"params": {}, "value": 3}]
     suggestion = make({"type": "tpe", "warm_start": records}, of).suggest(0, Population())
     assert suggestion is not None
-    assert suggestion.note == "2 records of warm_start do not fit this space and were left out"
+    assert suggestion.note == "2 warm_start records do not fit this space and were left out"
     with pytest.raises(SpecError, match="no record fits this search space: x: 7 is not in x: from 0 to 1"):
         make({"type": "tpe", "warm_start": [({"x": 7}, 2)]}, of)
     with pytest.raises(SpecError, match="expected 1 values, got 2"):
@@ -399,7 +399,7 @@ def test_optuna_stays_quiet(capfd: pytest.CaptureFixture[str]) -> None:
         ({"type": "optuna", "sampler": "TPESampl"}, "/search/sampler", "did you mean TPESampler?"),
         ({"type": "optuna", "sampler": "TPESampler", "options": {"n": 1}}, "/search/options/n", "unknown option"),
         ({"type": "optuna", "sampler": "TPESampler", "pickle": "!"}, "/search/pickle", "unknown option"),
-        ({"type": "ray"}, "/search/type", "from Python only"),
+        ({"type": "ray"}, "/search/type", "only be passed from Python"),
     ],
 )
 def test_what_is_wrong_and_where(data: dict[str, Any], pointer: str, words: str) -> None:
@@ -420,7 +420,7 @@ def test_what_is_wrong_and_where(data: dict[str, Any], pointer: str, words: str)
             "nsgaii, tpe and gp support several",
         ),
         ({"type": "tpe"}, {"g": grid_search([1, 2])}, {}, r"tpe cannot run a grid \(g\): use choice"),
-        ({"type": "grid"}, {"x": uniform(0, 1)}, {"num_samples": None}, "give num_samples"),
+        ({"type": "grid"}, {"x": uniform(0, 1)}, {"num_samples": None}, "set num_samples"),
         ({"type": "grid"}, {f"g{i}": grid_search(range(100)) for i in range(4)}, {}, "more than 100,000"),
     ],
 )

@@ -35,9 +35,9 @@ T = TypeVar("T")
 
 LEASE_S = 15.0
 KEEP_S = 1.0
-"""Seconds between two renewals of the lease. Each renewal also looks for new commands."""
+"""Seconds between lease renewals. The driver looks for new commands at each renewal."""
 LOOK_S = 0.005
-"""Seconds between two checks of the loop's state by a call that waits for the loop."""
+"""Seconds between checks of the loop's state while a call waits for the loop."""
 
 
 class Closed(TunerError):
@@ -45,7 +45,7 @@ class Closed(TunerError):
 
 
 class AskedGroups(CallsHere):
-    """The segments of ask and tell: some wait until the caller asks for one, the others are being trained by the caller."""
+    """The segments of ask and tell: the caller is training some of them; the others wait until the caller asks for one."""
 
     def __init__(self) -> None:
         self.ready: deque[SegmentRef] = deque()
@@ -67,7 +67,7 @@ class AskedGroups(CallsHere):
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
         """End a segment that nobody has asked for yet, or that must be killed.
 
-        A segment that the caller trains gets the verdict at its next report.
+        A segment that the caller is training gets the verdict at its next report.
         """
         if segment in self.ready or why == "kill":
             self.end(segment, Outcome(kind="left"))
@@ -111,7 +111,7 @@ class AskedDriver:
         self.groups = AskedGroups()
         self._over = threading.Event()
         self._closing = False
-        self._calls = 0  # calls that the loop's thread is answering
+        self._calls = 0  # calls in progress in the loop's thread
         self._error: BaseException | None = None
         begun: Future[tuple[asyncio.AbstractEventLoop, ExperimentLoop]] = Future()
         self._thread = threading.Thread(
@@ -120,7 +120,7 @@ class AskedDriver:
         self._thread.start()
         self._events, self._loop = begun.result()
 
-    # -- the thread of the loop ------------------------------------------------------------------------------------------
+    # -- the loop's thread -----------------------------------------------------------------------------------------------
 
     def _main(self, begun: Future[tuple[asyncio.AbstractEventLoop, ExperimentLoop]]) -> None:
         try:
@@ -201,13 +201,13 @@ class AskedDriver:
                 why = (
                     f"max_concurrent_trials is {slots}"
                     if count >= slots
-                    else "the scheduler waits for the reports of these trials"
+                    else "the scheduler is waiting for these trials to report"
                 )
                 trials = "1 trial has" if count == 1 else f"{count} trials have"
                 raise Conflict(f"{trials} not ended yet, and no other trial may start: {why}")
 
     async def _take(self) -> tuple[Trial, Segment, SegmentRef] | None:
-        """Return the next segment to train; None if there is none after the loop has handled all events so far."""
+        """Return the next segment to train; None if there is still none once the loop has handled all events so far."""
         quiet = 0
         while quiet < 3:
             await asyncio.sleep(LOOK_S if quiet else 0)
@@ -281,7 +281,7 @@ class AskedDriver:
         """End a segment and wait until its end is committed. Do nothing if it has ended already.
 
         Raises:
-            SpecError: the outcome is "returned", but no report of the trial had the objective. The trial can continue.
+            SpecError: the outcome is "returned", but none of the trial's reports had the objective. The trial can continue.
         """
         with contextlib.suppress(Closed):
             self._call(self._told(ref, outcome))
@@ -299,7 +299,7 @@ class AskedDriver:
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Stop driving the experiment. The next driver starts the unfinished trials again."""
+        """Stop driving the experiment. The next driver restarts the unfinished trials."""
         self._closing = True
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._events.call_soon_threadsafe(self._driving.cancel)
@@ -343,7 +343,10 @@ class AskedDriver:
 
 
 def _claimed(store: Store, record: ExperimentRecord) -> int:
-    """Claim the experiment's lease and return its epoch. If another process holds the lease, wait: it may have been killed."""
+    """Claim the experiment's lease and return its epoch.
+
+    If another process holds the lease, wait for the lease to expire, because that process may have been killed.
+    """
     owner = f"study:{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}:{time.time_ns()}"
     until = time.monotonic() + LEASE_S + KEEP_S
     while True:

@@ -32,14 +32,14 @@ class Parts:
 
 
 def assemble(spec: Spec, space: Space, parts: Parts | None = None, *, saves_checkpoints: bool | None = None) -> Core:
-    """Return the core of a new or a stored experiment. Take the same arguments and raise the same errors as `set_up`."""
+    """Return the core of a new or a stored experiment. The arguments and errors are those of `set_up`."""
     return Core(*set_up(spec, space, parts, saves_checkpoints=saves_checkpoints))
 
 
 def set_up(
     spec: Spec, space: Space, parts: Parts | None = None, *, saves_checkpoints: bool | None = None
 ) -> tuple[Spec, Scheduler, Searcher, Stopper | None, list[str]]:
-    """Set up the parts of a core. Return the spec with the options that follow from them, the parts, and notes for users.
+    """Set up the parts of a core. Return the spec completed with the options that they determine, the parts, and user notes.
 
     saves_checkpoints: whether the training function saves checkpoints; None if that is unknown.
 
@@ -85,15 +85,15 @@ def set_up(
         spec = replace(spec, max_t=int(max_t))  # a scheduler's max_t ends trials as the experiment's max_t does
     if len(spec.objectives) > 1 and not scheduler.SEVERAL_OBJECTIVES:
         message = (
-            f"{scheduler.TYPE} uses only one objective; moasha stops trials early by several objectives, "
-            "and fifo stops no trials early"
+            f"{scheduler.TYPE} supports only one objective; use moasha to stop trials early by several objectives, "
+            "or fifo to stop none early"
         )
         mistakes.found.append(("/scheduler", message))
     if spec.limits.budget is not None and not scheduler.COUNTS_BUDGET:
         chosen = f" ({why})" if why else ""
         message = (
-            f"the {scheduler.TYPE} scheduler{chosen} has no budget of full trainings: limit the search by num_samples or "
-            "time_budget_s, or use the freeze_thaw scheduler"
+            f"the {scheduler.TYPE} scheduler{chosen} does not support a budget of full trainings: limit the search with "
+            "num_samples or time_budget_s, or use the freeze_thaw scheduler"
         )
         mistakes.found.append(("/limits/budget", message))
     if spec.limits.repeats != 0 and (never := why_no_repeats(spec, space, type(scheduler))) is not None:
@@ -108,7 +108,7 @@ def set_up(
 
 
 def why_no_repeats(spec: Spec, space: Space, scheduler: type[Scheduler]) -> str | None:
-    """Return why the configurations of this experiment cannot be evaluated again; None if they can."""
+    """Return why this experiment's configurations cannot be evaluated again; None if they can."""
     if len(spec.objectives) > 1:
         return "leading configurations are repeated only in experiments with one objective: leave repeats out"
     if scheduler.SAVES_AT_MILESTONES or scheduler.ONE_TRIAL:
@@ -116,7 +116,7 @@ def why_no_repeats(spec: Spec, space: Space, scheduler: type[Scheduler]) -> str 
             f"{scheduler.TYPE} changes configurations during training, so a trial cannot be repeated: leave repeats out"
         )
     if space.has_functions:
-        return "functions of sample_from draw other values for each trial, so a trial cannot be repeated: leave repeats out"
+        return "sample_from functions draw new values for each trial, so a trial cannot be repeated: leave repeats out"
     return None
 
 

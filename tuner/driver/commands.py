@@ -1,4 +1,4 @@
-"""Turn the commands of users into events for the driver's loop."""
+"""Turn users' commands into events for the driver's loop."""
 
 from __future__ import annotations
 

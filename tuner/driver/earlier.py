@@ -29,7 +29,7 @@ class EarlierExperiment:
     """An earlier experiment to learn from.
 
     Attributes:
-        name: the name for it in the log of the new experiment.
+        name: its name in the new experiment's log.
         objective: the experiment's first objective.
         space: the experiment's search space.
         recording: the experiment's trials, with configurations in `space`.
@@ -46,8 +46,8 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
 
     Returns:
         ``{"experiments": [{"name", "trials", "model", "best"}], "portfolio": [{"params", "covers"}], "notes": [...]}``.
-            The portfolio has the configurations to begin with; `covers` lists the indices of the experiments for which
-            a configuration is the best in the portfolio.
+            The portfolio holds the configurations to try first; the `covers` of a configuration lists the indices of the
+            experiments for which it is the best in the portfolio.
     """
     if space.has_grid or not len(space):
         return {
@@ -64,7 +64,7 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
         trials = mapped(space, earlier)
         if len(trials) < FEWEST:
             notes.append(
-                f"did not learn from {earlier.name}: {len(trials)} of its trials fit this space, {FEWEST} are needed"
+                f"did not learn from {earlier.name}: {len(trials)} of its trials fit this space, but {FEWEST} are needed"
             )
             continue
         longest = max(len(trial.scores) for trial in trials)
@@ -101,7 +101,7 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
 
 
 def mapped(space: Space, earlier: EarlierExperiment) -> list[EarlierTrial]:
-    """Return the trials of an earlier experiment that have reports, and whose configurations fit `space`.
+    """Return an earlier experiment's trials that have reports and whose configurations fit `space`.
 
     Parameters are matched by their paths, and categories by their values. Parameters that only the earlier space has
     are ignored. Trials that lack a parameter of this space, or have a value outside its range, are left out.

@@ -1,7 +1,7 @@
-"""The shell of real time: it takes events from its inbox, commits them, and carries out the actions.
+"""The real-time shell: it takes events from its inbox, commits them, and carries out the resulting actions.
 
-It knows neither Ray nor SQL, only the ports (`tuner.driver.ports`). Ranks get no answer and no action is carried out before
-the batch with the decision is committed.
+It knows neither Ray nor SQL, only the ports (`tuner.driver.ports`). Until the batch with a decision is committed, no rank gets
+an answer and no action is carried out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BATCH = 500
-"""The largest number of events in one transaction."""
+"""The maximum number of events in one transaction."""
 
 RETRY_COMMIT_S = (0.1, 0.3, 1.0, 2.0)
 """Seconds to wait between attempts to commit while the database is unreachable. All further attempts use the last one."""
@@ -45,19 +45,19 @@ OUTAGE_S = 3600.0
 """By default, a commit is retried for this many seconds while the database is unreachable."""
 
 TRIES = 4
-"""The number of attempts to commit if they fail with errors that may be permanent."""
+"""The maximum number of attempts to commit if they fail with errors that may be permanent."""
 
 TELL_S = 60.0
-"""Seconds between two messages in the process's log about the same outage of the database."""
+"""Seconds between two messages in the process's log about the same database outage."""
 
 DELETIONS_S = 30.0
-"""At the end of an experiment, the loop waits for deletions of checkpoints until none has finished for this many seconds."""
+"""At the end of an experiment, the loop waits for checkpoint deletions until none has finished for this many seconds."""
 
 LOOK_S = 0.05
 """Seconds between two checks of the inbox while the loop waits for deletions."""
 
 BUDGET_S = 0.25
-"""The longest time between two checks of the time budget, in seconds."""
+"""The maximum time between two checks of the time budget, in seconds."""
 
 ASK_AGAIN_S = (0.5, 2.0)
 """Seconds to wait before a slow searcher that failed is tried again. If it fails after the last wait, the trial's configuration
@@ -74,7 +74,7 @@ class _Item:
 
     @property
     def urgent(self) -> bool:
-        """Return whether somebody waits for the commit. Nobody waits for a report between two milestones."""
+        """Return whether somebody is waiting for the commit. Nobody waits for a report between two milestones."""
         return self.segment is not None or not isinstance(self.event, e.Reported)
 
 
@@ -84,7 +84,7 @@ class ExperimentLoop:
     def __init__(self, core: Core, journal: Journal, groups: Groups, outage_s: float = OUTAGE_S) -> None:
         self.core, self.journal, self.groups, self.outage_s = core, journal, groups, outage_s
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue()
-        self._urgent = asyncio.Event()  # an event has come for whose commit somebody waits
+        self._urgent = asyncio.Event()  # an event has arrived whose commit somebody is waiting for
         self._gathering = Gathering()
         self._early: list[_Item] | None = []  # events that arrived before `run`; None once the inbox is open
         self._tasks: set[asyncio.Task[None]] = set()
@@ -104,7 +104,7 @@ class ExperimentLoop:
     ) -> asyncio.Future[Verdict | None]:
         """Queue an event. Return a future that is done once the event is committed, with the verdict for `segment`, if given.
 
-        Events that arrive before `run` wait until DriverStarted has been handled, so that no decision is made in an
+        Events that arrive before `run` wait until DriverStarted has been handled, so that no decision is based on an
         outdated state, and so that time without a driver never counts.
 
         command: the id of the command row that the event carries out, if any.
@@ -136,7 +136,7 @@ class ExperimentLoop:
         return await self.put(last, segment=last.ref if last.waits else None)
 
     async def _judged(self, events: Sequence[e.Reported]) -> dict[int, e.StopJudged]:
-        """Call the user's stop functions for reports that the core has not seen yet. Return their answers by report_no.
+        """Call the user's stop functions for reports that the core has not seen yet. Return the functions' answers by report_no.
 
         Only this trial waits for the functions. Reports at which every function lets the trial continue are left out.
         """
@@ -175,12 +175,12 @@ class ExperimentLoop:
     ) -> ExperimentState:
         """Take over the experiment and drive it until it has ended or is paused. Return its state.
 
-        epoch: the epoch of this driver, which every commit checks.
+        epoch: this driver's epoch, which every commit checks.
         slots: how many trials the cluster can run at once.
-        commands: the events of commands that users have already given, by the commands' ids.
+        commands: the events of commands that users have already given, by command id.
         executor: where trials run and why, for the log.
         workers: for elastic trials, how many ranks the cluster holds.
-        uploaded: the checkpoints whose upload has ended while nobody drove the experiment.
+        uploaded: the checkpoints whose uploads ended while the experiment had no driver.
         """
         started = e.DriverStarted(
             time=time.time(), epoch=epoch, slots=slots, executor=executor, workers=workers, uploaded=tuple(uploaded)
@@ -210,7 +210,7 @@ class ExperimentLoop:
     async def _take(self) -> list[_Item]:
         """Wait for the next events and return them. Return an empty list once the experiment has ended or is paused.
 
-        Before it returns an empty list, it waits for deletions of checkpoint files until none has finished for
+        Before returning an empty list, wait for deletions of checkpoint files until none has finished for
         `DELETIONS_S`. A command that arrives meanwhile is handled as usual; a resume makes the experiment continue.
         """
         until: float | None = None
@@ -231,7 +231,7 @@ class ExperimentLoop:
             items.append(self._inbox.get_nowait())
 
     async def _gather(self, items: list[_Item]) -> None:
-        """Wait a moment for more events, if many arrive, or until an event comes that is urgent."""
+        """Wait a moment for more events, if many are arriving. Stop waiting as soon as an urgent one arrives."""
         if pause := self._gathering.pause_s(time.monotonic()):
             self._urgent.clear()
             with contextlib.suppress(TimeoutError):
@@ -285,7 +285,7 @@ class ExperimentLoop:
         superseded: dict[int, int] = {}
         for seq, entry in out.log:
             match entry:
-                # SegmentStarted takes another path than the first report, and may arrive later
+                # SegmentStarted takes a different path from the first report, and may arrive later
                 case e.SegmentStarted() | e.Reported():
                     carried_out += self._carried_out(entry.ref)
                 case d.Start():  # it stays pending until its segment has started
@@ -426,7 +426,7 @@ class ExperimentLoop:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            log.exception("the upload of %s, %s, cannot be followed", info.id, segment)
+            log.exception("cannot track the upload of %s (%s)", info.id, segment)
             end = f"{type(error).__name__}: {error}"
         about: dict[str, Any] = {"time": time.time(), "trial": segment.trial, "segment": segment.ordinal}
         if isinstance(end, str):
@@ -513,7 +513,7 @@ class ExperimentLoop:
 
 
 def runs_user_code(core: Core) -> bool:
-    """Return whether the core may call a scheduler, searcher or stopper of the user, whose calls can take arbitrarily long.
+    """Return whether the core may call the user's own scheduler, searcher or stopper, whose calls can take arbitrarily long.
 
     The user's stop functions do not count, because the shell calls them before the core sees a report.
     """
@@ -535,7 +535,7 @@ def _parts(stopper: Stopper | None) -> list[Stopper]:
 
 
 def is_ours(part: object, where: str) -> bool:
-    """Return whether a scheduler, searcher or stopper is from the module or package `where` and calls no code of the user."""
+    """Return whether a scheduler, searcher or stopper is from the module or package `where` and calls no user code."""
     module = type(part).__module__
     return module.startswith(where) and module not in _ADAPTERS
 

@@ -31,7 +31,7 @@ def plain_json(part: Any) -> dict[str, Any]:
 def resolved_json(part: Any, *, given: bool = True) -> dict[str, Any]:
     """Return `plain_json` of a scheduler or searcher that has been set up, with the options that it took from the spec.
 
-    given: False if it was built from a spec, so that it is known to have a JSON form.
+    given: False if the part was built from a spec, and is therefore known to have a JSON form.
     """
     if given and (data := plain_json(part))["type"] == "python":
         return data
@@ -58,7 +58,7 @@ def load_parts(blob: bytes | None) -> Parts:
 
 
 def names_code(options: Any) -> bool:
-    """Return whether the options of a part may name functions as ``"module:name"``, whose modules the part would import."""
+    """Return whether a part's options may name functions as ``"module:name"``, so that the part would import these modules."""
     if isinstance(options, Mapping):
         return any(names_code(value) for value in options.values())
     if isinstance(options, Sequence) and not isinstance(options, str):
@@ -83,7 +83,7 @@ def _json(part: Any) -> dict[str, Any] | None:
 
 
 def plain_points(points: Any) -> Any:
-    """Return `points_to_evaluate` as a list of dicts. Return anything else unchanged, so that the check of the spec names it."""
+    """Return `points_to_evaluate` as a list of dicts. Return anything else unchanged, for the check of the spec to report."""
     if points is None:
         return []
     if isinstance(points, str | Mapping) or not isinstance(points, Iterable):

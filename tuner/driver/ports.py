@@ -1,7 +1,7 @@
 """The three ports of a shell: inbound (events), journal (commits) and groups (where segments run).
 
 A shell owns a core. It passes each event to the core, lets the journal commit the outcome, and then carries out the core's
-actions with the groups. Ranks get no answer and no action is carried out before the commit. `tuner.driver.loop` is the
+actions with the groups. Before the commit, no rank gets an answer and no action is carried out. `tuner.driver.loop` is the
 real-time shell, with the groups and the journal of `tuner.hosts.driven`; `tuner.driver.virtual_loop` is the
 virtual-time shell. `tests/driver/test_contract.py` tests both.
 """
@@ -34,7 +34,7 @@ class Journal(Protocol):
     async def commit(self, batch: Batch) -> Collection[str]:
         """Write the whole batch, or nothing. Raise LostLease if another driver has taken over the experiment.
 
-        Return those of `batch.deletes` that users have pinned. From then on, nobody can pin the others any more.
+        Return the ids in `batch.deletes` that users have pinned. From then on, the others can no longer be pinned.
 
         Until this returns, the core does not change the objects in the batch, so another thread may read them.
         """
@@ -55,9 +55,9 @@ class Groups(Protocol):
         """Wait until an upload that `Outcome.uploading` names has ended. Return the checkpoint, or why it is lost."""
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
-        """Make the ranks of a segment ask for a verdict soon, or end; if `why` is "kill", end them immediately.
+        """Make a segment's ranks ask for a verdict soon, or exit; if `why` is "kill", kill them immediately.
 
-        If the segment has ended already, a "kill" ends its uploads, and anything else does nothing.
+        If the segment has ended already, a "kill" aborts its uploads, and anything else does nothing.
         """
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
@@ -74,7 +74,7 @@ class Groups(Protocol):
 
 
 class CallsHere:
-    """The methods of `Groups` that call functions, for a shell that calls all of them in this process."""
+    """The methods of `Groups` that call functions, for a shell that calls every function in this process."""
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)

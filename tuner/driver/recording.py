@@ -34,7 +34,7 @@ class RecordedTrial:
         params: the trial's configuration, flat.
         reports: one report for each training_iteration, from 1 on. A report that was repeated after a failure is
             included once.
-        end: "returned" if the training function returned by itself, "failed" if the trial failed for good, and "cut" if
+        end: "returned" if the training function returned on its own, "failed" if the trial failed for good, and "cut" if
             something else ended the trial, so that the rest of its curve is unknown.
         state: the trial's state in the experiment.
         error: why the trial failed; "" if it did not fail.
@@ -61,10 +61,10 @@ class Recording:
 
     Attributes:
         trials: the trials that were started.
-        slots: the largest number of trials that trained at once.
-        startup_s: the median duration of a start, in seconds.
-        saves_checkpoints: True if a trial saved a checkpoint, so that paused trials can continue from theirs.
-        seconds: the seconds from the first start to the last entry of the log, without those in which only repeats trained.
+        slots: the maximum number of trials that trained at once.
+        startup_s: the median time that a start took, in seconds.
+        saves_checkpoints: True if a trial saved a checkpoint, so that paused trials can continue from their checkpoints.
+        seconds: the seconds from the first start to the last log entry, excluding those in which only repeats trained.
     """
 
     trials: Mapping[int, RecordedTrial]
@@ -80,9 +80,9 @@ class Recording:
 
 
 def within(recorded: Recording, revisions: Revisions) -> tuple[Recording, int]:
-    """Return the recording with configurations of the present search space, and the number of trials that are left out.
+    """Return the recording with configurations of the current search space, and the number of trials that are left out.
 
-    A trial is left out if its configuration does not lie in the present space.
+    A trial is left out if its configuration does not lie in the current space.
     """
     if not revisions.newest:
         return recorded, 0
@@ -205,7 +205,7 @@ class _Reader:
             if trial.is_repeat:
                 continue
             if sorted(trial.reports) != list(range(1, len(trial.reports) + 1)):
-                raise SpecError(f"reports of trial {number} are missing in the log, so it cannot be replayed")
+                raise SpecError(f"reports of trial {number} are missing from the log, so it cannot be replayed")
             reports = tuple(trial.reports[i] for i in range(1, len(trial.reports) + 1))
             if reports or trial.end != "cut":  # the pace of a trial that never reported is unknown
                 found[number] = RecordedTrial(

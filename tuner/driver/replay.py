@@ -1,7 +1,7 @@
 """Run recorded trials again in virtual time under another scheduler, to find that scheduler's cost and result.
 
-The core, the scheduler and the searcher are the real ones. Only the training is replaced: a trial makes its recorded
-reports again. No values are made up. If a trial would have continued beyond the end of its record, it is *censored*: it
+The core, the scheduler and the searcher are the real ones. Only the training is replaced: a trial repeats its recorded
+reports. No values are made up. If a trial would have continued beyond the end of its record, it is *censored*: it
 ends there, and only bounds of its cost and result are known. Each configuration that a searcher or scheduler proposes
 is replaced by the nearest recorded configuration that has not been used yet.
 """
@@ -67,8 +67,8 @@ class Totals:
 
     Attributes:
         trials: number of trials that were started.
-        reports: reports of all trials together, including those that were repeated because a trial started over.
-        training_s: seconds of training of all trials together, without the time that the trials took to start.
+        reports: total reports of all trials, including those that were repeated because a trial started over.
+        training_s: total seconds of training of all trials, without the time that the trials took to start.
         duration_s: seconds from the start of the first trial to the end of the search.
         best_trial: the number that the best trial had in the experiment; None if no trial has a value within the constraints.
         best_value: the value of the best trial.
@@ -84,10 +84,10 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The outcome of a scheduler on the trials of an experiment, compared with the experiment's own outcome.
+    """A scheduler's outcome on an experiment's trials, compared with the experiment's own outcome.
 
     Attributes:
-        method: the scheduler and the searcher, in a few words: "asha(reduction_factor=4)".
+        method: the scheduler and the searcher in short, such as "asha(reduction_factor=4)".
         scheduler: the scheduler with all its options, as JSON.
         search: the searcher as JSON; None if the trials were replayed in the order in which they were recorded, or if the
             scheduler proposes configurations.
@@ -112,7 +112,7 @@ class Replay:
 
     @property
     def saved(self) -> float:
-        """Return the share of the reports that would have been saved. It is negative if more reports would have been made.
+        """Return the share of the reports that would have been saved: negative if the replay makes more reports.
 
         If trials are censored, the share is an upper bound.
         """
@@ -257,7 +257,7 @@ class _Unused:
         self.moved: list[float] = []  # distance from each proposal to its replacement
 
     def nearest(self, params: Mapping[str, Any], trials: Population) -> RecordedTrial | None:
-        """Return the recorded trial nearest to the proposed params that none of `trials` replays; None if all are used."""
+        """Return the recorded trial nearest to the proposed params, except those that `trials` replay; None if none is left."""
         used = {trial.searcher_state.get(RECORDED) for trial in trials}
         place = self._place(params)
         left = [(self._distance(place, self._places[i]), i) for i, t in enumerate(self._trials) if t.number not in used]
@@ -273,9 +273,9 @@ class _Unused:
         return [u if on else None for u, on in zip(unit, active, strict=True)]
 
     def _distance(self, a: Sequence[float | None], b: Sequence[float | None]) -> float:
-        """Return the Euclidean distance of two configurations, in which two different categories have distance 1.
+        """Return the Euclidean distance between two configurations. Two different categories are a distance of 1 apart.
 
-        A value and a missing value have distance 1, too.
+        So are a value and a missing value.
         """
         total = 0.0
         for u, v, unordered in zip(a, b, self._unordered, strict=True):
@@ -459,7 +459,7 @@ def _notes(core: Core, record: Recording, groups: RecordedGroups, unused: _Unuse
             yield f"all {len(core.trials)} recorded configurations were used; the search itself would have proposed new ones"
     again = len(groups.history) - sum(max((s.iteration for s in trial.segments), default=0) for trial in core.trials)
     if not record.saves_checkpoints and again > 0:
-        yield f"no trial saved checkpoints, so {again} reports are repeated by trials that were paused and started over"
+        yield f"no trial saved checkpoints, so paused trials had to start over and repeated {again} reports"
     if core.experiment.error:
         yield f"the replay ended with an error: {core.experiment.error}"
 
@@ -471,7 +471,7 @@ def _summary(method: str, then: Totals, now: Totals, censored: int, objective: O
     elif share <= -0.0005:
         cost = f"would have cost {'at least ' if censored else ''}{-100 * share:.0f} % more training"
     else:
-        cost = f"would have cost the same training{' or more' if censored else ''}"
+        cost = f"would have cost the same amount of training{' or more' if censored else ''}"
     return f"{method} {cost} and {_found(then, now, censored, objective)}"
 
 

@@ -45,7 +45,7 @@ class Simulation:
     best_config: the configuration of `best_trial`.
     best_finished: the completed trial with the best last value.
     error: why the search failed, or why there is no best trial.
-    log: every event and decision, in the form that a driver commits.
+    log: every event and decision, in the form in which a driver commits them.
     """
 
     history: list[tuple[float, int, int, Mapping[str, float]]] = field(repr=False)
@@ -105,12 +105,12 @@ def simulate(
     startup_s: virtual seconds that every start and every resume takes.
     time_budget_s: virtual seconds from the start of the first trial until all trials are stopped.
     budget: the limit on the training of all trials together, in full trainings; only for the default search.
-    max_failed_trials: failed trials after which the search ends as failed.
+    max_failed_trials: the number of failed trials at which the search ends as failed.
     repeats: how many times leading configurations may be evaluated again; see `tuner.run`. For this, `evaluate` must give
-        other results when it is called again with the same configuration.
+        different results when it is called again with the same configuration.
     warm_start: the experiments to learn from.
-    num_workers: ``{"min": 1, "max": 8}`` makes trials elastic. The seconds of a `Step` are those with the smallest number of
-        ranks.
+    num_workers: ``{"min": 1, "max": 8}`` makes trials elastic. The seconds of a `Step` are then those that the smallest
+        number of ranks takes.
     resources_allocation: which elastic trials get free workers; see `tuner.run`.
     cluster_workers: how many ranks the cluster holds. None: `max_concurrent_trials` times the smallest number of ranks.
     speedup: called with a trial's number of ranks; returns its speed as a multiple of the speed with the smallest

@@ -1,4 +1,4 @@
-"""The shell of virtual time: a clock, a journal in memory, groups that run generators, and the loop that connects them."""
+"""The virtual-time shell: a clock, an in-memory journal, groups that run generators, and the loop that connects them."""
 
 from __future__ import annotations
 
@@ -132,10 +132,10 @@ class SimulatedGroups(CallsHere):
         self.history: list[tuple[float, int, int, Mapping[str, float]]] = []
         self._saved: dict[str, Any] = {}
         self._running: dict[SegmentRef, Coroutine[float, None, Any]] = {}
-        self.speedup: Callable[[int], float] = lambda workers: 1.0  # by the number of ranks, for elastic trials
+        self.speedup: Callable[[int], float] = lambda workers: 1.0  # speed by number of ranks, for elastic trials
 
     def launch(self, segment: SegmentRef, work: Coroutine[float, None, None]) -> None:
-        """Start the coroutine that awaits `run` for a segment. An interrupt of the segment raises _Interrupted in it."""
+        """Start the coroutine that awaits `run` for a segment. Interrupting the segment raises _Interrupted in the coroutine."""
         self._running[segment] = work
         self._clock.spawn(work)
 

@@ -35,7 +35,7 @@ class ASHAScheduler(SuccessiveHalving):
 
     At a rung with n entries, including its own, a trial continues if it is among the top max(1, floor(n/eta)). Trials
     that tie with the last of them continue too. A report that skips rungs is entered in the highest rung that it
-    passes. A retried trial keeps its entries and is not judged twice at one rung. The entries of a failed trial stay.
+    passes. A retried trial keeps its entries and is not judged twice at the same rung. The entries of a failed trial stay.
     Trials that violate the constraints of the search are ranked below all other trials, by the size of the violation.
 
     The options are those of `SuccessiveHalving`.

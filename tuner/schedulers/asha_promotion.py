@@ -49,8 +49,8 @@ class PromotionState:
 class ASHAPromotionScheduler(SuccessiveHalving):
     """Asynchronous successive halving by promotion. No trial is stopped. Trials wait at their rungs until they are promoted.
 
-    A free worker group resumes a trial that is among the top floor(n/eta) of the n entries of its rung and has not
-    been promoted from it. Higher rungs come first, then better trials. If there is no such trial, a new one is
+    A free worker group resumes a trial that is among the top floor(n/eta) of its rung's n entries and has not been
+    promoted from that rung. Higher rungs come first, then better trials. If there is no such trial, a new one is
     started. A trial that would be promoted as soon as it arrives continues without a pause. Each trial is promoted once
     per rung. Among trials with equal scores, the trial that arrived first is better.
 

@@ -12,7 +12,7 @@ from tuner.schedulers import from_json
 from tuner.schedulers.base import Scheduler, SchedulerContext
 
 FEW = 4
-"""The largest number of trials for which all of them are trained to the end."""
+"""The maximum number of trials in a search that trains all of them to the end."""
 
 MOST_FOR_GP = 200
 """Up to about this many trials, Optuna's Gaussian process does better than its TPE. With more trials, it is too slow."""
@@ -56,7 +56,7 @@ def _choice(
         return (
             "fifo",
             {"type": "tpe"},
-            f"fifo with tpe, since early stopping supports one objective and there are {objectives}",
+            f"fifo with tpe, since early stopping supports only one objective and there are {objectives}",
         )
     if space.has_grid and not given:
         if end is None:

@@ -9,7 +9,7 @@ kept apart, a search survives the death of its driver.
   back through `record`, as a `Fitted` fact.
 
 A live core calls ``record(fact)``, then ``decisions = decide(fact)``, then ``enacted(d)`` for each d that took effect.
-After a restart the core calls only ``record(fact)`` and ``enacted(recorded decision)``. Both ways end in the same
+After a restart the core calls only ``record(fact)`` and ``enacted(recorded decision)``. Both ways lead to the same
 state, bit for bit. Returning no decision means that the trial continues. A decision about a *running* trial is possible
 only at a report of that trial at one of its milestones; decisions about paused trials are possible at any time.
 
@@ -58,7 +58,7 @@ class SchedulerContext:
     slots: int | None = None  # max_concurrent_trials, if it is known
     checkpoints: bool = True  # False if the trainable is known to save no checkpoints
     time_budget_s: float | None = None  # seconds of running time, if the experiment has such a limit
-    scope: str = "all"  # the value of a trial that counts: "all" for its best one, "last" for its last one
+    scope: str = "all"  # which of a trial's values counts: "all" for the best one, "last" for the last one
     budget: float | None = None  # limit on the training of all trials together, in full trainings; None: no limit
     given_points: int = 0  # number of points_to_evaluate; the searcher suggests them first
     objectives: tuple[Objective, ...] = ()  # all objectives; empty if there is only `objective`
@@ -149,7 +149,7 @@ Choice = Start | Resume | Exploit
 def can_resume(trial: Trial) -> bool:
     """Return True if a scheduler may resume this trial now.
 
-    The trial must be paused, not held by a user, and its last segment must have ended.
+    The trial must be paused but not held by a user, and its last segment must have ended.
     """
     return trial.state is TrialState.PAUSED and not trial.held and not trial.holds_resources
 

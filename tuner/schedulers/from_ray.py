@@ -1,7 +1,7 @@
 """Convert schedulers of `ray.tune` to ours, so that a script only has to change its import of `tune`.
 
-Only the attributes of Ray's schedulers are read, and Ray is not imported. Options that have another meaning in our schedulers
-are refused with a reason.
+Only the attributes of Ray's schedulers are read, and Ray is not imported. Options that have a different meaning in our
+schedulers are rejected, with the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tuner.schedulers.stoppers.from_ray import UsersStopper
 
 
 def objective_of(theirs: Any) -> tuple[Any, Any]:
-    """Return (metric, mode) of a scheduler or searcher of Ray Tune. Each is None if it was not given.
+    """Return the (metric, mode) of a Ray Tune scheduler or searcher. Each is None if it was not given.
 
     For a searcher with several objectives, both are lists.
     """
@@ -47,7 +47,7 @@ def scheduler_from_ray(theirs: Any, pointer: str = "/scheduler") -> Scheduler:
     make = _SCHEDULERS.get(type(theirs).__name__)
     if make is None or not type(theirs).__module__.startswith("ray.tune.schedulers"):
         known = ", ".join(sorted(_SCHEDULERS))
-        raise SpecError(f"Ray Tune's {type(theirs).__name__} is not supported; supported are {known}", pointer)
+        raise SpecError(f"Ray Tune's {type(theirs).__name__} is not supported; the supported ones are {known}", pointer)
     return make(theirs)
 
 

@@ -1,7 +1,7 @@
 """Refer to the user's functions that a scheduler or a stopper calls, by name or as pickles.
 
-A function in either form is loaded only when it is called. So a process that must not run user code can check, assemble and
-fold an experiment.
+A function in either form is loaded only when it is called. So a process that must not run user code can still check, assemble
+and fold an experiment.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def import_function(name: str, text: str) -> Callable[..., Any]:
     Within `functions_by_name`, check only the form of the name.
 
     Raises:
-        SpecError: the name has a wrong form, or there is no such function. The error's pointer is ``/{name}``.
+        SpecError: the name is malformed, or there is no such function. The error's pointer is ``/{name}``.
     """
     names = _met.get()
     if names is None:

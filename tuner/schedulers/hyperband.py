@@ -79,11 +79,11 @@ class HyperBandState:
     home: dict[int, int] = field(default_factory=dict)  # trial that has not ended -> its bracket
     ready: dict[int, None] = field(default_factory=dict)  # brackets that have winners
     losers: dict[int, str] = field(default_factory=dict)  # trial to be stopped -> reason
-    newest: int | None = None  # the trial that reached its level at the latest fact
+    newest: int | None = None  # the trial that the latest fact brought to its level
 
 
 class HyperBandScheduler(Scheduler):
-    """Fills one bracket after the other. In each round of a bracket, the best 1/eta of its trials continue and the others stop.
+    """Fills one bracket after another. In each round of a bracket, the best 1/eta of its trials continue and the others stop.
 
     A trial that reaches the level of its round waits, paused, for the other trials of its bracket. Meanwhile its
     worker group starts trials of the next brackets. Bands repeat while new trials are allowed. When no more trials are

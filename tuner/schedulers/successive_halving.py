@@ -16,7 +16,7 @@ from tuner.schedulers.shared.rungs import Levels, check_max_t, reduction
 from tuner.schedulers.shared.wording import reached_max_t
 
 MOST_BRACKETS = 100
-"""The largest number of brackets. With the smallest reduction factor, 1.1, the last begins at about 12,500 grace periods."""
+"""The maximum number of brackets. With the smallest reduction factor, 1.1, the last begins at about 12,500 grace periods."""
 
 
 class SuccessiveHalving(Scheduler):

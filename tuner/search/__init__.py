@@ -1,4 +1,4 @@
-"""Searchers, by the names that specs give them. Each searcher, with Optuna or scipy, is imported when it is first used.
+"""Build searchers by the names that specs give them. Each searcher is imported when it is first used, as are Optuna and SciPy.
 
 `from_json` builds a searcher from ``{"type": "tpe", "n_startup_trials": 20}``. `from_argument` takes what Python code passes
 as `search_alg`. To add a searcher, write a module and add an entry to `REGISTRY`.
@@ -104,7 +104,7 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
         return _build("random", {}, pointer)
     if isinstance(argument, type) and issubclass(argument, Searcher):
         raise SpecError(f"expected a searcher and not its class: {argument.__name__}()", pointer)
-    wanted = "a searcher, its name, its JSON form, an Optuna sampler or a searcher of Ray Tune"
+    wanted = "a searcher, its name, its JSON form, an Optuna sampler or a Ray Tune searcher"
     raise SpecError(f"expected {wanted}, got {show(argument)}", pointer)
 
 

@@ -43,7 +43,7 @@ class SearcherContext:
         return trial.params if self.revisions is None else self.revisions.inside(trial.params, trial.space_revision)
 
     def first_params_of(self, trial: Trial) -> Mapping[str, Any] | None:
-        """Return the configuration with which the trial began, as `params_of` does. An exploit may have changed it since."""
+        """Return `params_of` for the configuration with which the trial began. An exploit may have changed it since."""
         if not trial.segments:
             return self.params_of(trial)
         first = trial.segments[0]
@@ -67,7 +67,7 @@ class Suggestion:
 
     params: dict[str, Any]
     state: dict[str, Any] = field(default_factory=dict)
-    note: str = ""  # e.g. "repeats trial 12"
+    note: str = ""
 
 
 class Searcher(ABC):
@@ -78,7 +78,7 @@ class Searcher(ABC):
     HEAVY: ClassVar[bool] = False
     #: True if the searcher can continue after a user has changed the search space, see `amend`
     REVISES: ClassVar[bool] = False
-    #: for the searchers of tuner: True if it reads `Trial.values` of trials that have ended, which a driver forgets otherwise
+    #: for tuner's own searchers: True if it reads `Trial.values` of trials that have ended, which a driver otherwise discards
     READS_VALUES: ClassVar[bool] = False
 
     context: SearcherContext

@@ -26,7 +26,7 @@ from tuner.search.proposer import Proposer
 
 Floats = NDArray[np.float64]
 
-FLOOR = 1e-32  # the lowest density, to which lower ones are raised, as in HpBandSter
+FLOOR = 1e-32  # lower densities are raised to this one, as in HpBandSter
 AT_REST = (TrialState.PAUSED, TrialState.STOPPED, TrialState.COMPLETED)
 
 
@@ -77,7 +77,7 @@ class BOHBSearch(Proposer):
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)
         if len(context.objectives) > 1:
-            raise SpecError(f"{self.TYPE} supports one objective; nsgaii, tpe and gp support several", "/search")
+            raise SpecError(f"{self.TYPE} supports only one objective; nsgaii, tpe and gp support several", "/search")
         kinds = [p.kind == "choice" and not p.ordered for p in context.space.parameters]
         self._levels = np.array(
             [len(p.categories) if by_index else 0 for p, by_index in zip(context.space.parameters, kinds, strict=True)]
@@ -169,7 +169,7 @@ class BOHBSearch(Proposer):
 
 
 def split(count: int, least: int, percent: float) -> tuple[int, int]:
-    """Return how many of `count` results count as good and how many as bad. If they are few, some count as both (eq. 3)."""
+    """Return how many of `count` results count as good and how many as bad. If there are few, some count as both (eq. 3)."""
     good = min(max(least, int(percent * count / 100)), count)
     return good, min(max(least, count - good), count)
 

@@ -66,7 +66,7 @@ def read(option: Any) -> list[Constraint]:
             raise SpecError(f'expected {{"min": bound}} or {{"max": bound}}, got {show(sides)}', f"/{where}")
         for side, bound in sides.items():
             if side not in ("min", "max"):
-                hint = did_you_mean(side, ["min", "max"]) or "; there are min and max"
+                hint = did_you_mean(side, ["min", "max"]) or "; expected min or max"
                 raise SpecError(f"unknown{hint}", f"/{where}/{escape(side)}")
             check_number(f"{where}/{side}", bound)
             found.append(Constraint(str(metric), side, float(bound)))

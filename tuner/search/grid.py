@@ -43,7 +43,7 @@ class GridSearch(Proposer):
                 f"the grid has more than {_MAX_COMBINATIONS:,} combinations; use random search instead", "/search"
             )
         if self._grid == [{}] and context.num_samples is None:
-            message = "the space has no grid_search and no choice, so there is no grid; give num_samples"
+            message = "the space has no grid_search and no choice, so there is no grid; set num_samples"
             raise SpecError(message, "/search")
 
     def total(self) -> int:

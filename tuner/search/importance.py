@@ -19,7 +19,7 @@ MIN_RECORDS = 10
 """The minimum number of results. With fewer results, the shares would be noise."""
 
 TOP_SHARE, TOP_RECORDS = 0.1, 5
-"""The best results that are compared with all results: this share of all, but at least this number, as Optuna documents it."""
+"""The share of the best results that are compared with all results, and their minimum number, as Optuna documents it."""
 
 
 def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, Any], float]]) -> dict[str, float]:
@@ -55,7 +55,7 @@ def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, An
 
 
 def records_of(trials: Iterable[Trial], scope: str = "all") -> Sequence[tuple[Mapping[str, Any], float]]:
-    """Return the results of ended trials, for `importance`, including the values that early stopped trials reached."""
+    """Return the results of ended trials, for `importance`, including the values of trials that were stopped early."""
     found = []
     for trial in trials:
         value = trial.best_value if scope == "all" else trial.last_value

@@ -20,7 +20,7 @@ from tuner.search.base import Searcher, SearcherContext, Suggestion
 class Proposer(Searcher):
     """Base class of our own searchers. A subclass implements `propose` and keeps each option in an attribute of that name."""
 
-    #: how many new proposals are drawn if a proposal repeats an earlier trial
+    #: how often a proposal that repeats an earlier trial is drawn again, at most
     REDRAWS: ClassVar[int] = 0
     #: True if the searcher supports a space with `grid_search`
     GRIDS: ClassVar[bool] = False
@@ -41,7 +41,7 @@ class Proposer(Searcher):
         if grids and not self.GRIDS:
             message = (
                 f"{self.TYPE} cannot run a grid ({', '.join(grids)}): use choice instead of grid_search, or the "
-                "searcher random or grid"
+                "random or grid searcher"
             )
             raise SpecError(message, "/search")
         self._cardinality = context.space.cardinality()
@@ -125,11 +125,11 @@ class Cache(ABC):
 
     @abstractmethod
     def fold(self, trials: Population) -> None:
-        """Apply the changes of the population since the last call to the cache."""
+        """Bring the cache up to date with the population's changes since the last call."""
 
 
 class _Seen(Cache):
-    """The configurations proposed so far, and the first trial of each."""
+    """The configurations proposed so far, and the first trial with each."""
 
     def __init__(self, context: SearcherContext) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ _HOME = "ray.tune.search.searcher"
 class RaySearcher(Proposer):
     """Asks a Ray Tune searcher for configurations, and tells it the results of trials.
 
-    A Ray Tune searcher has a state. The results that it gets before it proposes a trial are recorded with that trial. After a
+    A Ray Tune searcher has state. The results that it gets before it proposes a trial are recorded with that trial. After a
     restart, a fresh copy of the searcher gets the same calls in the same order. So a deterministic (seeded) searcher proposes
     the same configurations again. Give the space to the experiment, not to the searcher. Branches are not supported.
     """
@@ -36,7 +36,7 @@ class RaySearcher(Proposer):
 
     def __init__(self, searcher: Any = None) -> None:
         if searcher is None:
-            raise SpecError("a searcher of Ray Tune is a Python object, so it can be passed from Python only", "/type")
+            raise SpecError("a Ray Tune searcher is a Python object, so it can only be passed from Python", "/type")
         searcher = _inner(searcher)
         if not any(c.__module__ == _HOME and c.__name__ == "Searcher" for c in type(searcher).__mro__):
             raise SpecError(f"expected a ray.tune.search.Searcher, got {show(searcher)}", "/searcher")
@@ -52,18 +52,17 @@ class RaySearcher(Proposer):
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)
         if len(context.objectives) > 1:
-            message = "searchers of Ray Tune support one objective; nsgaii, tpe and gp support several"
+            message = "Ray Tune's searchers support only one objective; nsgaii, tpe and gp support several"
             raise SpecError(message, "/search")
         branches = sorted({p.condition[0] for p in context.space.parameters if p.condition})
         if branches:
             names = ", ".join(branches)
             message = (
-                f"searchers of Ray Tune do not support a choice between spaces ({names}); "
-                "random, qmc, tpe and nsgaii do"
+                f"Ray Tune's searchers do not support a choice between spaces ({names}); random, qmc, tpe and nsgaii do"
             )
             raise SpecError(message, "/search")
         if not len(context.space):
-            message = "give the space to the experiment, not to the searcher of Ray Tune"
+            message = "give the space to the experiment, not to the Ray Tune searcher"
             define_by_run = (
                 "; a function that asks an Optuna trial for its values is an objective: pass it as the trainable"
             )
@@ -105,7 +104,7 @@ class RaySearcher(Proposer):
         space, found = self.context.space, dict(_flat(config))
         unknown = [path for path in found if path not in space]
         if unknown:
-            message = f"the searcher of Ray Tune proposes {', '.join(unknown)}, which is not in the experiment's space"
+            message = f"the Ray Tune searcher proposed {', '.join(unknown)}, which is not in the experiment's space"
             raise SpecError(message, "/space")
         given = {}
         for path, value in found.items():
@@ -115,7 +114,7 @@ class RaySearcher(Proposer):
             elif p.contains(value):
                 given[path] = p.normal_form(value)
             else:
-                message = f"the searcher of Ray Tune proposes {show(value)} for {path}, which is outside its domain"
+                message = f"the Ray Tune searcher proposed {show(value)} for {path}, which is outside its domain"
                 raise SpecError(message, "/search")
         return space.sample(keyed_random(self.context.seed, "suggest", number), given)
 
@@ -137,7 +136,7 @@ class _Live(Cache):
         self._told: set[int] = set()
 
     def fold(self, trials: Population) -> None:
-        """After a restart, repeat the earlier calls of the searcher."""
+        """After a restart, repeat the earlier calls to the searcher."""
         while self._asked in trials:
             trial = trials[self._asked]
             if self._asked >= self._points:
@@ -176,7 +175,7 @@ class _Live(Cache):
 
 
 def ray_space(space: Space) -> dict[str, Any]:
-    """Return the parameters as `ray.tune` domains, nested by path. A choice of non-scalar objects has their indices instead."""
+    """Return the parameters as `ray.tune` domains, nested by path. Non-scalar choices become choices among their indices."""
     sample = sys.modules["ray.tune.search.sample"]
     nested: dict[str, Any] = {}
     for p in space.parameters:

@@ -301,7 +301,9 @@ def test_a_function_that_went_on_from_its_own_end_has_completed() -> None:
     bench.ended(0, "returned")
     trial = bench.core.trials[0]
     assert (trial.state, trial.failures) == (TrialState.COMPLETED, 0)
-    assert trial.reason == "the function returned at once: it continued from the checkpoint of its end, iteration 2"
+    assert (
+        trial.reason == "the function returned at once: it continued from the checkpoint saved at its end, iteration 2"
+    )
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_an_upload_of_a_driver_that_has_died_is_lost() -> None:
     after = bench.successor()
     out = after.feed(e.DriverStarted(time=after.tick(), epoch=2))
     assert notes(out) == [
-        "the checkpoint of trial 0 at iteration 2 is lost: the driver ended before its upload was complete; "
+        "the checkpoint of trial 0 at iteration 2 is lost: the driver stopped before its upload was complete; "
         "the trial would continue from iteration 1"
     ]
     assert (0, 2) in launches(out)

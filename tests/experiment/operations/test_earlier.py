@@ -84,7 +84,7 @@ def test_it_says_that_nothing_was_learned_if_no_earlier_one_helps(sqlite_store: 
     found = with_earlier(sqlite_store, spec_of("new", narrow, warm_start="auto"))
     assert found.earlier["experiments"] == []
     assert found.earlier["notes"] == [
-        "did not learn from old: 0 of its trials fit this space, 5 are needed",
+        "did not learn from old: 0 of its trials fit this space, but 5 are needed",
         "nothing was learned from any of them, so warm_start has no effect",
     ]
 

@@ -458,23 +458,24 @@ def test_the_experiments_budget_counts_and_is_said_in_words() -> None:
     assert 2 * 15 <= len(done.history) <= 2 * 15 + 4 * 5
     (words,) = [d.reason for d in done.decisions if d.reason.startswith("budget: ")]
     assert words == (
-        "budget: 2 full trainings (30 iterations), shared by all trials; to raise it, give a larger budget=..."
+        "budget: 2 full trainings (30 iterations), shared by all trials; to raise it, set a larger budget=..."
     )
     (words,) = [d.reason for d in small().decisions if d.reason.startswith("budget: ")]
     assert words == (
         "budget: 3 full trainings (45 iterations), shared by all trials, derived from num_samples=8; "
-        "to raise it, give budget=... or num_samples above 15"
+        "to raise it, set budget=... or num_samples above 15"
     )
 
 
 def test_a_budget_is_refused_where_nobody_counts_it() -> None:
     with pytest.raises(
-        SpecError, match=r"limits.budget: the asha scheduler has no budget of full trainings: limit the search by"
+        SpecError,
+        match=r"limits.budget: the asha scheduler does not support a budget of full trainings: limit the search with",
     ):
         small(scheduler="asha", budget=2)
     with pytest.raises(SpecError, match=r"the fifo scheduler \(scheduler auto: fifo, since 3 trials are too few"):
         small(scheduler=None, num_samples=3, budget=2)
-    with pytest.raises(SpecError, match=r"the experiment's budget is 2 and the scheduler's is 4: give only one"):
+    with pytest.raises(SpecError, match=r"the experiment's budget is 2 and the scheduler's is 4: set only one"):
         small(scheduler=FreezeThawScheduler(budget=4), budget=2)
 
 
@@ -583,7 +584,7 @@ def test_reasons_say_that_trials_count_by_their_best_reports() -> None:
         done = search("freeze_thaw", 0, 6, evaluate=run, space={"x": uniform(0, 1)})
         return [d.reason for d in done.decisions if isinstance(d, Pause | Resume) and "expected" in d.reason]
 
-    words = "; each trial counts by its best report, because reports go far up and down"
+    words = "; each trial counts by its best report, because reports fluctuate widely"
     assert reasons(noise=3)[-1].endswith(words)
     assert words not in "".join(reasons(noise=0.01))
 

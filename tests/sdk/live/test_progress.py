@@ -206,7 +206,7 @@ def test_the_budget_is_said_once_at_the_start_with_what_raises_it(sqlite_store: 
         progress.update()
     assert out.getvalue().count("Budget: ") == 1
     assert "Budget: 3 full trainings (45 iterations), shared by all trials" in out.getvalue()
-    assert "num_samples=8; to raise it, give budget=... or num_samples above 15" in out.getvalue()
+    assert "num_samples=8; to raise it, set budget=... or num_samples above 15" in out.getvalue()
 
 
 def relu() -> None: ...

@@ -1,6 +1,6 @@
 """The pure core of a driver: events go in, log entries and actions come out. It has no clock, no I/O and no Ray.
 
-`Core` (in `core`) has two entry points, which leave the same state:
+`Core` (in `core`) has two entry points, which lead to the same state:
 
 * `handle(event)`, in a running driver: apply the event, decide, apply the decisions; return the log entries to commit and the
   actions to carry out after the commit.

@@ -13,7 +13,7 @@ from tuner.search.base import Suggestion
 
 @dataclass(frozen=True, slots=True)
 class RunSegment:
-    """Run this segment, the newest of its trial, on a worker group."""
+    """Run this segment, its trial's newest, on a worker group."""
 
     segment: SegmentRef
     decision_seq: int  # event_seq of the decision to run the segment, which is pending until the segment has started
@@ -29,7 +29,7 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Let a searcher that is slow propose a trial's configuration in another process; answer with `Suggested`."""
+    """Let a slow searcher propose a trial's configuration in another process; answer with `Suggested`."""
 
     number: int
 
@@ -45,7 +45,7 @@ class Fit:
 class DeleteCheckpoint:
     """Delete a checkpoint that nothing refers to; answer with `CheckpointDeleted`.
 
-    lost: True if it cannot be used any more, so that it is deleted even if a user has pinned it.
+    lost: True if the checkpoint is no longer usable, so that it is deleted even if a user has pinned it.
     """
 
     trial: int

@@ -45,7 +45,7 @@ _S, _X = TrialState, ExperimentState
 
 
 class Judgement(NamedTuple):
-    """A verdict that lets a segment continue, with further arguments for `State.set_milestone`."""
+    """A verdict that lets a segment continue, with two further arguments for `State.set_milestone`."""
 
     verdict: Verdict
     decide_at: float | None
@@ -87,7 +87,7 @@ class Decider:
     def after_event(self, event: Event, missed: Sequence[str] = ()) -> Iterable[Decision]:
         """Return the decisions that the core itself makes about an event, without the scheduler.
 
-        missed: the metrics that `stop` or constraints use and that this event was the first to lack.
+        missed: the metrics that `stop` or constraints use and that were found missing for the first time in this event.
         """
         match event:
             case e.Reported():
@@ -99,7 +99,7 @@ class Decider:
                 notes = [d.Note(reason=event.executor)] if event.executor else []
                 notes += [d.Note(reason=note) for note in self.notes] if self.experiment.seq == 1 else []
                 for number, _, info in self.experiment.lost_uploads:
-                    notes.append(self._lost(number, info, "the driver ended before its upload was complete"))
+                    notes.append(self._lost(number, info, "the driver stopped before its upload was complete"))
                 return [*notes, *after_takeover(self.experiment)]
             case e.Commanded():
                 if event.command == "continue":
@@ -140,7 +140,7 @@ class Decider:
                 assert_never(event)
 
     def _lost(self, number: int, info: CheckpointInfo, reason: str) -> d.Note:
-        """Warn of a checkpoint whose upload failed after its segment had ended, and say what the trial has instead."""
+        """Warn of a checkpoint whose upload failed after its segment had ended, and say where the trial would continue."""
         trial = self.trials[number]
         waits = trial.state in (_S.PAUSED, _S.PENDING)
         left = f"; the trial would continue {where_from(trial)}" if waits else ""
@@ -173,7 +173,7 @@ class Decider:
     def after_fact(self, fact: Fact) -> Iterable[Decision]:
         """Return the scheduler's decisions about a fact. A decision that no longer applies when it is taken is left out.
 
-        The scheduler may be the user's own, or call a function of the user. If it raises, the experiment fails, because
+        The scheduler may be the user's own, or call a user's function. If it raises, the experiment fails, because
         the scheduler would raise again under the next driver.
         """
         if not self._concerns_scheduler(fact):
@@ -187,7 +187,7 @@ class Decider:
     def _concerns_scheduler(self, fact: Fact) -> bool:
         """Return whether the scheduler decides about a fact.
 
-        It does not decide about reports between milestones, or about reports of trials whose segment is being ended.
+        It does not decide about reports between milestones, or about reports of trials whose segment is already ending.
         """
         if self.experiment.failing:
             return False
@@ -201,8 +201,8 @@ class Decider:
     def _still_applies(self, decision: Decision) -> bool:
         """Return whether a decision of the scheduler can still be applied.
 
-        It cannot if its trial has ended or its segment is already being ended. A resume also needs a paused trial that
-        is not held, and an exploit a donor that has or will have a checkpoint.
+        It cannot if its trial has ended or the trial's segment is already ending. A resume also needs a paused trial that
+        is not held, and an exploit needs a donor that has or will have a checkpoint.
         """
         if isinstance(decision, d.Start | d.Finish | d.Note):
             return True
@@ -268,9 +268,9 @@ class Decider:
     def _end_waiting(self) -> Iterable[Decision]:
         """Start each exploit whose donor now has a usable checkpoint. Resume each trial whose donor will not deliver one.
 
-        A checkpoint may be ready before its report makes it usable. A donor that has no checkpoint and does not run
-        will not deliver one. No trial may wait for it, because it may itself be paused until the other trials reach the
-        end of an interval.
+        A checkpoint may be ready before its report makes it usable. A donor that has no checkpoint and is not running
+        will not deliver one. No trial may wait for such a donor, because the donor may itself be paused until the other
+        trials reach the end of an interval.
         """
         why = "trial {} has no checkpoint that this trial could continue from, and is saving none"
         found: list[Decision] = []
@@ -307,7 +307,7 @@ class Decider:
             yield d.Resume(trial=trial.number, reason=f"continues when there is room again; {why}")
 
     def _resize(self, trial: Trial) -> Iterator[Decision]:
-        """Let an elastic trial, whose ranks wait at a report, continue with another number of ranks."""
+        """Let an elastic trial whose ranks wait at a report continue with a different number of ranks."""
         experiment = self.experiment
         if experiment.state is not _X.RUNNING or experiment.finishing is not None:
             return
@@ -333,7 +333,7 @@ class Decider:
             yield from self._finish(finish.reason, finish.fatal)
 
     def _keep_time_for_repeats(self) -> Iterator[Decision]:
-        """Stop the trials that run while only the part of the time budget is left that is kept for repeats."""
+        """Stop the search's trials once all that is left of the time budget is the part kept for repeats."""
         if not repeats.time_is_for_repeats(self.experiment):
             return
         why = "the rest of the time budget is kept for repeats of the leading configurations"
@@ -446,7 +446,7 @@ class Decider:
             yield d.Note(reason=why, trial=number, warning=True)
 
     def _start(self, choice: d.Start) -> Generator[Decision | Question, None, bool]:
-        """Start a trial with the params of `choice` or else the searcher's suggestion. Return whether it was started.
+        """Start a trial with `choice.params` or else with the searcher's suggestion. Return whether one was started.
 
         It is not started if a slow searcher has to be asked in another process, or if the searcher has no more
         configurations.
@@ -501,8 +501,8 @@ class Decider:
             because = "it has no checkpoint that can still be used"
         else:
             because = (
-                "its function has saved no checkpoint: pass one to tuner.report, or use a scheduler that never resumes, "
-                "such as asha"
+                "its function has saved no checkpoint: pass one to tuner.report, or use a scheduler that never resumes "
+                "trials, such as asha"
             )
         why = f"trial {trial.number} starts over and repeats {counted(trial.iteration, 'report')}, because {because}"
         yield d.Note(reason=why, trial=trial.number, warning=True)
@@ -518,7 +518,7 @@ class Decider:
     def _stop_paused(self, reason: str) -> Iterator[Decision]:
         for number in self.trials.in_state(_S.PAUSED):
             paused = self.trials[number].reason or "paused"
-            yield d.Stop(trial=number, reason=f"stopped because the search ended: {reason}; before: {paused}")
+            yield d.Stop(trial=number, reason=f"stopped because the search ended: {reason}; before that: {paused}")
 
     def _fit_request(self) -> Fit | None:
         """Return the model fit that the scheduler requests; None if it requests none now."""
@@ -583,7 +583,7 @@ class Decider:
         return next_milestone(spec, trial, segment, wanted, self._save_after(segment), now), decide_at
 
     def _save_after(self, segment: Segment) -> float | None:
-        """Return the seconds after which a checkpoint of this segment is due; None if none is due because of its age."""
+        """Return the seconds after which this segment's next periodic checkpoint is due; None if it saves none."""
         return self.experiment.saving.seconds(segment.workers / self.experiment.spec.scaling.num_workers)
 
 

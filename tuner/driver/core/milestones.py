@@ -1,4 +1,4 @@
-"""Compute the next report at which the ranks of a segment wait.
+"""Compute the next report at which a segment's ranks wait.
 
 They wait if the scheduler, a stopper or max_t may end the segment there. They also wait if a checkpoint may be due:
 because the last one is old, or because the report may have a new best value.
@@ -23,7 +23,7 @@ def next_milestone(
         trial: the trial of the segment.
         segment: the segment.
         wanted: the values of time_attr at which a decision is due; None for a decision that is never due.
-        interval_s: the seconds after which a checkpoint is due; None if none is due because of its age.
+        interval_s: the seconds between periodic checkpoints; None if there are none.
         now: the time.
     """
     found: int | None = None
@@ -60,8 +60,8 @@ def _next_save(trial: Trial, segment: Segment, interval_s: float | None, now: fl
 def _next_best(spec: Spec, segment: Segment) -> int | None:
     """Return the next report at which the training code can save a checkpoint (`segment.offer`).
 
-    The checkpoint may be the best yet, and an elastic trial may be resized at this report. While that report is not
-    known, the ranks wait at intervals that double.
+    The checkpoint may be the best yet, and an elastic trial may be resized at this report. While that report is
+    unknown, the ranks wait at intervals that double.
     """
     if (spec.checkpoint.keep_best == 0 or len(spec.objectives) > 1) and not spec.scaling.elastic:
         return None

@@ -1,4 +1,4 @@
-"""Freeze-thaw: predict learning curves by a model, and pause and resume trials according to the predictions.
+"""Freeze-thaw: predict learning curves with a model, and pause and resume trials according to the predictions.
 
 Swersky, Snoek and Adams, "Freeze-Thaw Bayesian Optimization", 2014, https://arxiv.org/abs/1406.3896. A *level* is
 a value of time_attr, such as 9 epochs. When a trial reaches a level, the scheduler chooses the trial that trains next.
@@ -8,7 +8,7 @@ a value of time_attr, such as 9 epochs. When a trial reaches a level, the schedu
     decisions
       reasons         puts decisions into words
       acquisition     chooses the trial or the new configuration that trains next
-      brief           decides about very short trials, most of the time without the model
+      brief           decides about very short trials, mostly without the model
       novelty         reduces the value of configurations that are close to earlier ones
       budget          the limit on all training, and the choice of the trial that is trained to the end
     model

@@ -47,7 +47,7 @@ from tuner.schedulers.shared.wording import at, reached_max_t
 FIRST_TRIALS = 8  # this many trials are chosen without the model at first
 FIRST_BESIDE = 4  # this many if earlier experiments are known, in addition to the configurations of the portfolio
 KEPT_TIMES = 64  # number of measured times from which a median is computed
-REFIT_GROWTH = 1.2  # the model is fitted again when the number of results has grown by this factor
+REFIT_GROWTH = 1.2  # the model is refitted when the number of results has grown by this factor
 FITS_FROM_PRIOR = 7  # the first fits also start from the prior, since an early fit may be a poor optimum
 SHORT_S = 0.02  # if the training between two decisions takes fewer seconds than this, decisions use a smaller model
 QUICK_FIT_ROWS = 100  # a fit of the smaller model uses at most this many results
@@ -65,7 +65,7 @@ class FreezeThawScheduler(Scheduler):
             level is about 1.5 times the previous level. None: 1, or max_t / 64 if max_t is below 2.
         budget: ends the search when all trials together have trained for this many full trainings. None: the
             experiment's budget (limits.budget), or else a fifth of num_samples, but at least 3 (or num_samples, if
-            that is less). If the experiment has neither, but a time budget, there is no limit.
+            that is less). If the experiment has neither, but has a time budget, there is no limit.
         finish_best: True to train the leading trial, the one with the best value so far, to max_t before the search
             ends. The training that it still needs, up to half of the budget, is reserved for it. With a budget below
             one full training, no trial is trained to the end.
@@ -130,7 +130,7 @@ class FreezeThawScheduler(Scheduler):
             raise SpecError(f"expected at least grace_period ({grace:g}), got {end:g}", "/scheduler/max_t")
         if None not in (self.budget, context.budget) and self.budget != context.budget:
             message = (
-                f"the experiment's budget is {context.budget:g} and the scheduler's is {self.budget:g}: give only one"
+                f"the experiment's budget is {context.budget:g} and the scheduler's is {self.budget:g}: set only one"
             )
             raise SpecError(message, "/scheduler/budget")
         self._levels = levels(float(grace), float(end))
@@ -157,7 +157,7 @@ class FreezeThawScheduler(Scheduler):
         self._budget = Budget(self.budget, self.finish_best, self._end, context, state.granted)
 
     def _respace(self, context: SchedulerContext) -> None:
-        """Begin a new model over a changed space. The model gets the results of the trials that lie in that space."""
+        """Start a new model over a changed space. The model gets the results of the trials that lie in that space."""
         self._cube = Cube(context.space)
         self._observed = Observations(context, self._cube)
         self._learned = Learned.of(None, self._cube)
@@ -247,7 +247,7 @@ class FreezeThawScheduler(Scheduler):
             state.held = None
 
     def _follow_swings(self, fact: TrialReported, inside: bool) -> float | None:
-        """Follow how the trial's reports go up and down. Return its best score within the constraints, if it has one.
+        """Track how the trial's reports fluctuate. Return its best score within the constraints, if it has one.
 
         `inside` is True if the report satisfies the constraints.
         """
@@ -542,7 +542,7 @@ class FreezeThawScheduler(Scheduler):
 
     def _theta(self) -> Floats:
         prior = PRIOR.mean(self._cube.dims)
-        # The fit of an older version, whose model had other parameters, cannot be used.
+        # A fit by an older version, whose model had other parameters, cannot be used.
         return np.array(self.state.theta) if len(self.state.theta) == len(prior) else prior
 
     def _first_trials(self) -> int:
@@ -577,10 +577,8 @@ class FreezeThawScheduler(Scheduler):
         return scouts.are_due(self.state, self.scout_share, self._end, self._misled(trials))
 
     def _by_best(self) -> str:
-        """Return the end of a reason: by which reports trials are compared; "" if by their newest ones."""
-        return (
-            "; each trial counts by its best report, because reports go far up and down" if self.state.swinging else ""
-        )
+        """Return the end of a reason, which says by which reports trials are compared; "" if by their newest ones."""
+        return "; each trial counts by its best report, because reports fluctuate widely" if self.state.swinging else ""
 
     def _misled(self, trials: Population) -> bool:
         return self._observed.misled(self.state, trials, self._levels)

@@ -15,7 +15,7 @@ class FreezeThawState:
     excess: dict[tuple[int, int], float] = field(default_factory=dict)
     # (trial, level index) -> the trial's best score up to there, if that is better than its score at the level
     peaks: dict[tuple[int, int], float] = field(default_factory=dict)
-    # trial -> its last score but one, its last score, and its best score within the constraints
+    # trial -> its second-to-last score, its last score, and its best score within the constraints
     latest: dict[int, tuple[float | None, float, float | None]] = field(default_factory=dict)
     swings: list[tuple[float, float]] = field(default_factory=list)  # of the latest reports, see `swings.swing`
     swinging: bool = False  # True while these are large, so that the model gets `peaks`
@@ -39,6 +39,6 @@ class FreezeThawState:
     fitted_at: int = 0  # number of results at the last fit
     fitted_spent: float = 0.0  # `spent` at the last fit
     fits: int = 0
-    models: int = 0  # counts the changes of the search space, each of which begins a new model
+    models: int = 0  # counts the changes of the search space, each of which starts a new model
     finishing: list[int] = field(default_factory=list)  # trials that were chosen to train to max_t as the leading trial
     granted: float = 0.0  # lower bound of the derived budget in full trainings, raised when users add trials

@@ -36,7 +36,7 @@ class Observations:
 
     @classmethod
     def of(cls, rows: Floats, rises: Floats) -> Observations:
-        """Scale the time and the score of `rows` to [0, 1], and standardize `rises`, cut off at two standard deviations."""
+        """Scale the time and the score of `rows` to [0, 1], and standardize `rises`, clipped at two standard deviations."""
         x = rows.copy()
         if len(x):
             x[:, :FIXED] = scaled(rows[:, :FIXED], rows[:, :FIXED])
@@ -77,7 +77,7 @@ def fit(x: Floats, y: Floats) -> list[float]:
 
 
 class Bandit:
-    """Predicts by how much the score improves, with the uncertainty, from observations and from configurations in training.
+    """Predicts how much the score improves, and how uncertain that is, from observations and from configurations in training.
 
     A configuration in training is treated as an observation whose improvement is not known yet. It lowers the confidence bound
     near it, so that members that are changed at the same time explore different configurations (Desautels, Krause and

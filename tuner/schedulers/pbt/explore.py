@@ -18,7 +18,7 @@ AT = "hyperparam_mutations"
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """The source of new values of one parameter. Exactly one field is set."""
+    """The source of new values for one parameter. Exactly one field is set."""
 
     values: Sequence[Any] | None = None  # ordered so that neighbors are similar
     domain: Mapping[str, Any] | None = None  # the JSON form of a space's primitive
@@ -128,7 +128,7 @@ class Explorer:
         if self._custom is not None:
             params = dict(self._custom(dict(params)))
             how |= {p: "custom" for p in params if p in self._space and p not in how and params[p] != donor.get(p)}
-        # parameters of define-by-run, which are copied
+        # define-by-run parameters, which are copied
         drawn = {path: value for path, value in params.items() if path not in self._space}
         kept = {p: _inside(self._space[p], value, donor.get(p)) for p, value in params.items() if p not in drawn}
         result = self._space.sample(rng, given={p: v for p, v in kept.items() if v is not None}) | drawn
@@ -176,7 +176,7 @@ def _move(space: Space, path: str, mutation: Mutation) -> _Move:
 
 
 def _inside(parameter: Parameter, value: Any, fallback: Any) -> Any:
-    """Clip a value to the domain. For a choice, replace a value that is not a category by `fallback`."""
+    """Clip a value to the domain. For a choice, replace a value that is not a category with `fallback`."""
     if parameter.contains(value):
         return parameter.normal_form(value)
     if parameter.kind == "choice" or isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:

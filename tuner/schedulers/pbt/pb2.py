@@ -25,7 +25,7 @@ from tuner.schedulers.pbt.scheduler import PbtState, PopulationBasedTraining
 from tuner.space import Parameter
 
 MOST_ROWS = 200  # the bandit learns from at most this many of the newest observations
-REFIT_GROWTH = 1.2  # the bandit is fitted again when the number of observations has grown by this factor
+REFIT_GROWTH = 1.2  # the bandit is refitted when the number of observations has grown by this factor
 AT = "hyperparam_bounds"
 
 
@@ -40,10 +40,11 @@ class Begin:
 
 @dataclass(slots=True)
 class Pb2State(PbtState):
-    # trial -> the beginning of its present interval, if that is known
+    # trial -> the beginning of its current interval, if that is known
     begins: dict[int, Begin] = field(default_factory=dict)
     explored: dict[int, None] = field(default_factory=dict)  # trials whose newest configuration has no result yet
-    rows: list[tuple[Begin, float]] = field(default_factory=list)  # intervals, and the rise of the score per time
+    # intervals, and the rise of the score per unit of time
+    rows: list[tuple[Begin, float]] = field(default_factory=list)
     count: int = 0  # the number of all intervals; `rows` contains the newest intervals
     theta: list[float] = field(default_factory=list)  # the parameters of the bandit
     fitted_at: int = 0  # `count` at the last fit
@@ -58,13 +59,13 @@ class PB2(PopulationBasedTraining):
     raised the score so far. Choices stay as they are.
 
     Args:
-        perturbation_interval: the training between two decisions about a member, in units of time_attr. The default is
-            5; Ray Tune's default is 60 (seconds).
+        perturbation_interval: how long a member trains between two decisions about it, in units of time_attr. The
+            default is 5; Ray Tune's default is 60 (seconds).
         hyperparam_bounds: {parameter: [lower, upper]}, as in Ray Tune. None: every number of the space, within its
             bounds. The bandit sees a parameter on the scale on which it is drawn, for instance a logarithmic one.
-        quantile_fraction: the size of the top and the bottom quantile, as a share of the population; at most a half.
+        quantile_fraction: the size of the top and the bottom quantile, as a share of the population; at most one half.
         custom_explore_fn: takes the new flat params ("optimizer/lr" -> value) and returns changed ones.
-        synch: True to let every member wait at the end of each interval until all have reached it.
+        synch: True to make every member wait at the end of each interval until all have reached it.
         require_attrs: must be True, because a trial that never reports the objective fails.
         time_attr: must equal the experiment's time_attr. None: the experiment's.
     """

@@ -19,7 +19,7 @@ from tuner.schedulers.base import Choice, Fact, Scheduler, SchedulerContext, Tri
 from tuner.schedulers.shared.wording import shown
 from tuner.space import Space, choice
 
-TRIES = 3  # pauses at one change without any checkpoint, after which a trial is stopped
+TRIES = 3  # a trial is stopped after this many pauses at one change without saving a checkpoint
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class PBTReplayScheduler(Scheduler):
     """Trains from the beginning with the schedule that a PBT search found: the configuration changes at the same iterations.
 
     At each iteration of the schedule, the trial saves a checkpoint and continues from it with the next configuration. The
-    schedule determines all configurations, so no searcher is used. With `num_samples`, several trials train with it.
+    schedule determines all configurations, so no searcher is used. With `num_samples`, several trials follow it.
 
     Args:
         schedule: the list that `result.schedule()` returns, or the `pathlib.Path` of a JSON file with this list, as
@@ -69,7 +69,7 @@ class PBTReplayScheduler(Scheduler):
         return {"type": self.TYPE, "schedule": self.schedule}
 
     def default_space(self) -> dict[str, Any]:
-        """Return a space whose parameters are choices among the values that the schedule has for them."""
+        """Return a space whose parameters are choices among their values in the schedule."""
         root: dict[str, Any] = {}
         for path in {path: None for item in self.schedule for path in item["params"]}:
             values: list[Any] = []
@@ -80,7 +80,9 @@ class PBTReplayScheduler(Scheduler):
             inside = root
             for depth, group in enumerate(groups, 1):
                 if "/".join(groups[:depth]) in self.schedule[0]["params"]:
-                    message = f"the schedule has the branch {path!r} of a choice: pass the space of the search"
+                    message = (
+                        f"the schedule has the branch {path!r} of a choice: pass the search space of the PBT search"
+                    )
                     raise SpecError(message, "/space")
                 inside = inside.setdefault(group, {})
             inside[name] = choice(values)
@@ -132,7 +134,7 @@ class PBTReplayScheduler(Scheduler):
         item, old = self.schedule[self._place(trial.iteration)], trial.params
         new = item["params"]
         if dict(old) == new or not trial.checkpoints:
-            return Resume(trial=trial.number, reason="resumed with its configuration of the schedule")
+            return Resume(trial=trial.number, reason="resumed with its configuration from the schedule")
         how = {
             path: f"{shown_value(old.get(path))} → {shown_value(new.get(path))}"
             for path in {**old, **new}
@@ -156,7 +158,7 @@ def _read(given: Any) -> list[dict[str, Any]]:
             given = json.loads(given.read_text())
         except OSError as error:
             raise SpecError(
-                f"cannot read {str(given)!r}: {error.strerror}; {expected}, or the path of such a list", at
+                f"cannot read {str(given)!r}: {error.strerror}; {expected}, or the path of a file with such a list", at
             ) from None
         except ValueError as error:
             raise SpecError(f"{str(given)!r} is not JSON: {error}", at) from None
@@ -177,7 +179,7 @@ def _read(given: Any) -> list[dict[str, Any]]:
     for place, (before, after) in enumerate(pairwise(items), 1):
         if before["iteration"] >= after["iteration"]:
             message = (
-                f"expected an iteration above {before['iteration']}, that of the item before, got {after['iteration']}"
+                f"expected an iteration above {before['iteration']}, the previous item's, got {after['iteration']}"
             )
             raise SpecError(message, f"{at}/{place}/iteration")
     return items

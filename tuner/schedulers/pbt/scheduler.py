@@ -57,8 +57,8 @@ class PbtState:
     scores: dict[int, float] = field(default_factory=dict)  # trial -> score at its last interval
     due: dict[int, float] = field(default_factory=dict)  # trial -> value of time_attr at which its next interval ends
     moves: dict[int, list[Move]] = field(default_factory=dict)  # trial -> its configurations, oldest first
-    newest: int | None = None  # the trial that reached the end of an interval at the latest fact
-    # trials whose score is that of the weights that they had before their latest exploit
+    newest: int | None = None  # the trial that the latest fact brought to the end of an interval
+    # trials whose score belongs to the weights that they had before their latest exploit
     outdated: dict[int, None] = field(default_factory=dict)
     # trials that gave up their worker group before they were judged
     yielded: dict[int, None] = field(default_factory=dict)
@@ -72,23 +72,23 @@ class PopulationBasedTraining(Scheduler):
 
     It continues from the checkpoint of the better member, its *donor*, with a changed copy of the donor's configuration; see
     `Explorer`. The population has `num_samples` members. If not all of them can run at once, they take turns, and the members
-    that have trained least come first. Only members with a checkpoint can be donors, and not those that have just copied
-    another one. If no member of the top quantile can be the donor, the trial continues unchanged, and a note in the log says
-    so.
+    that have trained least come first. Only members with a checkpoint can be donors, except those that have just copied
+    another member. If no member of the top quantile can be the donor, the trial continues unchanged, and a note in the log
+    says so.
 
     Args:
-        perturbation_interval: the training between two decisions about a member, in units of time_attr. The default is
-            5; Ray Tune's default is 60 (seconds).
+        perturbation_interval: how long a member trains between two decisions about it, in units of time_attr. The
+            default is 5; Ray Tune's default is 60 (seconds).
         hyperparam_mutations: {parameter: list of values, domain, or function that draws a value}, as in Ray Tune,
             nested or by path. Parameters that are not named are copied. None: every parameter of the space, in its own
             domain.
-        quantile_fraction: the size of the top and of the bottom quantile, as a share of the population; at most a
+        quantile_fraction: the size of the top and of the bottom quantile, as a share of the population; at most one
             half.
         resample_probability: the probability of drawing a parameter anew instead of perturbing it.
         perturbation_factors: a number is multiplied by one of these factors. In a list of values, a factor above 1
             selects the next value, and a factor below 1 selects the previous value.
         custom_explore_fn: a function that takes the new flat params ("optimizer/lr" -> value) and returns changed ones.
-        synch: True to let every member wait at the end of each interval until all have reached it.
+        synch: True to make every member wait at the end of each interval until all have reached it.
         burn_in_period: no decision is made before this value of time_attr.
         require_attrs: must be True, because a trial that never reports the objective fails.
         time_attr: must equal the experiment's time_attr. None: the experiment's.

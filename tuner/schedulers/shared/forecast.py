@@ -81,11 +81,11 @@ GAINS: tuple[tuple[tuple[float, float, float, float, float], ...], ...] = (
 
 
 def room(objective: Objective, score: Sequence[float]) -> float:
-    """Return how much a score can still improve, or infinity if the metric has no known end.
+    """Return how much a score can still improve, or infinity if the metric has no known limit.
 
-    Metrics do not say where they end, so this is a guess: a metric to minimize whose best value is not negative ends at 0, as
-    losses and errors do. A metric to maximize whose best values have all been between 0 and 1 ends at 1, as accuracies do. If
-    a value passes that end, the guess was wrong and there is no end from then on.
+    Metrics do not state their limits, so this is a guess. A metric to minimize whose best value is not negative is limited by
+    0, as losses and errors are. A metric to maximize whose best values have all been between 0 and 1 is limited by 1, as
+    accuracies are. If a value passes that limit, the guess was wrong, and there is no limit from then on.
 
     Args:
         objective: the objective.

@@ -2,9 +2,9 @@
 
 Each configuration has an unknown expected score. A run's score is the expected score plus normal noise, whose variance is the
 same for all configurations. The expected scores of all configurations have a normal prior, which is estimated from the
-scores (empirical Bayes), so the best score of many is drawn towards the others by as much as luck explains.
+scores (empirical Bayes), so the best score of many is shrunk towards the others by as much as luck explains.
 
-The next repeat goes to the configuration with the greatest *knowledge gradient* for each run (Frazier, Powell and Dayanik
+The next repeat goes to the configuration with the greatest *knowledge gradient* per run (Frazier, Powell and Dayanik
 2009): the expected increase of the best posterior mean. One run alone may be unable to change which configuration leads
 although several could, so the gradient of up to `MOST_AT_ONCE` runs is divided by their number, and the greatest quotient
 counts (KG(*), Frazier and Powell 2010).
@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 MOST_AT_ONCE = 8
-"""The largest number of runs of one configuration whose common gain is computed."""
+"""The maximum number of runs of one configuration whose joint gain is computed."""
 FEWEST_FOR_PRIOR = 5
-"""The prior is estimated from at least this many configurations, if there are as many."""
+"""The prior is estimated from at least this many configurations, if there are that many."""
 PRIOR_SHARE = 0.25
-"""The share of noise in the variance of the scores that is assumed before configurations have been repeated."""
+"""The share of the scores' variance that is assumed to be noise before configurations have been repeated."""
 PRIOR_WEIGHT = 1.0
-"""The number of pairs that the assumed share counts for."""
+"""The weight of the assumed share, as a number of pairs."""
 LEAST_SPREAD = 0.1
-"""The smallest variance of the expected scores, as a multiple of the variance of the noise."""
+"""The minimum variance of the expected scores, as a multiple of the variance of the noise."""
 LARGEST, SMALLEST_VARIANCE = 1e70, 1e-290
-"""Scores must lie between -`LARGEST` and `LARGEST`, and a smaller variance is no noise, so that all figures are finite."""
+"""Bounds that keep all figures finite: scores must lie between -`LARGEST` and `LARGEST`; a smaller variance is no noise."""
 
 _NORMAL = NormalDist()
 
@@ -39,7 +39,7 @@ class Runs:
     """The runs of one configuration.
 
     number: the number of its first trial.
-    scores: the scores of the runs that have ended; higher is better. The first one is that of the first trial.
+    scores: the scores of the runs that have ended; higher is better. The first score is the first trial's.
     length: how long the first trial was trained, in any unit.
     pending: the number of repeats that are running.
     """
@@ -67,7 +67,7 @@ class Standing:
 class Ranking:
     """All configurations, the one with the best posterior mean first.
 
-    noise: the estimated standard deviation from run to run.
+    noise: the estimated standard deviation of a configuration's scores from run to run.
     pairs: the degrees of freedom of this estimate: the number of runs beyond the first one of each configuration.
     """
 
@@ -80,14 +80,14 @@ class Ranking:
         return self.standings[0]
 
     def next(self) -> tuple[Standing, float]:
-        """Return the configuration to run again, and the expected increase of the best expected score for this run."""
+        """Return the configuration to run again, and how much that run is expected to increase the best expected score."""
         best, second = self.leader.mean, self.standings[1].mean if len(self.standings) > 1 else -math.inf
         gains = [(self._gain(one, second if i == 0 else best), -i) for i, one in enumerate(self.standings)]
         gain, place = max(gains)
         return self.standings[-place], gain
 
     def _gain(self, one: Standing, other: float) -> float:
-        """Return the knowledge gradient for each run. `other` is the best posterior mean of the other configurations."""
+        """Return the knowledge gradient per run. `other` is the best posterior mean of the other configurations."""
         behind = abs(one.mean - other)
         variance, noise = one.sd**2, self.noise**2
         if math.isinf(behind) or variance <= 0:
@@ -107,7 +107,7 @@ def ranking(configurations: Sequence[Runs]) -> Ranking:
         longest = sorted(configurations, key=lambda one: (-one.length, -one.scores[0]))
         long = [one.scores[0] for one in longest[:FEWEST_FOR_PRIOR]]
     middle = statistics.median(long)
-    # The upper half alone, because bad scores may be arbitrarily bad.
+    # Use only the upper half, because bad scores may be arbitrarily bad.
     above = [score - middle for score in long if score > middle]
     whole = statistics.fmean(x * x for x in above) if above else 0.0
     pairs = sum(len(one.scores) - 1 for one in configurations)
@@ -119,7 +119,7 @@ def ranking(configurations: Sequence[Runs]) -> Ranking:
 
 
 def _standing(runs: Runs, middle: float, spread: float, noise: float) -> Standing:
-    """Return the posterior of a configuration. Pending runs count as if they had the expected score: they only narrow it."""
+    """Return a configuration's posterior. Pending runs count as if they had the expected score, so they only narrow it."""
     if noise < SMALLEST_VARIANCE:
         return Standing(runs, runs.mean, 0.0)
     count = len(runs.scores)

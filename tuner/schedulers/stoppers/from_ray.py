@@ -18,7 +18,7 @@ from tuner.schedulers.stoppers.plateau import ExperimentPlateauStopper, TrialPla
 def stopper_from_ray(theirs: Any, pointer: str = "/stop") -> Stopper | list[Any] | None:
     """Return a stopper with the options of a `ray.tune.stopper` object.
 
-    A combined stopper becomes the list of its parts. A stopper of a class that the user wrote is wrapped in a `UsersStopper`.
+    A combined stopper becomes the list of its parts. A stopper whose class the user wrote is wrapped in a `UsersStopper`.
     """
     make = _STOPPERS.get(type(theirs).__name__)
     if type(theirs).__module__.startswith("ray.tune.stopper"):
@@ -72,7 +72,7 @@ class UsersStopper(Stopper):
             if self._live(str(trial.number), {ITERATION: trial.iteration, TIME: trial.running_s, **trial.last}):
                 self._ends.add(trial.number)
             self._all = bool(self._live.stop_all())
-        except Exception as error:  # an error of the user's code, which `decide` raises again
+        except Exception as error:  # an error in the user's code, which `decide` raises again
             self._error = error
 
     def decide(self, number: int, trials: Population) -> str | None:

@@ -24,7 +24,7 @@ class TrialPlateauStopper(Stopper):
     Args:
         metric: the metric to watch. None: the objective.
         std: the standard deviation, in the metric's unit, below which the metric counts as unchanged.
-        num_results: the number of newest values to compare.
+        num_results: how many of the newest values to compare.
         grace_period: no trial is ended before it has made this many reports.
         metric_threshold: a trial is ended only if its metric is at least as good as this value.
         mode: the direction in which `metric_threshold` is compared. None: the objective's.
@@ -106,7 +106,7 @@ class ExperimentPlateauStopper(Stopper):
     Args:
         metric: the metric to watch. None: the objective.
         std: the standard deviation, in the metric's unit, up to which the best values count as unchanged.
-        top: the number of best values to compare.
+        top: how many of the best values to compare.
         mode: the direction in which the metric improves. None: the objective's.
         patience: the number of further reports for which the best values must stay unchanged.
     """

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class CMAESSearch(ModelBased):
-    """Proposes configurations by CMA-ES, as the package cmaes implements it.
+    """Proposes configurations with CMA-ES, as implemented by the package cmaes.
 
     Hansen and Ostermeier, "Completely Derandomized Self-Adaptation in Evolution Strategies", 2001; with `warm_start`,
     Nomura et al., "Warm Starting CMA-ES for Hyperparameter Optimization", AAAI 2021. Use it for a thousand trials or
-    more over continuous parameters. Unordered choices and parameters of branches are drawn at random. The searcher learns from
-    completed trials.
+    more over continuous parameters. Unordered choices and parameters inside branches are drawn at random. The searcher learns
+    from completed trials.
 
     Args:
         n_startup_trials: the number of random trials before the first trial that CMA-ES proposes.
@@ -28,7 +28,7 @@ class CMAESSearch(ModelBased):
         popsize: the number of trials in a generation.
         use_separable_cma: True to restrict the covariance matrix to its diagonal.
         lr_adapt: True to adapt the learning rate.
-        consider_pruned_trials: True to learn from stopped trials too, although their values come from trainings of different
+        consider_pruned_trials: True to learn from stopped trials too, although their values come from training of different
             lengths.
         warm_start: results of earlier experiments.
     """

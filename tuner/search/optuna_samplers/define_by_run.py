@@ -127,7 +127,7 @@ class DefineByRunSearch(Searcher):
     def _relative(self, frozen: FrozenTrial, number: int) -> dict[str, Any]:
         """Return the values that the sampler draws jointly, once per trial.
 
-        The sampler draws jointly the parameters that all earlier trials have.
+        These are the values of the parameters that all earlier trials have.
         """
         sampler = self._sampler(keyed_seed(self.context.seed, "draw", number))
         study = self._study.now()
@@ -182,7 +182,7 @@ class _Study(Mirror):
             self._rows.put(self._id, frozen)
 
     def check(self, name: str, distribution: BaseDistribution) -> None:
-        """Raise SpecError if an earlier trial used this name with another kind of distribution or other choices."""
+        """Raise SpecError if an earlier trial used this name with a different kind of distribution or different choices."""
         try:
             check_distribution_compatibility(self._first.setdefault(name, distribution), distribution)
         except ValueError as error:

@@ -27,7 +27,7 @@ RECENT = 20
 
 
 class GPSearch(ModelBased):
-    """Proposes configurations by Optuna's GPSampler: a Matérn 5/2 kernel with a length scale per parameter, and log EI.
+    """Proposes configurations with Optuna's GPSampler: a Matérn 5/2 kernel with a length scale per parameter, and log EI.
 
     Log EI: Ament et al., "Unexpected Improvements to Expected Improvement for Bayesian Optimization", NeurIPS 2023. The
     searcher learns only from completed trials, and its cost grows with the cube of their number. Use it for up to a few
@@ -35,9 +35,9 @@ class GPSearch(ModelBased):
 
     Args:
         n_startup_trials: the number of random trials at the beginning.
-        deterministic_objective: True if equal configurations have equal results.
+        deterministic_objective: True if equal configurations give equal results.
         tpe_if_short: True to use TPE while a trial takes less time than a proposal of the Gaussian process. A proposal takes
-            about a tenth of a second; the first proposal takes some seconds.
+            about a tenth of a second; the first proposal takes several seconds.
         constraints: bounds on reported metrics.
         warm_start: results of earlier experiments.
     """

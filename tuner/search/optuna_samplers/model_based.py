@@ -31,7 +31,7 @@ LIGHT_UNTIL = 200
 class ModelBased(Proposer):
     """Creates a new sampler for each proposal, seeded by (seed, number), on a study that mirrors the population.
 
-    Between proposals, the study alone holds the state of a sampler. Attributes that a sampler stores with Optuna's trial are
+    Between proposals, only the study holds a sampler's state. Attributes that a sampler stores with Optuna's trial are
     stored with our trial, and the next sampler gets them. So the same trials lead to the same proposal, even in another
     process.
     """
@@ -48,7 +48,7 @@ class ModelBased(Proposer):
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)
         if len(context.objectives) > 1 and not self.SEVERAL_OBJECTIVES:
-            raise SpecError(f"{self.TYPE} supports one objective; nsgaii, tpe and gp support several", "/search")
+            raise SpecError(f"{self.TYPE} supports only one objective; nsgaii, tpe and gp support several", "/search")
         records: Sequence[Record] = ()
         try:
             records = warm_start_option.fit(self.warm_start, context.space, len(context.objectives))
@@ -90,7 +90,7 @@ class ModelBased(Proposer):
             sampler = self.sampler_for(seed % 2**32, trials)
         params, state = self._mirror.ask(sampler)
         note = (
-            f"{self._left_out} records of warm_start do not fit this space and were left out"
+            f"{self._left_out} warm_start records do not fit this space and were left out"
             if number == 0 and self._left_out
             else ""
         )

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class NSGAIISearch(ModelBased):
-    """Proposes configurations by NSGA-II.
+    """Proposes configurations with NSGA-II.
 
     Deb et al., "A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II", 2002. A generation is `population_size`
-    completed trials. The best of them become the parents of the next generation. Trials of `points_to_evaluate` and
+    completed trials. The best of them become the parents of the next generation. Trials from `points_to_evaluate` and
     `warm_start` belong to the first generation. The searcher does not learn from stopped trials.
     """
 

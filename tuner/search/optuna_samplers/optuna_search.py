@@ -23,12 +23,12 @@ from tuner.space.words import show
 class OptunaSearch(ModelBased):
     """Uses any Optuna sampler: ``OptunaSearch(sampler)``, or in JSON ``{"type": "optuna", "sampler": "NSGAIIISampler"}``.
 
-    Each proposal comes from a copy of the given sampler. The random generators of the copy are seeded for the trial that is
-    proposed. So a sampler must keep what it learns in the attributes of the study, not in itself, as all of Optuna's own
-    samplers do. The sampler runs in another process, because a proposal can take long.
+    Each proposal comes from a copy of the given sampler. The copy's random generators are seeded for the trial that is
+    proposed. So a sampler must keep what it learns in the study's attributes, as all of Optuna's own samplers do, and not
+    in itself. The sampler runs in another process, because a proposal can take a long time.
 
     Args:
-        sampler: a sampler object, or the name of a sampler of Optuna.
+        sampler: a sampler object, or the name of an Optuna sampler.
         options: the arguments of a sampler that is given by name.
         constraints: bounds on reported metrics.
         warm_start: results of earlier experiments.
@@ -56,7 +56,7 @@ class OptunaSearch(ModelBased):
         elif isinstance(sampler, str):
             self._sampler, self.sampler_name = _named(sampler, options or {}), sampler
         else:
-            raise SpecError(f"expected a sampler of Optuna or its name, got {show(sampler)}", "/sampler")
+            raise SpecError(f"expected an Optuna sampler or its name, got {show(sampler)}", "/sampler")
 
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)

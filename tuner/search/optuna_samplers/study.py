@@ -1,10 +1,10 @@
 """An in-memory Optuna study that mirrors our trials. Our trials are the source of truth; the study can be rebuilt at any time.
 
-A numeric parameter or an ordered choice is a float in the unit interval. An unordered choice is an index. Optuna's name of a
-parameter is the parameter's path, so parameters of different branches have different names. Trials are added in the order of
-their numbers. Running trials are RUNNING, and failed trials are FAIL. Stopped and paused trials are PRUNED, with the value that
-they have reached; as COMPLETE, they would mix the values of short and long trainings. With several objectives, PRUNED trials
-have no value.
+A numeric parameter or an ordered choice is a float in the unit interval. An unordered choice is an index. A parameter's name in
+Optuna is its path, so parameters of different branches have different names. Trials are added in the order of their numbers.
+Running trials are RUNNING, and failed trials are FAIL. Stopped and paused trials are PRUNED, with the value that they have
+reached; if they were COMPLETE, values from short and long training would be mixed. With several objectives, PRUNED trials have
+no value.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TPESearch(ModelBased):
-    """Proposes configurations by Optuna's TPESampler.
+    """Proposes configurations with Optuna's TPESampler.
 
     Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011, section 4; multivariate as in Falkner
     et al., "BOHB", ICML 2018; several objectives as in Ozaki et al., JAIR 73 (2022). The sampler fits one density to the good

@@ -110,7 +110,7 @@ def test_results_that_do_not_differ_end_them_after_the_first_pair() -> None:
     run(bench, 15, MANY[1])
     assert repeats(bench) == [(15, 1)]
     assert bench.core.state is ExperimentState.COMPLETED
-    assert "results do not differ from run to run: trials 1 and 15, with the same configuration" in reasons(bench)[-1]
+    assert "results do not differ from run to run: trials 1 and 15 have the same configuration" in reasons(bench)[-1]
     assert "differs by about" not in reasons(bench)[-1]
 
 

@@ -36,10 +36,10 @@ def test_a_goal_that_nobody_could_reach_is_not_shown() -> None:
     """Goals are drawn at random, so an accuracy above 1.0496 was one of them."""
     high = replace(WON, goal=1.0496, forecast=replace(AHEAD, mean=0.9127, sd=0.41))
     assert ACCURACY.paused(2, high).startswith(
-        "paused at time_total_s 2: trial 12 is more likely to improve accuracy by far; 14 % by time_total_s 12 (expected "
+        "paused at time_total_s 2: trial 12 is more likely to improve accuracy greatly; 14 % by time_total_s 12 (expected "
         "accuracy 0.913 ± 0.4), against"
     )
-    assert "improve loss by far" in LOSS.resumed(replace(WON, goal=0.02))
+    assert "improve loss greatly" in LOSS.resumed(replace(WON, goal=0.02))
     assert "reach an accuracy above 1.05" in ACCURACY.resumed(replace(high, forecast=replace(AHEAD, mean=7.0)))
 
 

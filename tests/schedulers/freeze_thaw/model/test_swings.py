@@ -1,4 +1,4 @@
-"""Test the judgement of how far reports go up and down."""
+"""Test the judgment of how widely reports fluctuate."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _NUMBER = re.compile(r"\d[\d.e+-]*")
 _OWN = "/tuner/trials/"
 _MEMORY = ("memoryerror", "out of memory")
-"""Parts of messages after which the next trial may still succeed, because its configuration may need less memory."""
+"""Parts of failure messages after which the next trial may still succeed, because its configuration may need less memory."""
 
 
 class Alike(NamedTuple):
     """Holds what failures have in common if they come from the same mistake.
 
-    said: for a script without a Python traceback: the last line of its stderr, with every number replaced, because the
-        numbers may be the parameters of the trial.
+    said: if a script failed without a Python traceback, the last line of its stderr. Every number in it is replaced,
+        because it may be a parameter of the trial.
     """
 
     kind: str
@@ -38,7 +38,7 @@ def place_of(failure: Failure | None) -> Alike | None:
     For an exception in the user's code, this is (type of the exception, "line 12 of train.py"). For a script, it is
     (what happened, the line in the traceback); without a traceback, `said` takes the place of the line. For a function
     that returned without a report, it is ("no report", "its end").
-    Return None if other trials may not fail in the same way: after a lost node, a killed process or lack of memory.
+    Return None if other trials might not fail in the same way: after a lost node, a killed process or lack of memory.
     """
     if failure is not None and failure.kind == "user" and failure.cause == "no_report":
         return Alike("no report", "its end")

@@ -54,7 +54,7 @@ def _returned(experiment: State, trial: Trial) -> list[Decision]:
     if trial.reports and (never := [metric for metric in objectives if metric not in trial.last]):
         return missing_metric(experiment, trial, "the objective", never, trial.last)
     if not trial.segments[-1].report_no:
-        why = f"the function returned at once: it continued from the checkpoint of its end, iteration {trial.iteration}"
+        why = f"the function returned at once: it continued from the checkpoint saved at its end, iteration {trial.iteration}"
         return [d.Complete(trial=trial.number, reason=why)]
     count = counted(trial.iteration, "report")  # reports that a retry repeated count once
     return [d.Complete(trial=trial.number, reason=f"the function returned after {count}")]

@@ -28,7 +28,7 @@ def all_fail(experiment: State, trial: Trial, failure: Failure, since: str) -> l
 
 
 def lack(what: str, missing: Sequence[str], metrics: Iterable[str]) -> str:
-    """Return a message that says which metrics were expected but not reported. `what` says what the missing ones are for."""
+    """Return a message that says which metrics were expected but not reported. `what` says what they are for."""
     reported = sorted(metrics)
     meant = "".join(did_you_mean(name, reported, "'") for name in missing)
     return f"{what} {names(missing)} is not among the reported metrics: {names(reported)}{meant}"

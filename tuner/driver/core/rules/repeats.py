@@ -1,4 +1,4 @@
-"""Decide which configuration to evaluate again once a search has used its trials or its budget, and when to stop that."""
+"""Decide which configuration to evaluate again once a search has used up its trials or budget, and when to stop repeating."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tuner.schedulers.shared.repeats import Standing as Place
 from tuner.schedulers.shared.wording import shown
 
 SHARE = 0.2
-"""With `repeats="auto"`, repeats take at most this share of the training of the search before them."""
+"""With `repeats="auto"`, repeats take at most this share of the training that preceded them in the search."""
 TIME_SHARE, MOST_TIME = SHARE / (1 + SHARE), 1 / 3
-"""The share of a time budget that is kept for repeats. If the leading trial took longer, more is kept, up to the second share."""
+"""The share of a time budget that is kept for repeats, and the maximum to which it is raised if the leading trial took longer."""
 TIME_FOR_ONE = 1.2
-"""The time that a repeat may take, as a multiple of that of the leading trial."""
+"""The time that a repeat may take, as a multiple of the leading trial's time."""
 LEAST_GAIN = 0.005
-"""Repeats end if another one is expected to improve the choice by less than this share of the noise."""
+"""Repeats end once another one is expected to improve the choice by less than this share of the noise."""
 
 LEAST_PAIRS = 2
-"""Results of fewer repeated runs do not say that the noise is small, because they may be alike by chance."""
+"""Fewer repeated runs than this do not show that the noise is small, because their results may be alike by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Say why no repeat follows: `why` in words, "" if there was none; `note` says what the repeats have shown."""
+    """Says why no repeat follows: `why` is the reason, "" if there is none; `note` says what the repeats have shown."""
 
     why: str = ""
     note: d.Note | None = None
@@ -39,9 +39,9 @@ def wanted(experiment: State) -> bool:
 
 
 def time_is_for_repeats(experiment: State) -> bool:
-    """Return whether only the part of the time budget is left that is kept for repeats.
+    """Return whether all that is left of the time budget is the part kept for repeats.
 
-    None is kept if the leading trial has taken so long that no repeat would end in time.
+    No part is kept if the leading trial has taken so long that no repeat would end in time.
     """
     budget, best = experiment.spec.limits.time_budget_s, experiment.standing.best
     if not wanted(experiment) or budget is None or best is None:
@@ -51,13 +51,13 @@ def time_is_for_repeats(experiment: State) -> bool:
 
 
 def needless(experiment: State) -> list[Trial]:
-    """Return the repeats that run although it is known that results do not differ."""
+    """Return the repeats that are still running although results are known not to differ from run to run."""
     running = experiment.repeats.running
     return running if running and experiment.repeats.equal is not None else []
 
 
 def full(experiment: State, trial: Trial) -> str | None:
-    """Return why a repeat is complete; None if it is none, or has not been trained as long as its original."""
+    """Return why a repeat is complete; None if the trial is no repeat, or has not yet trained as long as its original."""
     end = end_of(experiment, trial)
     return (
         f"trained as long as trial {trial.repeat_of}, which it repeats" if end is not None and trial.t >= end else None
@@ -70,7 +70,7 @@ def end_of(experiment: State, trial: Trial) -> float | None:
 
 
 def next_repeat(experiment: State) -> d.Start | Over | None:
-    """Return the next repeat, or why none follows. None: wait for the repeats that are running.
+    """Return the next repeat, or why none follows. Return None to wait for the running repeats.
 
     The leader is repeated until it has two runs. Otherwise a lucky result that no repeat has put to the test could win. The
     first repeat runs alone, since it may show that results do not differ, unless the time is limited.
@@ -111,7 +111,7 @@ def _why_enough(experiment: State, ranking: Ranking) -> str | None:
     repeats, most = experiment.repeats, experiment.spec.limits.repeats
     if repeats.equal is not None:
         one, other = repeats.equal
-        return f"results do not differ from run to run: trials {one} and {other}, with the same configuration, have the same ones"
+        return f"results do not differ from run to run: trials {one} and {other} have the same configuration and the same results"
     if len(ranking.standings) == 1:
         return "there is no other configuration that could be better"
     if most != "auto" and repeats.made >= most:
@@ -120,7 +120,7 @@ def _why_enough(experiment: State, ranking: Ranking) -> str | None:
 
 
 def _why_too_much(experiment: State, place: Place) -> str | None:
-    """Return why there is no room for another repeat, if there is none."""
+    """Return why the limits on repeats and on time do not allow another repeat; None if they do."""
     budget, first = experiment.spec.limits.time_budget_s, experiment.trials[place.runs.number]
     if budget is not None and experiment.running_s + first.running_s > budget:
         return f"the rest of the time budget is too short for another one, which takes about {shown(_rounded(first.running_s))} s"

@@ -1,4 +1,4 @@
-"""Decide about a trial after its report: it may be unusable, or show that the trial has diverged or is done."""
+"""Decide about a trial after its report: the report may be unusable, or show that the trial has diverged or is done."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last
 
 
 def missed_metrics(experiment: State, missed: Sequence[str], reported: Iterable[str]) -> Iterator[d.Note]:
-    """Warn about metrics that `stop` or constraints use and no report has contained: misspelled ones, or some reported later."""
+    """Warn about metrics that `stop` or constraints use but no report has had yet: they may be misspelled, or come later."""
     known = sorted(reported)
     uses = {
         "stop uses": "the criterion has no effect until the metric is reported",
@@ -80,7 +80,7 @@ def missed_metrics(experiment: State, missed: Sequence[str], reported: Iterable[
 
 
 def _ask_stopper(experiment: State, trial: Trial) -> list[Decision]:
-    """Complete the trial if `stop` ends it. Fail the experiment if `stop` is a function of the user and raises.
+    """Complete the trial if `stop` ends it. Fail the experiment if `stop` is a user's function and raises.
 
     The function would raise again for every other trial, and under every other driver.
     """

@@ -1,4 +1,4 @@
-"""Decide with how many ranks an elastic trial starts, and whether it continues with another number at a report."""
+"""Decide how many ranks an elastic trial starts with, and whether that number changes at a report."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ TRAINS_FOR = 4.0
 
 
 def first_size(experiment: State, start: d.Start) -> d.Start:
-    """Return the start of an elastic trial with the number of its ranks.
+    """Return the start of an elastic trial with its number of ranks filled in.
 
-    A trial starts with the smallest number. It gets its share of all ranks if fewer trials are left than the cluster holds.
+    A trial starts with the smallest number, unless the cluster holds more trials than are left. Then it starts with its share
+    of all ranks.
     """
     sizes, (_, room) = experiment.sizes, experiment.workers
     if sizes.waiting():
@@ -33,9 +34,10 @@ def first_size(experiment: State, start: d.Start) -> d.Start:
 
 
 def resized(experiment: State, trial: Trial, *, idle: bool) -> d.Resize | None:
-    """Return the decision to continue a trial with another number of ranks; None if it keeps its number.
+    """Return the decision to continue a trial with a different number of ranks; None if it keeps its number.
 
-    The ranks of the trial wait at a report at which they save a checkpoint, and nothing else has been decided about it.
+    Call this while the trial's ranks wait at a report at which they save a checkpoint, and only if nothing else has been
+    decided about the trial.
 
     idle: whether the scheduler has just been asked and has no use for the free workers.
     """
@@ -48,7 +50,7 @@ def resized(experiment: State, trial: Trial, *, idle: bool) -> d.Resize | None:
 
 
 def waiting_resized(experiment: State) -> Iterator[d.Resize]:
-    """Yield the decisions to plan fewer ranks for trials whose groups wait for workers that other work on the cluster has."""
+    """Yield the decisions to plan fewer ranks for trials whose groups wait for workers that other work is using."""
     sizes, (_, room) = experiment.sizes, experiment.workers
     for number in list(experiment.segments.holding):
         trial = experiment.trials[number]
@@ -63,7 +65,7 @@ def waiting_resized(experiment: State) -> Iterator[d.Resize]:
 
 
 def _room_wanted(experiment: State) -> str | None:
-    """Return who wants workers of grown trials, in words; None if nobody does or enough trials are giving way already."""
+    """Return who needs the workers of trials that have grown; None if nobody does or enough trials are giving way already."""
     sizes, (_, room) = experiment.sizes, experiment.workers
     if sizes.expected() <= room:
         return None

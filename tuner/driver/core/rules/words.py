@@ -18,5 +18,5 @@ def counted(number: int, what: str) -> str:
 
 
 def where_from(trial: Trial) -> str:
-    """Return from where the trial's next segment would start: "from iteration 7" or "from the beginning"."""
+    """Return where the trial's next segment would start: "from iteration 7" or "from the beginning"."""
     return f"from iteration {trial.checkpoint.step}" if trial.checkpoint else "from the beginning"

@@ -22,7 +22,7 @@ class CheckpointLedger:
     Checkpoints are ordered by (segment, training_iteration). A trial starts from its newest *usable* checkpoint. A
     checkpoint is usable if it is ready and complete and its report has been committed, because a trial must never start
     ahead of its reports. After an exploit, only checkpoints that the trial has saved since the exploit are usable. Until it
-    has saved one, the trial starts from the donor's checkpoint that the exploit named. If that one is lost, the trial goes
+    has saved one, the trial starts from the donor's checkpoint that the exploit named. If that one is lost, the trial falls
     back to the newest checkpoint that it had saved before the exploit.
 
     An upload may go on after its segment has ended. While such a *late* upload may still give the trial a newer checkpoint to
@@ -49,8 +49,12 @@ class CheckpointLedger:
         self._kept: dict[str, int] = {}  # checkpoint -> number of enqueued trials that start from it
         self._by_users: dict[str, None] = {}  # checkpoints that users have pinned
         self.deleting: dict[str, Deletion] = {}  # deletions that are decided but not yet confirmed
-        self._spare: dict[str, KeptCheckpoint] = {}  # those of them that can be used until their files are deleted
-        self.lost: set[str] = set()  # those of them that cannot be used any more, even if a user has pinned them
+        self._spare: dict[
+            str, KeptCheckpoint
+        ] = {}  # checkpoints in `deleting` that are usable until their files are deleted
+        self.lost: set[str] = (
+            set()
+        )  # checkpoints in `deleting` that are no longer usable, even if a user has pinned them
         self._decided: list[Deletion] = []  # deletions decided since the last call of `take_decided`
 
     def take_decided(self) -> list[Deletion]:
@@ -59,7 +63,7 @@ class CheckpointLedger:
         return decided
 
     def decide_again(self) -> None:
-        """Decide all deletions again that are not confirmed, because the previous driver may not have carried them out."""
+        """Decide all unconfirmed deletions again, because the previous driver may not have carried them out."""
         self._decided = list(self.deleting.values())
 
     def exists(self, checkpoint: str) -> bool:
@@ -88,7 +92,7 @@ class CheckpointLedger:
                         self._choose_start(trial)
         elif not pinned and checkpoint in self._by_users:
             del self._by_users[checkpoint]
-            if checkpoint in self.deleting:  # the pin could not undo its deletion, and kept only the files
+            if checkpoint in self.deleting:  # the pin could not undo the deletion, and only preserved the files
                 self._decided.append(self.deleting[checkpoint])
             self.want(checkpoint, -1)
 
@@ -146,7 +150,7 @@ class CheckpointLedger:
     def inherit(self, trial: Trial, segment: int, source: CheckpointInfo | None, goes_back: bool = False) -> None:
         """Start the trial from `source`, another trial's checkpoint, until it has saved one of its own in `segment` or later.
 
-        goes_back: True to let it start from its own checkpoints of earlier segments if `source` is lost.
+        goes_back: True to let the trial fall back to its own checkpoints from earlier segments if `source` is lost.
         """
         self._give_back(trial)
         trial.line_begins, trial.inherited, trial.goes_back = segment, source, goes_back
@@ -200,9 +204,9 @@ class CheckpointLedger:
         return list({**found, **self.late}.values())
 
     def lose_uploads(self, died: bool = True) -> list[tuple[int, int, CheckpointInfo]]:
-        """Record that all late uploads have failed, because their driver has ended. Return them.
+        """Record that all late uploads have failed, because their driver has stopped. Return them.
 
-        died: whether the ranks have died with the driver, so that their other uploads will not end either.
+        died: whether the ranks have died with the driver, so that their other uploads will not finish either.
         """
         lost = list(self.late.values())
         for _, _, info in lost:

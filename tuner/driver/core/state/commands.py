@@ -1,4 +1,4 @@
-"""Apply what users ask for: commands, changes of the spec, enqueued trials; and requests to make room for others."""
+"""Apply users' requests (commands, changes to the spec, enqueued trials) and requests to make room for other experiments."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _apply_to_trial(state: State, command: e.Command, trial: Trial, reason: str)
 
 
 def enqueue(state: State, wishes: Sequence[Wish]) -> None:
-    """Add trials of a user to the queue of trials to start next."""
+    """Add a user's trials to the queue of trials to start next."""
     present = state.revisions.newest
     state.queue.extend(
         replace(wish, space_revision=present) if wish.space_revision is None else wish for wish in wishes
@@ -98,7 +98,7 @@ def _kill(state: State, event: e.Commanded) -> None:
 
 
 def _continue(state: State) -> None:
-    """Let new trials start again, after whatever had ended the search. If the experiment has ended, it runs again."""
+    """Let new trials start again, whatever ended the search. If the experiment has ended, it runs again."""
     if state.state is _X.CANCELLING:
         return
     if state.state.ended:

@@ -15,8 +15,8 @@ _S, _X = TrialState, ExperimentState
 def settle(state: State) -> None:
     """Pause or end the experiment if its state and its trials require it. Call this only while no segment is open.
 
-    Without late uploads, the experiment then needs no driver. While there are any, do nothing, because they end with
-    their driver.
+    The experiment then needs no driver. While there are late uploads, do nothing, because they would end with their
+    driver.
     """
     if state.checkpoints.late:
         return

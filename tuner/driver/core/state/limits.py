@@ -1,4 +1,4 @@
-"""The limits that end the whole experiment, each with what it counts.
+"""The limits that end the whole experiment, and what each of them counts.
 
 A limit counts from the start of the experiment, or from the user's last `continue`: otherwise a continued experiment would
 end again at once. Other limits are elsewhere. Searchers and schedulers apply `num_samples` and `budget`. A timer of the

@@ -51,7 +51,7 @@ class Outlook:
         trained = f"{hours:.3g} {'GPU hours' if self._gpus else 'hours of training, summed over all trials'}"
         chance = f"the chance of any improvement is {100 * gain.chance:.0f} %"
         again = f"after {trained}: the same amount of training again"
-        if gain.mean >= rest:  # the estimate is no smaller than the gain that is possible, so it says nothing
+        if gain.mean >= rest:  # the estimate is at least the largest possible gain, so it says nothing
             return f"{again} would improve {self._objective.metric} by an amount that is not known yet; {chance}"
         more = f"{again} is expected to improve {self._objective.metric} by {gain.mean:.3g}"
         return f"{more}, with a probability of 90 % by at most {gain.high:.3g}; {chance}"

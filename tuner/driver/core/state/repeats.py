@@ -1,7 +1,7 @@
 """Group trials by their configurations, and rank the configurations by their expected scores.
 
 If results differ from run to run, the best of many results is partly luck. So leading configurations are evaluated again, each
-time as a trial of its own (`Trial.repeat_of`). This module says what is known of them; `rules.repeats` decides which is next.
+time as a separate trial (`Trial.repeat_of`). This module says what is known of them; `rules.repeats` decides which is next.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tuner.schedulers.shared.repeats import LARGEST, Ranking, Runs, ranking
 _S = TrialState
 
 MOST_COMPARED = 500
-"""The largest number of configurations that are ranked: those with the best results, and those that were repeated."""
+"""The maximum number of configurations to rank: those with the best results, and those that were repeated."""
 
 
 class Repeats:
     """Compares the runs of equal configurations. Part of `State`, which calls `changed` when a trial changes.
 
-    A configuration is its parameters. If several trials of the search have the same ones, the one that has trained longest is
-    the *first run*, and those that were trained as long are further runs. Only the configurations whose trials have changed are
-    looked at again, because a search that a user continues may have thousands.
+    Trials with the same parameters have the same configuration. Of those in the search, the one that has trained longest is
+    the *first run*, and any others that have trained as long are further runs. Only configurations whose trials have changed
+    are examined again, because a search that a user continues may have thousands.
     """
 
     def __init__(self, spec: Spec, trials: Population, standing: Standing) -> None:
@@ -43,7 +43,7 @@ class Repeats:
         self._alone: dict[int, float] = {}  # trial that cannot be repeated -> its score
         self._known: dict[str, Runs] = {}  # configuration -> its runs
         self._counting: Any = SortedKeyList(key=_order)  # the runs of the configurations without a bad run
-        self._others: Any = SortedKeyList(key=_order)  # those of the others
+        self._others: Any = SortedKeyList(key=_order)  # the runs of the other configurations
         self._runs: dict[int, list[Trial]] = {}  # first run -> the runs of its configuration that count
         self._several: dict[int, None] = {}  # the first runs of the configurations with several runs
         self._dropped: dict[int, Trial] = {}
@@ -55,7 +55,7 @@ class Repeats:
         self._numbers.append(trial.number)
 
     def changed(self, number: int) -> None:
-        """Look at a trial again when the ranking is next asked for."""
+        """Examine a trial again when the ranking is next asked for."""
         self._changed[number] = None
 
     @property
@@ -101,7 +101,7 @@ class Repeats:
 
     @property
     def dropped(self) -> dict[int, Trial]:
-        """Return the configurations that do not count because of a bad run: first run -> that run.
+        """Return the configurations that do not count because of a bad run: first run -> bad run.
 
         A bad run failed, diverged or violated the constraints.
         """
@@ -123,7 +123,7 @@ class Repeats:
         return self._trials[leader.runs.number]
 
     def summary(self) -> dict[str, Any] | None:
-        """Return what the runs of the best configuration say, as JSON.
+        """Return a summary of the best configuration's runs, as JSON.
 
         Return None before the first repeat, or if the best trial cannot be repeated.
         """
@@ -142,12 +142,14 @@ class Repeats:
         }
 
     def _compute(self) -> None:
-        """Look again at the configurations of the trials that have changed."""
+        """Examine the configurations of the trials that have changed."""
         groups: dict[str, None] = {}
         for number in self._changed:
             trial = self._trials[number]
             params, before = self._texts.get(number, (None, None))
-            text = before if params is trial.params else _configuration(trial)  # the parameters are replaced as a whole
+            text = (
+                before if params is trial.params else _configuration(trial)
+            )  # `params` is replaced, never changed in place
             if not is_comparable(trial):
                 text = None
             if text != before:
@@ -165,7 +167,7 @@ class Repeats:
             self._look(group)
 
     def _move(self, trial: Trial, before: str | None, text: str | None) -> None:
-        """Move a trial from the group of one configuration to that of another one. None: it is in no group."""
+        """Move a trial from one configuration's group to another's. None: no group."""
         if before is not None:
             self._groups[before].discard(trial.number)
             del self._texts[trial.number]
@@ -174,7 +176,7 @@ class Repeats:
             self._texts[trial.number] = trial.params, text
 
     def _look(self, text: str) -> None:
-        """Find the runs of one configuration again."""
+        """Find one configuration's runs anew."""
         group = [self._trials[number] for number in sorted(self._groups[text])]
         first, before = self._first(group), self._known.get(text)
         runs, bad = [], None
@@ -255,9 +257,9 @@ def _configuration(trial: Trial) -> str:
 
 
 def _order(runs: Runs) -> tuple[bool, float, int]:
-    """Return a key by which configurations with several runs come first, and then those with better first results."""
+    """Return a sort key that puts configurations with several runs first, and better first results before worse ones."""
     return len(runs.scores) == 1, -runs.scores[0], runs.number
 
 
 _FIRST_SINGLE = (True, float("-inf"), -1)
-"""A key that is just below those of all configurations with a single run."""
+"""A key that sorts just before those of all configurations with a single run."""

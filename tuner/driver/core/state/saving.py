@@ -1,9 +1,9 @@
-"""Work out how many seconds should pass between two checkpoints of a trial, so that failures cost the least time.
+"""Work out how many seconds should pass between a trial's checkpoints, so that failures cost the least time.
 
 A checkpoint costs `C` seconds of training. A failure costs the training since the newest checkpoint, half an interval on
 average. If failures are `M` seconds apart, an interval of about sqrt(2 C M) minimizes the sum of both costs (J. W.
-Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974). `best_interval` has the
-terms of higher order from J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
+Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974). `best_interval` adds the
+higher-order terms from J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
 FGCS 22(3), 2006.
 """
 
@@ -18,19 +18,19 @@ FIRST_S = 60.0
 """The interval, in seconds, until the cost of a checkpoint is known."""
 
 PRIOR_MTBF_S = 6 * 3600.0
-"""The expected time between two failures of a worker group, in seconds, before any failure was seen."""
+"""The expected time between two failures of a worker group, in seconds, before any failure has been seen."""
 
 PRIOR_FAILURES = 0.5
 """The weight of `PRIOR_MTBF_S` in the estimate: as much as half a failure in 3 hours of training."""
 
 LEAST_COST_S = 0.01
-"""The lowest cost assumed for a checkpoint, in seconds, because the ranks wait for the driver at its report."""
+"""The minimum cost assumed for a checkpoint, in seconds, because the ranks wait for the driver at its report."""
 
-_TELL_AGAIN = 1.5  # the log gets the interval again once it has changed by this factor
+_TELL_AGAIN = 1.5  # the interval is logged again once it has changed by this factor
 
 
 def best_interval(cost_s: float, mtbf_s: float) -> float:
-    """Return the seconds of training between two checkpoints that lose the least time (Daly 2006, equation 37).
+    """Return the checkpoint interval, in seconds of training, that loses the least time (Daly 2006, equation 37).
 
     Args:
         cost_s: the seconds for which a checkpoint delays the training.
@@ -43,11 +43,11 @@ def best_interval(cost_s: float, mtbf_s: float) -> float:
 
 
 class SaveInterval:
-    """The time between two checkpoints of a trial that are saved because of their age. Part of `State`.
+    """The time between a trial's periodic checkpoints. Part of `State`.
 
     With `checkpoint.interval_s` "auto", it follows from the mean cost of the experiment's checkpoints and from the rate at
-    which its worker groups have failed. The rate is the mean of a gamma distribution, which begins at one failure in
-    `PRIOR_MTBF_S`.
+    which the experiment's worker groups have failed. The rate is the mean of a gamma distribution, whose prior mean is one
+    failure in `PRIOR_MTBF_S`.
 
     Attributes:
         fresh: True if the newest event has changed the interval so much that the log should say so.
@@ -64,7 +64,7 @@ class SaveInterval:
         self.fresh = False
 
     def seconds(self, size: float = 1.0) -> float | None:
-        """Return the interval, or None if no checkpoint is saved because of its age.
+        """Return the interval, or None if there are no periodic checkpoints.
 
         size: the number of ranks of the trial, divided by `scaling.num_workers`. A larger group fails more often.
         """

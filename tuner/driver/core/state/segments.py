@@ -47,11 +47,11 @@ class Segments:
         source: CheckpointInfo | None = None,
         workers: int | None = None,
     ) -> Interrupt | None:
-        """Plan the trial's next segment in place of any earlier plan, and end the open one.
+        """Plan the trial's next segment in place of any earlier plan, and begin to end the open segment.
 
         Return the interrupt for its ranks, if one is needed.
 
-        The next segment opens once the present one has ended and a slot is free.
+        The next segment opens once the current one has ended and a slot is free.
 
         decision_seq: event_seq of the decision to run the segment.
         source: the checkpoint to start from. If it is None or does not exist any more, the segment starts from the
@@ -131,9 +131,9 @@ class Segments:
             yield RunSegment(trial.ref, self._decided.pop(trial.number, 0))
 
     def _go_back(self, trial: Trial, segment: Segment) -> None:
-        """Give a segment that undoes an exploit the configuration that saved its checkpoint.
+        """Give a segment that undoes an exploit the configuration under which its checkpoint was saved.
 
-        The weights were trained with that configuration; a network may not even fit the donor's.
+        The weights were trained with that configuration; the network may not even fit the donor's configuration.
         """
         kept = self._checkpoints.go_back(trial, segment.ordinal, segment.source)
         if kept is None:

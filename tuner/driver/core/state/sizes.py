@@ -1,4 +1,4 @@
-"""Work out how many ranks each elastic trial should have, from what the cluster holds and from the trials that run or wait."""
+"""Work out how many ranks each elastic trial should have, given what the cluster holds and which trials run or wait."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tuner.domain.trial import Population, Segment, Trial
 from tuner.driver.core.state.segments import Segments
 
 LEAST_REPORTS = 2
-"""The speed of a segment is known from this number of reports on."""
+"""A segment's speed is known once it has made this many reports."""
 
 
 class Sizes:
     """The ranks of elastic trials: how many there are, how many each trial should have, and what a restart costs.
 
-    Part of `State`. If trials are not elastic, it is never asked.
+    Part of `State`. It is used only if trials are elastic.
 
     Attributes:
         held: how many ranks the cluster holds; None if that is unknown.
-        granted: how many ranks the experiment may use now, since other experiments use the others.
-        restart_s: the longest time that the start of a segment took, from the moment when it had its resources.
+        granted: how many ranks the experiment may use now, while other experiments use the rest.
+        restart_s: the longest time that a segment took to start, counted from when it had its resources.
         exponent: how speed grows with size: a group that is k times as large is k ** exponent times as fast. It is 1 at
             first, and learned from resizes.
     """
@@ -37,7 +37,7 @@ class Sizes:
     def room(self, slots: int) -> tuple[int, int]:
         """Return how many ranks the cluster holds, and how many of them the experiment may use now.
 
-        slots: how many trials may run at once. If the size of the cluster is not known, it is taken to hold this many
+        slots: how many trials may run at once. If the size of the cluster is unknown, it is assumed to hold this many
             trials of the smallest size.
         """
         held = max(self.least, self.least * slots if self.held is None else self.held)
@@ -48,7 +48,7 @@ class Sizes:
         self.restart_s = max(self.restart_s, startup_s)
 
     def ended(self, trial: Trial) -> None:
-        """Compare the speed of the trial's newest segment, which has ended, with that of a segment of another size."""
+        """Compare the speed of the trial's newest segment, which has ended, with that of a segment of a different size."""
         newest = trial.segments[-1]
         speed = _speed(newest)
         for before in reversed(trial.segments[:-1]):
@@ -78,7 +78,7 @@ class Sizes:
     def target(self, trial: Trial, room: int, more: int = 0) -> int:
         """Return how many ranks a trial should have.
 
-        room: how many ranks the trials have together. more: how many trials will soon start beyond those that run or wait.
+        room: how many ranks the trials share. more: how many trials will soon start beyond those that run or wait.
         """
         sharing = self._sharing(trial)
         count = len(sharing) + more
@@ -98,11 +98,11 @@ class Sizes:
         return len(self._sharing(None))
 
     def left_s(self, trial: Trial, max_t: float | None, start_t: float) -> float:
-        """Return how many seconds of training the trial has left with its present number of ranks.
+        """Return how many seconds of training the trial has left with its current number of ranks.
 
         If max_t is not set, that is unknown, and the trial is expected to train for as long again as it has so far.
 
-        start_t: the value of time_attr at the start of the present segment.
+        start_t: the value of time_attr at the start of the current segment.
         """
         segment = trial.segments[-1]
         if max_t is None:
@@ -143,7 +143,7 @@ class Sizes:
         return -math.inf if value is None else self._objective.score(value), -trial.number
 
     def _plan(self, number: int) -> int:
-        """Return how many ranks the planned segment of a trial is to have.
+        """Return how many ranks a trial's planned segment should have.
 
         A trial that waits needs only the smallest number.
         """

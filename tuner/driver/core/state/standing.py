@@ -58,7 +58,7 @@ class Standing:
             self._compare_each(trial, trial.last if judges else metrics)
 
     def _judge_repeat(self, trial: Trial) -> None:
-        """Say whether a repeat satisfies the constraints. It is never the best trial: a mean over its runs counts instead."""
+        """Record whether a repeat satisfies the constraints. It is never the best trial: the mean over all runs counts."""
         if not self.constraints or trial.last_mark is None:
             return
         if self._by_last:
@@ -79,9 +79,9 @@ class Standing:
             self.completed(trial)
 
     def _follow_last(self, trial: Trial) -> None:
-        """Compare the trial's last values with those of the others. The best of them may become worse with a report."""
+        """Compare the trial's last values with those of the others. A report may also make the best trial's value worse."""
         counts = self._satisfies_all(trial)
-        if self.constraints and trial.last_mark is not None:  # also if the newest objective is not finite
+        if self.constraints and trial.last_mark is not None:  # even if the newest objective is not finite
             trial.feasible = trial.feasible_now = counts
         for objective, leader in self._last:
             value = trial.last_value if objective == self._objective else trial.last.get(objective.metric)
@@ -143,7 +143,7 @@ class Standing:
         Args:
             trials: all trials.
             best: the first run of the configuration that leads after repeats; None if there were none.
-            runs: what its runs say. Their mean is the best value.
+            runs: the summary of that configuration's runs. Their mean is the best value.
         """
         trial = best or self.best_trial(trials)
         if trial is None:

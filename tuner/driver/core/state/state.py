@@ -1,7 +1,7 @@
 """The state of one experiment, and `apply`, which applies a log entry to it.
 
-In a running driver, `Core` applies each entry when it logs the entry. After a restart, it applies the committed entries. Both
-lead to the same state.
+In a running driver, `Core` applies each entry as it logs it. After a restart, it applies the committed entries. Both lead to
+the same state.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class State:
         self.revisions = Revisions([searcher.context.space])  # all search spaces so far
         self.usage = Usage(spec.scaling)
         self.saving = SaveInterval(spec.checkpoint, self.usage)
-        self.counted: Sequence[float] = (0.0,) * len(limits.LIMITS)  # what each had counted when a user last continued
+        self.counted: Sequence[float] = (0.0,) * len(limits.LIMITS)  # the counts at the user's last `continue`
         self.capped = False  # the GPU hours are used up, so every segment is ended as soon as possible
         self.begun = False  # whether a trial has ever started
         self.error: str | None = None
@@ -148,7 +148,7 @@ class State:
         return self.open_segment(*ref)
 
     def open_segment(self, number: int, ordinal: int) -> Segment | None:
-        """Return the segment with this ordinal of the trial if it is open, else None."""
+        """Return the trial's segment with this ordinal if it is open, else None."""
         trial = self.trials.get(number)
         if trial is None or not trial.segments:
             return None
@@ -206,7 +206,7 @@ class State:
                 self.stopper.record(fact, self.trials.searched)
 
     def _of_the_search(self, facts: list[Fact]) -> list[Fact]:
-        """Leave out facts about repeats. The search has ended before them, so the scheduler and the stopper see none."""
+        """Leave out facts about repeats. Repeats start after the search ends, so the scheduler and the stopper see none."""
         if not self.repeats.made:
             return facts
         return [fact for fact in facts if isinstance(fact, Fitted) or self.trials[fact.trial].repeat_of is None]
@@ -226,7 +226,7 @@ class State:
         decide_at: the value of time_attr at or above which the scheduler makes its next decision; None if it makes none.
         asked: True if the scheduler has already decided about the newest report.
 
-        This is the only change that is not logged. If the driver dies, its ranks die too, so that the next driver has no use
+        This is the only change that is not logged. If the driver dies, its ranks die too, so the next driver has no use
         for this value. Log entries depend on it only after the ranks have reported again.
         """
         segment.milestone, segment.decide_at = report_no, decide_at
@@ -402,7 +402,7 @@ class State:
     def may_yield(self, trial: Trial) -> bool:
         """Return whether the trial can be paused for another experiment, or because its node is about to be taken away.
 
-        It must run, and have a checkpoint to continue from or save one at every report.
+        It must be running, and must either have a checkpoint to continue from or save one at every report.
         """
         segment = trial.segment
         if segment is None or self.state is not _X.RUNNING or self.finishing is not None:
@@ -518,7 +518,7 @@ class State:
 
     @staticmethod
     def _count_failure(trial: Trial) -> None:
-        """Count the trial's latest failure as one of the user's code or of the system, if its newest segment failed."""
+        """Count a failure of the user's code or of the system, if the trial's newest segment failed."""
         if trial.failure is None or trial.segment is None or trial.segment.state is not SegmentState.FAILED:
             return
         if trial.failure.kind == "user":

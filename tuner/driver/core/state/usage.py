@@ -16,14 +16,14 @@ class Usage:
         self.saved_s = 0.0  # seconds that stopped trials would have needed to reach max_t
         self.since: dict[int, float] = {}  # trial -> when its current group got its resources
         self.sizes: dict[int, float] = {}  # trial -> the size of its group, if it has grown; see `begin`
-        # The usage is computed at each commit, so it must not cost more if more groups run. Sums over the trials of `since`:
+        # Sums over the trials in `since`. They make the usage, which is needed at each commit, cheap with any number of groups.
         self._size_now = 0.0  # the sizes
         # the sizes times `since`, which is counted from `_zero` because small numbers are more precise
         self._begun = 0.0
         self._zero: float | None = None
 
     def begin(self, trial: int, time: float, size: float = 1.0) -> None:
-        """Record when the group of a trial got its resources. If several times are given for a group, the earliest counts.
+        """Record when the group of a trial got its resources. If several times are recorded for a group, the earliest counts.
 
         The first report may arrive before `SegmentStarted`, which says how long the group has already held resources.
 
@@ -84,6 +84,6 @@ class Usage:
         return self.saved_s * self.gpus / 3600
 
     def left_s(self, gpu_hours: float, now: float) -> float | None:
-        """Return in how many seconds the running groups will have used up `gpu_hours`; None if no group has a GPU."""
+        """Return the seconds until the running groups will have used up `gpu_hours`; None if no group has a GPU."""
         rate = self._size_now * self.gpus / 3600
         return max(0.0, gpu_hours - self.gpu_hours(now)) / rate if rate else None

@@ -20,5 +20,5 @@ class Wish:
     parent: int | None = None
     reason: str = ""
     key: str = ""  # identifies the request; stored as a tag of the trial, so that the request can find it
-    # The revision of the space of `params`; None: that of the space at the time of the request.
+    # The revision of the search space to which `params` belong; None: the newest at the time of the request.
     space_revision: int | None = None

@@ -1,1 +1,1 @@
-"""The decisions of freeze-thaw: what trains next, how much is trained in all, and the reasons in words."""
+"""Freeze-thaw's decisions: what trains next, how much training is done in total, and the reasons in words."""

@@ -27,12 +27,12 @@ from tuner.schedulers.freeze_thaw.model.results import MAX_ROWS, Results
 from tuner.schedulers.freeze_thaw.model.score_warp import Warp
 from tuner.schedulers.freeze_thaw.model.unit_cube import Cube, key
 
-MAX_STARTED = 150  # number of started trials that a decision compares exactly
+MAX_STARTED = 150  # maximum number of started trials that a decision compares exactly
 RIVAL = 10  # in a thaw decision, a new configuration must promise this many times the improvement of any started trial
 HOPELESS = math.log(1e-3)  # if no started trial has a greater chance than this, the horizon becomes a full training
 SCATTERED, AROUND_BEST, CLIMBERS, TRIES = 500, 20, 6, 10
 QUICK_ROWS, QUICK_SCATTERED, QUICK_AROUND = 60, 100, 10  # used if `DecisionInputs.quick` is true
-AROUND_HINT = 4  # neighbors of each hint that are tried
+AROUND_HINT = 4  # number of neighbors of each hint to try
 FEW = 30  # number of uniform points if `DecisionInputs.few` is true
 STEPS = (0.1, 0.05, 0.025, 0.012)  # standard deviations of the steps of the hill climbs
 
@@ -58,7 +58,7 @@ class DecisionInputs:
         few: True to choose the best of a few uniform points as the new configuration.
         quick: True to use few results in the model, and fewer attempts to find new configurations.
         earlier: maps encoded configurations to the predictions of earlier experiments; None if there are none.
-        hints: realised points (h, p) that were good in earlier experiments.
+        hints: realized points (h, p) that were good in earlier experiments.
     """
 
     results: Results
@@ -106,7 +106,7 @@ class Winner:
 
     Attributes:
         trial: the number of the trial that trains next; None if a new configuration trains next.
-        point: the realised point (p,) of the new configuration; None if `trial` is given.
+        point: the realized point (p,) of the new configuration; None if `trial` is given.
         forecast: the forecast of the winner.
         held: the forecast of the trial that has just reported; None if no trial has.
         goal: the score that candidates should exceed; in a thaw decision, this is the best score so far.
@@ -150,7 +150,7 @@ def choose_next(
     Args:
         inputs: everything that the decision depends on.
         cube: the encoding of configurations.
-        point: gives the realised point of a trial.
+        point: gives the realized point of a trial.
         generator: the only source of randomness.
     """
     q, end = inputs, float(inputs.levels[-1])
@@ -201,7 +201,7 @@ def _likelier(rival: tuple[int | None, Forecast] | None, new: Winner) -> tuple[i
 
 
 def _first(best_first: Ints, count: int, held_among: int | None) -> Ints:
-    """Return `count` of the indices in `best_first`, ascending: the best ones, but in any case the index of the held trial."""
+    """Return `count` of the indices in `best_first`, ascending: those of the best trials, and always that of the held trial."""
     kept = np.sort(best_first[:count])
     if held_among is not None and kept[-1] != held_among - 1:
         kept[-1] = held_among - 1

@@ -1,6 +1,6 @@
 """Decide about very short trials: choose the share of decisions that the model makes, and make the others by a simple rule.
 
-A decision of the model takes some milliseconds. If the training between two decisions takes less time than that, the model
+A model decision takes several milliseconds. If the training between two decisions takes less time than that, the model
 would cost more than the training that it steers. In that case, the model makes only as many decisions as the training
 pays for.
 """
@@ -18,10 +18,10 @@ from tuner.schedulers.freeze_thaw.model.curve_model import Floats
 from tuner.schedulers.freeze_thaw.model.results import Result
 from tuner.schedulers.freeze_thaw.model.unit_cube import Cube, key
 
-DECISION_S, DECISION_S_PER_TRIAL = 0.008, 2e-5  # seconds that a decision of the model takes on a busy machine
+DECISION_S, DECISION_S_PER_TRIAL = 0.008, 2e-5  # seconds that a model decision takes on a busy machine
 KEEP = 3  # without the model, one in this many trials continues at each level
-BEST = 5  # half of the new configurations are near one of this many best trials
-STEP = 0.1  # the standard deviation of their distance, in each parameter that differs
+BEST = 5  # half of the new configurations are near one of this many of the best trials
+STEP = 0.1  # the standard deviation of their distance from it, in each parameter that differs
 
 
 def share_of_model(between_s: float, trials: int) -> float:
@@ -65,7 +65,7 @@ class Standing:
 
 
 def near(point: Floats, cube: Cube, tried: Collection[bytes], generator: np.random.Generator) -> Floats | None:
-    """Return an untried point near `point`, or None if all points that were drawn have been tried."""
+    """Return an untried point near `point`, or None if every point that was drawn has been tried."""
     for _ in range(10):
         (found,) = cube.perturb(point[None], STEP, generator)
         if key(found) not in tried and key(found) != key(point):

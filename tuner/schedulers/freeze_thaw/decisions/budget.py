@@ -9,8 +9,8 @@ from tuner.domain.trial import Population, Trial
 from tuner.schedulers.base import SchedulerContext
 from tuner.schedulers.shared.wording import shown
 
-SHARE = 5  # the derived budget is a full training for each SHARE trials,
-LEAST = 3  # but at least this many, or one for each trial if there are fewer
+SHARE = 5  # the derived budget is one full training per SHARE trials,
+LEAST = 3  # but at least this many, or one per trial if there are fewer trials
 # At most this many trials are chosen as the leading trial, in case a leading trial fails or is overtaken.
 FINISH_TRIES = 3
 
@@ -60,7 +60,7 @@ class Budget:
 
     @property
     def is_derived(self) -> bool:
-        """Return True if the budget is derived from num_samples because the user gave none."""
+        """Return True if the budget is derived from num_samples because the user set none."""
         return self._given is None and self.total is not None
 
     def is_spent(self, spent: float, finishing: Sequence[int], trials: Population) -> bool:
@@ -118,10 +118,10 @@ class Budget:
         trainings = "1 full training" if self.total == 1 else f"{shown(self.total)} full trainings"
         said = f"{trainings} ({shown(self.total * self._end)} {unit}), shared by all trials"
         if self._given is not None:
-            return f"{said}; to raise it, give a larger budget=..."
+            return f"{said}; to raise it, set a larger budget=..."
         samples = self._context.num_samples or 0
         enough = samples if samples < LEAST else max(samples, LEAST * SHARE)
-        return f"{said}, derived from num_samples={samples}; to raise it, give budget=... or num_samples above {enough}"
+        return f"{said}, derived from num_samples={samples}; to raise it, set budget=... or num_samples above {enough}"
 
     def why_finish(self, trial: Trial) -> str:
         """Return why the leading trial continues although the rest of the budget is spent."""

@@ -1,6 +1,6 @@
 """Collect what is known of the trials: their points, their results in the current space, and what follows from these.
 
-All of it is computed from the scheduler's state and the population, and kept until there are more results.
+All of it is computed from the scheduler's state and the population, and cached until there are more results.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Observations:
         return len(trials) if self.context.revisions is None else sum(map(self.lies_inside, trials))
 
     def point(self, trial: Trial) -> Floats:
-        """Return the realised point (p,) of a trial that lies in the space."""
+        """Return the realized point (p,) of a trial that lies in the space."""
         if trial.number not in self._points:
             params = self.context.params_of(trial)
             assert params is not None, "the trial lies in the space, see `lies_inside`"
@@ -69,7 +69,7 @@ class Observations:
     def results(self, state: FreezeThawState, trials: Population) -> Results:
         """Return the results for the model. A result that violates the constraints has a replacement score.
 
-        While reports go far up and down, each result is the best score of its trial so far.
+        While reports fluctuate widely, each result is the best score of its trial so far.
         """
         results = self.inside(state, trials)
         made_of = len(results), state.swinging
@@ -108,7 +108,7 @@ class Observations:
         return self._repeats
 
     def chance_of_repeats(self, state: FreezeThawState, trials: Population) -> Floats | None:
-        """Return the probability that a new configuration repeats an earlier one, by distance; None if none ever has."""
+        """Return the probability that a new configuration repeats an earlier one, by distance; None if no trial ever has."""
         inside = self.inside(state, trials)
         self._novelty.follow(inside, lambda n: self.cube.features(self.point(trials[n])[None])[0])
         return self._novelty.chance()

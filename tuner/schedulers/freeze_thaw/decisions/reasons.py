@@ -50,7 +50,7 @@ class Reasons:
         return f"{said}; next best: {_name(trial)}, {self._chance(winner, trial, forecast)}{demand}"
 
     def _ahead(self, winner: Winner, more: bool) -> str:
-        """Return what the winner promises, as a phrase. more: compare it with one trial, else with all."""
+        """Return what the winner promises, as a phrase. more: True to compare it with one trial, False with all trials."""
         metric = self.objective.metric
         if winner.thaw:
             return f"is expected to improve the best {metric} {'more' if more else 'most'}"
@@ -58,13 +58,13 @@ class Reasons:
         article = "an" if metric[:1].lower() in "aeiou" else "a"
         goal = f"reach {article} {metric} {side} {_rounded(self.objective.score(winner.goal), 4)}"
         if self._past_the_end(winner):
-            goal = f"improve {metric} by far"
+            goal = f"improve {metric} greatly"
         return f"is {'more' if more else 'most'} likely to {goal}"
 
     def _past_the_end(self, winner: Winner) -> bool:
         """Return whether the goal, which is drawn at random, is an accuracy above 1, a loss below 0 or the like.
 
-        Nobody could reach such a value, so it is not shown.
+        No trial can reach such a value, so it is not shown.
         """
         goal, expected = self.objective.score(winner.goal), self.objective.score(winner.forecast.mean)
         return goal > 1 >= expected >= 0 if self.objective.mode == "max" else goal < 0 <= expected

@@ -1,26 +1,26 @@
-"""Predict learning curves, with their uncertainty, by a Gaussian process over configuration × log time.
+"""Predict learning curves, with their uncertainty, using a Gaussian process over configuration × log time.
 
 It follows freeze-thaw Bayesian optimization (Swersky, Snoek and Adams, 2014, section 3), with a stationary kernel over
-time instead of an exponential decay. It is enough to know the results at a few times, which form a geometric sequence. So
+time instead of an exponential decay. Only the results at a few times, which form a geometric sequence, are needed. So
 a decision needs only one Cholesky factorization of a few hundred rows.
 
     k = A [ (M52(|x - x'| / l) + b·(x - 1/2)·(x' - 1/2) + e(x)·e(x') + c·G(|x - x'| / ρ) + s·1{i = i'})
               · g(τ) g(τ') M52(|τ - τ'| / λ) + (σ² + ε)·1{same row} ]
 
-M52 is the Matérn kernel of smoothness 5/2, G the Gaussian kernel, x the encoded configuration, τ = ln t / ln max_t,
+M52 is the Matérn kernel with smoothness 5/2, G the Gaussian kernel, x the encoded configuration, τ = ln t / ln max_t,
 and i the trial. The terms are:
 
 * M52 over x: the trend over the space, with a length scale for each parameter.
-* b: a linear trend over the numeric parameters, of fixed weight. It extends what is known to the corners of the space,
-  where optima often lie.
-* e: the predictions of earlier experiments' models for x, one entry for each experiment (`earlier.py`). So the scores
-  can follow those of an earlier experiment, to the extent that the results so far support this.
+* b: a linear trend over the numeric parameters, with a fixed weight. It extends what is known to the corners of the
+  space, where optima often lie.
+* e: the predictions of earlier experiments' models for x, one entry per experiment (`earlier.py`). They let the scores
+  follow those of an earlier experiment, to the extent that the results so far support this.
 * c: a short-range term. A near copy of a known configuration is expected to behave like it.
 * s: the individual part of each trial, such as the luck of its seed.
-* g(τ) = exp(γ(τ - 1)), γ >= 0: lets curves fan out. If all curves begin alike, a small early lead is a large final lead.
+* g(τ) = exp(γ(τ - 1)), γ >= 0: lets curves fan out. If all curves begin alike, a small early lead means a large final lead.
 
-The amplitude A is profiled out. The other parameters have normal priors on their logarithms (γ on its value). They are
-set to the maximum of the posterior by L-BFGS-B with analytic gradients.
+The amplitude A is profiled out. The other parameters have normal priors on their logarithms (γ on its value). L-BFGS-B
+with analytic gradients sets them to the maximum of the posterior.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Prior:
     radius: tuple[float, float] = (0.1, 0.5)  # ρ, for a single parameter; √p times this for p parameters
     growth: tuple[float, float] = (0.0, 1.0)  # γ itself, not its logarithm; never below 0
     shortest: float = 0.1
-    reach: float = 4.0  # the greatest distance between a logarithm and its prior median
+    reach: float = 4.0  # the maximum distance between a logarithm and its prior median
 
     def mean(self, dims: int) -> Floats:
         """Return the prior mean of theta for a space of `dims` parameters."""

@@ -7,7 +7,7 @@ has predicted the results so far, and an unrelated experiment is soon ignored. T
 coregionalization with fixed earlier tasks; compare the ranking-weighted ensemble of Feurer, Letham and Bakshy,
 "Scalable Meta-Learning for Bayesian Optimization" (2018).
 
-The *portfolio* is the set of configurations to begin with. It is a greedy cover: for each earlier experiment, it contains
+The *portfolio* is the set of configurations to try first. It is a greedy cover: for each earlier experiment, it contains
 a configuration that was good in that experiment (Feurer et al., "Auto-Sklearn 2.0", 2020, section 3.1).
 """
 
@@ -41,7 +41,7 @@ AT_FIRST = 0.7  # the relevance of an earlier experiment before there are result
 SURE_AFTER = 4  # with this many results, the measured relevance has the same weight as AT_FIRST
 MOST_TRIALS = 80  # at most this many trials of an earlier experiment are used; see `_chosen`
 MOST_ROWS = 240
-CANDIDATES = 8  # the number of best trials of each experiment from which the portfolio is chosen
+CANDIDATES = 8  # the portfolio is chosen from this many of the best trials of each experiment
 PORTFOLIO = 4
 DIGITS = 6
 
@@ -220,10 +220,10 @@ class Pick:
 def portfolio(
     cube: Cube, experiments: Sequence[Sequence[EarlierTrial]], models: Sequence[Surrogate], size: int = PORTFOLIO
 ) -> list[Pick]:
-    """Return the configurations to begin with, best first.
+    """Return the portfolio, best configuration first.
 
-    Each configuration is chosen so that it and the configurations before it, together, come as close as possible to the
-    best expected score of every experiment.
+    Each configuration is chosen so that, together with those before it, it comes as close as possible to the best expected
+    score of every experiment.
     """
     best = [sorted((t for t in trials if t.scores), key=_best, reverse=True)[:CANDIDATES] for trials in experiments]
     candidates = [trial.params for trials in best for trial in trials]

@@ -10,12 +10,12 @@ import numpy as np
 
 from tuner.schedulers.freeze_thaw.model.results import Result
 
-LATER = 2.5  # reports are compared with those of a level at least this many times as far
-# the rank correlation that is expected beforehand, and how many results it counts as
+LATER = 2.5  # reports are compared with those at a level at least this many times as high
+# the prior rank correlation, and how many results it counts as
 USUAL_ORDER, USUAL_WEIGHT = 0.7, 20
 DISORDER = 0.4  # below this rank correlation, early reports say little
 MOST = 200  # at each level, at most this many of the newest trials are compared
-# a plateau is judged by trials with results at this many levels, if there are at least so many such trials
+# a plateau is judged by trials with results at GAINED_LEVELS levels, if there are at least FEWEST such trials
 GAINED_LEVELS, FEWEST = 4, 5
 LITTLE_GAIN, LITTLE_LEAD = 0.3, 0.2
 STEP = 1.1  # the judgment is made anew when the number of results has grown by this factor
@@ -34,16 +34,16 @@ def settled(count: int) -> int:
     """Return how many of the first `count` results to judge: the greatest power of `STEP` up to `count`, rounded down.
 
     So one judgment serves for many decisions. It depends on the results alone, so a driver that continues a search
-    judges the same.
+    reaches the same judgment.
     """
     return min(int(STEP ** int(math.log(count) / math.log(STEP) + 1e-9)), count) if count else 0
 
 
 def order(curves: dict[int, dict[int, float]], levels: Sequence[float]) -> float:
-    """Return how well trials keep their order: 1 if they always do, 0 if the order of early reports is as good as random.
+    """Return how well trials keep their order: 1 if they always do, 0 if the order of early reports is no better than random.
 
     For each level, Kendall's rank correlation compares its scores with those at the highest level that is at least
-    `LATER` times lower. The result is the mean over the levels, weighted by their numbers of trials, and drawn towards
+    `LATER` times lower. The result is the mean over the levels, weighted by their numbers of trials, and shrunk towards
     `USUAL_ORDER` while there are few trials.
     """
     total, weight = USUAL_ORDER * USUAL_WEIGHT, float(USUAL_WEIGHT)
@@ -64,7 +64,7 @@ def order(curves: dict[int, dict[int, float]], levels: Sequence[float]) -> float
 
 
 def plateau(curves: dict[int, dict[int, float]]) -> bool:
-    """Return True if trials have hardly improved since their first reports, compared with how much these differ.
+    """Return True if trials have hardly improved since their first reports, compared with how much first reports differ.
 
     Two things must be true. The median gain of trials with results at `GAINED_LEVELS` levels is below `LITTLE_GAIN` median
     absolute deviations of the first reports. And the best score leads the best first report by less than `LITTLE_LEAD` of the

@@ -21,9 +21,9 @@ class Learned:
     """The knowledge gained from earlier experiments: the first configurations, and predictions for the curve model.
 
     Attributes:
-        picks: configurations to begin with, each with the names of the experiments in which it is expected to be best.
+        picks: configurations to try first, each with the names of the experiments in which it is expected to be best.
         earlier: predicts scores from the earlier experiments; None if there are none.
-        hints: realised points (h, p) that were good in earlier experiments.
+        hints: realized points (h, p) that were good in earlier experiments.
         names: the names of the earlier experiments.
     """
 

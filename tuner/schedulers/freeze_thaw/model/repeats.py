@@ -12,7 +12,7 @@ Curve = tuple[tuple[int, float | None], ...]
 
 
 class Repeats:
-    """An index of learning curves. A curve is a tuple of (level index, score)."""
+    """An index of learning curves. A curve is a tuple of (level index, score) pairs."""
 
     def __init__(self) -> None:
         self._curves: dict[int, Curve] = {}

@@ -20,11 +20,11 @@ Result = tuple[int, int, float | None]
 
 
 def within(results: Sequence[Result], excess: Mapping[tuple[int, int], float]) -> Sequence[Result]:
-    """Return the results with lower scores for those that violate the constraints.
+    """Return the results, with lower scores for those that violate the constraints.
 
     A result that violates the constraints is ranked below 90 % of the results within them, and lower if the violation is
-    larger. It stays on the scale of the other scores, so that the model can learn where the constraints hold. If no result
-    satisfies the constraints, only the violations are compared.
+    larger. Its score stays on the scale of the other scores, so that the model can learn where the constraints hold. If no
+    result satisfies the constraints, only the violations are compared.
 
     Args:
         results: the results.
@@ -60,8 +60,8 @@ class Results:
         number: the trial number of each slot (k,).
         best: the best score of each slot (k,).
         newest: the index of the newest result of each slot (k,).
-        points: the realised point of each slot (k, p).
-        repeat: True for each slot whose trial is known to repeat another trial (k,). The model does not get its results.
+        points: the realized point of each slot (k, p).
+        repeat: True for each slot whose trial is known to repeat another trial (k,). The model does not see such results.
     """
 
     slot: Ints
@@ -82,7 +82,7 @@ class Results:
     ) -> Results:
         """Build the object from a non-empty list of (trial, level index, score). The score of a crash is None.
 
-        `point` gives the realised point of a trial, and `repeats` says whether the trial repeats another trial.
+        `point` gives the realized point of a trial, and `repeats` says whether the trial repeats another trial.
         """
         numbers, slot = np.unique(np.array([r[0] for r in results], dtype=np.int64), return_inverse=True)
         score = np.array([-np.inf if r[2] is None else r[2] for r in results])

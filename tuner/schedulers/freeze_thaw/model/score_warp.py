@@ -24,7 +24,7 @@ class Warp:
     Attributes:
         z: the values (n,) of the scores from which the map was made. Their mean is 0.
         centre: the score at z = 0, if that lies above the median.
-        scale: the score difference of 1 in z, above the median.
+        scale: the score difference that corresponds to a difference of 1 in z, above the median.
         knots: known (z, score) pairs, both increasing, for the inverse map below the median.
     """
 

@@ -1,4 +1,4 @@
-"""Judge how far the reports of trials go up and down."""
+"""Judge how widely trials' reports fluctuate."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 from tuner.schedulers.freeze_thaw.model.score_warp import Warp
 
 KEPT = 200  # this many of the latest swings are judged
-LARGE = 0.12  # the mean swing from which on swings are large, on the scale of the model
-USUAL, USUAL_WEIGHT = 0.025, 20  # the mean swing that is expected beforehand, and how many reports it counts as
+LARGE = 0.12  # swings are large if their mean is at least this, on the model's scale
+USUAL, USUAL_WEIGHT = 0.025, 20  # the prior mean swing, and how many reports it counts as
 
 Swing = tuple[float, float]
 """The two scores between which a trial moved up and down; equal if its last two changes had the same direction."""
 
 
 def swing(before: float, middle: float, after: float) -> Swing:
-    """Return the ends of the smaller one of two opposite changes: from `before` to `middle`, and from there to `after`."""
+    """Return the ends of the smaller of two opposite changes: from `before` to `middle`, and from there to `after`."""
     if (middle - before) * (after - middle) >= 0:
         return middle, middle
     return middle, before if abs(middle - before) < abs(after - middle) else after

@@ -1,8 +1,8 @@
-"""Treat configurations as points of the unit cube: encode them for the model, and generate new points.
+"""Treat configurations as points in the unit cube: encode them for the model, and generate new points.
 
-A *point* has one coordinate in [0, 1] for each parameter. A point is *realised* if every coordinate belongs to a
+A *point* has one coordinate in [0, 1] for each parameter. A point is *realized* if every coordinate belongs to a
 value of its parameter: on the grid of an integer or ordered parameter, in the middle of a category's share, and
-1/2 for an inactive parameter. Two configurations are equal exactly if their realised points are equal.
+1/2 for an inactive parameter. Two configurations are equal if and only if their realized points are equal.
 
 The model measures distances between *features*: one number for a numeric parameter, and k numbers for k categories (any
 two categories are 1 apart). An inactive parameter has 1/2, so configurations in which it is inactive do not differ in it.
@@ -77,7 +77,7 @@ class Cube:
         self.discrete = not any(axis.kind == "continuous" for axis in self.axes)
 
     def point(self, params: Mapping[str, Any]) -> Floats:
-        """Return the realised point (p,) of flat params."""
+        """Return the realized point (p,) of flat params."""
         return np.array(self.space.to_unit(params), dtype=float)
 
     def params(self, point: Floats) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Cube:
         return self.space.from_unit([float(u) for u in point])
 
     def realise(self, points: Floats) -> Floats:
-        """Return the points (m, p), each moved to the nearest realised point."""
+        """Return the points (m, p), each moved to the nearest realized point."""
         out = np.array(points, dtype=float)
         active: list[NDArray[np.bool_] | None] = []  # by axis; None: active in every point
         for number, axis in enumerate(self.axes):
@@ -104,7 +104,7 @@ class Cube:
         return out
 
     def features(self, points: Floats) -> Floats:
-        """Return the features (m, q) of realised points (m, p). `group` says which parameter each column belongs to."""
+        """Return the features (m, q) of realized points (m, p). `group` says which parameter each column belongs to."""
         if not self.choice.any():
             return points
         columns = []
@@ -117,7 +117,7 @@ class Cube:
         return np.concatenate(columns, axis=1)
 
     def spread(self, count: int, shift: Floats, start: int = 0) -> Floats:
-        """Return `count` realised points (count, p) of a low-discrepancy sequence, from index `start` on.
+        """Return `count` realized points (count, p) of a low-discrepancy sequence, from index `start` on.
 
         The sequence is R_p of Roberts, "The Unreasonable Effectiveness of Quasirandom Sequences", 2018, shifted by
         `shift` (p,).
@@ -152,5 +152,5 @@ class Cube:
 
 
 def key(point: Floats) -> bytes:
-    """Return a hashable key: bytes that are equal exactly if the realised points are equal."""
+    """Return a hashable key: bytes that are equal if and only if the realized points are equal."""
     return (np.round(point, 9) + 0.0).tobytes()
