@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import socket
 from typing import Any
 
 import ray
@@ -21,6 +24,35 @@ from tuner.trials.runtime.threads import use_threads
 from tuner.trials.runtime.worker import CONTROL, LASTING, Rank
 
 
+@functools.cache
+def _hide_node_from_children() -> None:
+    """Let processes that user code forks from this one drop the inherited connections to the Ray node.
+
+    Ray notices that a worker has died when its connection ends. A living child process would hold the connection open,
+    so that the death would go unnoticed until the child ends, too. `/dev/null` takes the place of each connection, so
+    that the child does not reuse its number, under which Ray's code in the child may still write.
+    """
+    found = [number for number in map(int, os.listdir("/dev/fd")) if _leads_to_node(number)]
+    for number in found:
+        os.set_inheritable(number, False)  # for children that are not forked by Python, such as those of os.system
+
+    def drop() -> None:
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in found:
+            os.dup2(null, number, inheritable=False)
+        os.close(null)
+
+    os.register_at_fork(after_in_child=drop)
+
+
+def _leads_to_node(number: int) -> bool:
+    """Return whether a file descriptor is a connection to a process of the Ray node, all of which listen in one folder."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+        peer = connection.getpeername() if connection.family == socket.AF_UNIX else ""
+        return isinstance(peer, str) and os.path.basename(os.path.dirname(peer)) == "sockets"
+    return False
+
+
 class RayRank(Rank):
     """A rank as a Ray actor. The methods in `CONTROL` have their own concurrency group, to answer while training runs."""
 
@@ -30,6 +62,7 @@ class RayRank(Rank):
         if wants_torch:
             ask_for_torch()
         use_threads()
+        _hide_node_from_children()
         super().__init__(RayDriver(driver), wants_torch, report_address, log_limit)
         self._calls = Calls(lambda method, arguments: getattr(self, method)(*arguments))
 

@@ -107,6 +107,16 @@ def dies(config: dict[str, Any]) -> None:
     _wait_for_the_others()
 
 
+def dies_before_its_child(config: dict[str, Any]) -> None:
+    _report(a=1)
+    child = os.fork()
+    if child == 0:
+        time.sleep(100)
+        Path(config["ended"]).touch()
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def hangs(config: dict[str, Any]) -> None:
     _report(a=1)
     if _rank() == 1:
@@ -229,6 +239,14 @@ def test_a_signal(bench: Bench, number: signal.Signals) -> None:
     else:
         assert number.name in failure.message
     assert "the last words" in failure.log_tail
+
+
+def test_a_death_is_noticed_while_a_forked_child_lives(bench: Bench, tmp_path: Path) -> None:
+    """The child inherits the connection by whose end Ray notices the death of a worker."""
+    ended = tmp_path / "ended"
+    failure = run(bench, bench.launch(dies_before_its_child, scaling=NO_TORCH, params={"ended": str(ended)}))
+    assert (failure.cause, failure.rank) == ("signal", 0)
+    assert not ended.exists()
 
 
 def test_a_hang_shows_every_ranks_stack(bench: Bench) -> None:
