@@ -1,4 +1,4 @@
-"""`tuner run`: a search over a script, or over a function of a file."""
+"""`tuner run`: a search over a script, or over a function in a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PRIMITIVES = (
 def run_target(
     target: str, arguments: Sequence[str], params: Sequence[str], metric_pattern: str | None, options: Mapping[str, Any]
 ) -> Result:
-    """Run a search over a script, ``FILE.py:FUNCTION`` or ``module:function``, and wait for its end.
+    """Run a search over a script, ``FILE.py:FUNCTION`` or ``module:function``, and wait until the search has ended.
 
     Args:
         target: the script or function.
