@@ -217,7 +217,7 @@ def no_ray_client() -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with placeholders for control characters, because a terminal would execute them.
+    """Return the text with placeholders for control characters, because a terminal would interpret them.
 
     Names and messages may come from anyone.
     """

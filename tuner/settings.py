@@ -23,7 +23,7 @@ def _setting(variable: str, about: str, default: Any, *, shown: bool = True) -> 
 
 @dataclass(frozen=True, slots=True)
 class OidcRule:
-    """The role that the members of a group of the OpenID Connect provider have. Everybody belongs to the group ``*``."""
+    """The role of the members of a group of the OpenID Connect provider. Everybody belongs to the group ``*``."""
 
     group: str
     role: Literal["viewer", "editor", "admin"]
@@ -32,7 +32,7 @@ class OidcRule:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The amount of a resource that all experiments of a project may hold together. ``*`` stands for all other projects."""
+    """The amount of a resource that all experiments of a project may hold together. The project ``*`` stands for all others."""
 
     project: str
     resource: str
@@ -41,7 +41,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings as read from the environment. Options of the command line override them (by `dataclasses.replace`)."""
+    """The settings as read from the environment. Command-line options override them (by `dataclasses.replace`)."""
 
     home: Path = _setting(  # noqa: RUF009
         "TUNER_HOME", "the directory of the database, checkpoints and logs", default=Path("~/.tuner")
@@ -52,7 +52,7 @@ class Settings:
     storage: str = _setting("TUNER_STORAGE", "where checkpoints are stored: a path or any pyarrow.fs URI", default="")
     durability: Literal["NORMAL", "FULL"] = _setting(
         "TUNER_DURABILITY",
-        "NORMAL survives `kill -9`; FULL also survives a loss of power (SQLite's `synchronous`, and fsync of local checkpoints)",
+        "NORMAL survives `kill -9`; FULL also survives a power loss (SQLite's `synchronous`, and fsync of local checkpoints)",
         default="NORMAL",
     )
     ray_address: str | None = _setting(
@@ -119,8 +119,8 @@ class Settings:
     )
     webhook_private: bool = _setting(
         "TUNER_WEBHOOK_PRIVATE",
-        "1: webhooks may also be sent to private and loopback addresses, but never to link-local ones and the metadata "
-        "services of clouds; 0: only to public ones",
+        "1: webhooks may also be sent to private and loopback addresses, but never to link-local ones or cloud "
+        "metadata services; 0: only to public ones",
         default=False,
     )
     lease_s: float = _setting(
@@ -200,7 +200,7 @@ class Settings:
 
     traces: str | None = _setting(
         "TUNER_TRACES",
-        "an OpenTelemetry collector that takes OTLP over HTTP, such as http://localhost:4318; unset: no traces; "
+        "an OpenTelemetry collector that accepts OTLP over HTTP, such as http://localhost:4318; unset: no traces; "
         "needs the extra `otel`",
         default=None,
     )
