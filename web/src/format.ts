@@ -120,7 +120,7 @@ export function config(params: Params, labels: Labels = {}): string {
 
 const MOST_APART = 8;
 
-/** What sets a trial apart from the best one: the parameters that differ. Of the best trial itself, its configuration. */
+/** What sets a trial apart from the best one: the parameters that differ. For the best trial itself, its configuration. */
 export function apart(
   trial: Pick<Trial, "number" | "params">,
   { best, labels }: Pick<Experiment, "best" | "labels">,

@@ -16,7 +16,7 @@ interface LaneChartProps {
   labels: Labels;
   /** The parameter that the colours show; null for the last values of the metric. */
   by: string | null;
-  /** The space has this parameter on a log scale; undefined if it does not say. */
+  /** True if the space has this parameter on a log scale; undefined if it does not say. */
   log?: boolean | undefined;
   selected: number | null;
   onSelect: (number: number) => void;

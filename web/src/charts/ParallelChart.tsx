@@ -47,7 +47,7 @@ const GAP = 12;
 const FIRST = 44;
 const LAST = 56;
 const BOTTOM = 14;
-/** Room below the axes for what is not present. */
+/** Room below the axes for values that are not present. */
 const BELOW = 26;
 const GRIP = 14;
 const NARROWEST = 96;
@@ -66,7 +66,7 @@ interface Layout {
   absent: number;
 }
 
-/** One line per trial through its parameters to its result. Dragging along an axis chooses trials; several axes choose together. */
+/** One line per trial through its parameters to its result. Dragging along an axis selects trials; the selections of several axes combine. */
 export function ParallelChart(props: ParallelChartProps) {
   const {
     trials,
@@ -116,7 +116,7 @@ export function ParallelChart(props: ParallelChartProps) {
       }));
   }, [trials, dimensions, rank, layout]);
 
-  // In the frame of the axes: an effect after it may come late, and the lines would not fit the axes meanwhile.
+  // Draw in the same frame as the axes: a later effect could leave lines that do not fit the axes for a moment.
   useLayoutEffect(() => {
     if (!lower.current || room === 0) return;
     const context = clear(lower.current, width, height);
@@ -324,7 +324,7 @@ function trace(context: CanvasRenderingContext2D, x: readonly number[], y: reado
   y.forEach((value, i) => (i === 0 ? context.moveTo(x[i]!, value) : context.lineTo(x[i]!, value)));
 }
 
-/** The chosen line that passes nearest to (px, py), not farther than the reach. */
+/** The chosen line that passes nearest to (px, py), within the reach. */
 export function nearestLine(
   lines: readonly { number: number; y: readonly number[] }[],
   x: readonly number[],

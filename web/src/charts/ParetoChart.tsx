@@ -13,7 +13,7 @@ interface ParetoChartProps {
   points: readonly Point[];
   front: ReadonlySet<number>;
   objectives: Experiment["objectives"];
-  /** The objectives that are the horizontal and the vertical axis. */
+  /** The objectives on the horizontal and the vertical axis. */
   axes: readonly [number, number];
   trials: ReadonlyMap<number, Trial>;
   labels: Labels;
@@ -119,7 +119,7 @@ export function ParetoChart(props: ParetoChartProps) {
       context.setLineDash([]);
     }
     for (const one of shown) if (front.has(one.number)) dot(one, 5, strong);
-    // The numbers of the front's trials lead to their rows in the table. A number that would cover another one is left out.
+    // The numbers of the front's trials link to their rows in the table. A number that would cover another one is left out.
     const taken: [number, number][] = [];
     context.font = `11px ${getComputedStyle(canvas.current).fontFamily || "sans-serif"}`;
     context.fillStyle = theme === "dark" ? "#d5d9e0" : "#3b4252";

@@ -9,10 +9,10 @@ import { axisName, LETTER, positionOf, shortened, type Dimension } from "./dimen
 import { marksOf, type Dot, type Heat } from "./scatter";
 import { useWidth } from "./useWidth";
 
-/** What charts of trials share: who is shown, marked and picked. */
+/** The properties that charts of trials share: which trials are shown, marked and picked. */
 export interface Marking {
   rank: ReadonlyMap<number, number>;
-  /** Of trials that were picked. */
+  /** The colours of picked trials. */
   colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;

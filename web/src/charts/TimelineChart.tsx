@@ -104,7 +104,7 @@ export function TimelineChart({ lanes, seconds, pauses, label, selected, onSelec
         </svg>
       </div>
       <p className={classes.caption} aria-live="polite">
-        {pointed ? words(pointed.lane, pointed.span) : "Point at a bar for details; click it to open its trial."}
+        {pointed ? words(pointed.lane, pointed.span) : "Hover over a bar for details; click it to open its trial."}
       </p>
     </>
   );

@@ -25,7 +25,7 @@ export function curvesRows(curves: Across & Pick<Curves, "metric" | "series">, o
   return rows;
 }
 
-/** The same of trials that have names, since they may belong to several experiments. */
+/** The same for trials with names, since they may belong to several experiments. */
 export function comparedCurvesRows(
   names: readonly string[],
   series: readonly Series[],

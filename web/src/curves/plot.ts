@@ -493,7 +493,7 @@ export class CurvesPlot {
     context.restore();
   }
 
-  /** Arrows from where donors were to where their weights went on. */
+  /** Arrows from the points of donors to the points where their weights continued. */
   private drawArrows(context: CanvasRenderingContext2D): void {
     const all = this.lines.flatMap((line) => line.exploits.map((one) => ({ line, one })));
     if (all.length === 0 || all.length > MOST_ARROWS) return;

@@ -29,7 +29,7 @@ export default function ClusterPage() {
     queryFn: ({ signal }) => api.cluster(signal),
     refetchInterval: REFRESH_MS,
     retry: false,
-    // A 503 means here that no driver runs, not that the service is away.
+    // Here, a 503 means that no driver is running, not that the service is down.
     meta: { needsDriver: true },
   });
   const list = useQuery({

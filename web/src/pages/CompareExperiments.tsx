@@ -128,7 +128,7 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
           Each line is the best value that an experiment had reached by then.{" "}
           {cost === "trial_time"
             ? "The axis adds up the running time of all trials, so experiments with many trials at once are not favored."
-            : "Experiments with more trials at the same time get further in the same time."}
+            : "Experiments that run more trials at once get further in the same time."}
         </p>
       </Panel>
       <ComparedTable

@@ -25,7 +25,7 @@ interface ComparedTableProps {
   address: Address;
 }
 
-/** Let the keyboard reach a cell whose text scrolls. A stop at every cell would put hundreds of stops in the way. */
+/** Let the keyboard reach a cell whose text scrolls. If every cell were a tab stop, there would be hundreds. */
 function reachable(cell: HTMLDivElement | null): void {
   if (cell) cell.tabIndex = cell.scrollHeight > cell.clientHeight + 1 ? 0 : -1;
 }

@@ -147,7 +147,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const tab = tabs.find(([id, label]) => id === asked || slug(label) === slug(asked ?? ""))?.[0] ?? tabs[0][0];
 
   const brushText = address.get("brush");
-  // Compute the dimensions only if somebody looks at them, since they change with every report.
+  // Compute the dimensions only if they are shown, since they change with every report.
   const wanted = tab === "parameters" || brushText !== null || (history && tab === "curves");
   const { metric: objective, objectives, space } = experiment;
   const dimensions = useMemo(
@@ -436,7 +436,7 @@ function useSameMap(map: ReadonlyMap<number, number>): ReadonlyMap<number, numbe
   return same ? kept : map;
 }
 
-/** What to say of an experiment that has ended if starting and waiting took more than half of the time; else null. */
+/** What to say about an experiment that has ended if starting and waiting took more than half of the time; else null. */
 function useWaste({ id, state, trials }: Experiment): string | null {
   const query = useQuery({
     queryKey: [...keys.experiment(id), "timeline", 0],
@@ -501,7 +501,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         <Figure
           label="Time"
           value={ranWords(experiment, now)}
-          title={`for which the search has run since its start at ${moment(experiment.started_at)}; pauses do not count`}
+          title={`running time since the start at ${moment(experiment.started_at)}, without pauses`}
         />
         {saved && (
           <Figure

@@ -39,7 +39,7 @@ const WORDS: readonly (readonly [string, RegExp, string])[] = [
   ["POST", /^experiments\/([^/]+)\/assignments$/, "took a trial of"],
   ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/reports$/, "reported for a trial of"],
   ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/checkpoints$/, "saved a checkpoint for a trial of"],
-  ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/heartbeat$/, "was alive with a trial of"],
+  ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/heartbeat$/, "sent a heartbeat for a trial of"],
   ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/log$/, "sent the log of a trial of"],
   ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/complete$/, "completed a trial of"],
   ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/fail$/, "failed a trial of"],
@@ -63,7 +63,7 @@ export function said(method: string, path: string): Said {
   return { words: `${method} ${path}`, subject: null };
 }
 
-/** The latest entries that changed something, or that failed. The form for a new experiment checks its spec at every pause in the typing. */
+/** The latest entries that changed something, or that failed. The form for a new experiment checks its spec whenever the user stops typing. */
 export function changesAmong<T extends { method: string; path: string; status: number }>(
   entries: readonly T[],
   most = 50,

@@ -78,7 +78,7 @@ export function eventWords(entry: Pick<LogEntry, "kind" | "data">): { text: stri
       return { text: `${param(data["kind"])}: ${param(data["reason"])}` };
     case "stop_judged":
       return {
-        text: `A stop function answered at iteration ${param(data["iteration"])}`,
+        text: `A stop function returned at iteration ${param(data["iteration"])}`,
         more: pretty(data["answers"]),
       };
     case "checkpoint_saved": {

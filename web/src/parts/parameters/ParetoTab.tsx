@@ -126,7 +126,7 @@ export default function ParetoTab({ experiment, sample, trials, byNumber, where,
           </div>
         )}
         {names.length > 2 && (
-          <p className={classes.noShares}>The front is that of all {names.length} objectives; two of them are drawn.</p>
+          <p className={classes.noShares}>The front takes all {names.length} objectives into account; two of them are drawn.</p>
         )}
       </Panel>
       {growth.length > 0 && (

@@ -1,4 +1,4 @@
-/** The lines of a trial's logs: split from what the service answers, counted, searched, and the first error among them. */
+/** The lines of a trial's logs: split from the service's response, counted and searched, and the first error among them. */
 
 import type { LogPart } from "../../api/types";
 
