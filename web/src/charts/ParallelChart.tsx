@@ -24,7 +24,7 @@ interface ParallelChartProps {
   trials: readonly Trial[];
   dimensions: readonly Dimension[];
   rank: ReadonlyMap<number, number>;
-  /** The colours of picked trials. */
+  /** The colors of picked trials. */
   colours: ReadonlyMap<number, string>;
   brushes: Brushes;
   /** Null removes the brush of that axis. */
@@ -308,7 +308,7 @@ export function ParallelChart(props: ParallelChartProps) {
   );
 }
 
-/** The outer titles are centred over their axes, too, unless they are too long for the margin. */
+/** The outer titles are centered over their axes, too, unless they are too long for the margin. */
 export function titlePlace(
   name: string,
   i: number,
@@ -373,7 +373,7 @@ export function shownNames(names: readonly string[], lines: number, step: number
   const last = names.length - 1;
   const fit = (name: string, room: number) => shortened(name, Math.max(6, Math.floor(room / LETTER)));
   const shown = names.map((name) => fit(name, span - GAP));
-  // An outer name begins at the margin instead of over its axis, so it reaches farther towards its neighbour.
+  // An outer name begins at the margin instead of over its axis, so it reaches farther towards its neighbor.
   for (const [outer, neighbour, margin] of [
     [0, lines, FIRST],
     [last, last - lines, LAST],

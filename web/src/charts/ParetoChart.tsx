@@ -18,7 +18,7 @@ interface ParetoChartProps {
   trials: ReadonlyMap<number, Trial>;
   labels: Labels;
   only: ReadonlySet<number> | null;
-  /** The colours of picked trials. */
+  /** The colors of picked trials. */
   colours: ReadonlyMap<number, string>;
   selected: number | null;
   pointed: number | null;

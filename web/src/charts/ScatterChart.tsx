@@ -12,7 +12,7 @@ import { useWidth } from "./useWidth";
 /** The properties that charts of trials share: which trials are shown, marked and picked. */
 export interface Marking {
   rank: ReadonlyMap<number, number>;
-  /** The colours of picked trials. */
+  /** The colors of picked trials. */
   colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;
@@ -44,7 +44,7 @@ const REACH = 12;
 /** The opacity of a heat-map cell that has no finished trial nearby. */
 const FAINT = 0.3;
 
-/** A point for each trial, in the colour of its rank; hollow if the trial has not trained to its end, a cross if it is infeasible. */
+/** A point for each trial, in the color of its rank; hollow if the trial has not trained to its end, a cross if it is infeasible. */
 export function ScatterChart(props: ScatterChartProps) {
   const { dots, across, up, trials, metric, labels, steps, heat, height, label } = props;
   const { rank, colours, only, selected, pointed, onSelect, onPoint } = props;

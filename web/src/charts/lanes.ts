@@ -137,7 +137,7 @@ export function partsOf(piece: Piece, chain: ReadonlyMap<string, number> | null)
   });
 }
 
-/** What the colours of pieces mean. `share` is a position on the color scale; null for a piece without a value. */
+/** What the colors of pieces mean. `share` is a position on the color scale; null for a piece without a value. */
 export interface Shades {
   share: (piece: Piece) => number | null;
   /** The values at both ends of the scale, or all values with their places on it. */

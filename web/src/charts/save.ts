@@ -143,7 +143,7 @@ export async function png(root: HTMLElement): Promise<Blob> {
   );
 }
 
-/** The background of an element, such as a bar or the colour of a legend. */
+/** The background of an element, such as a bar or the color of a legend. */
 function drawBox(context: CanvasRenderingContext2D, element: HTMLElement): void {
   const { backgroundColor } = getComputedStyle(element);
   const { left, top, width, height } = element.getBoundingClientRect();

@@ -13,7 +13,7 @@ export interface Lane {
   spans: readonly Span[];
 }
 
-/** Every phase has its own height, so that it can be told apart without colour: the less is being done, the thinner. */
+/** Every phase has its own height, so that it can be told apart without color: the less is being done, the thinner. */
 export const PHASES: Record<Phase, { words: string; light: string; dark: string; share: number }> = {
   running: { words: "running", light: "#2563c9", dark: "#6ea8fe", share: 1 },
   starting: { words: "starting", light: "#0f8a8a", dark: "#4fd0cf", share: 0.7 },

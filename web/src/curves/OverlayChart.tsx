@@ -9,7 +9,7 @@ import { pointAt } from "./geometry";
 import { CurvesPlot, type Hover } from "./plot";
 
 interface OverlayChartProps {
-  /** Numbered from 0 in the order of their colours. */
+  /** Numbered from 0 in the order of their colors. */
   series: readonly Series[];
   names: readonly string[];
   metric: string;
@@ -23,7 +23,7 @@ interface OverlayChartProps {
 const NO_RANKS: ReadonlyMap<number, number> = new Map();
 const NO_RUNGS: readonly number[] = [];
 
-/** A few curves over each other, each in a colour of its own. */
+/** A few curves over each other, each in a color of its own. */
 export function OverlayChart({ series, names, metric, across, log, height, ...rest }: OverlayChartProps) {
   const root = useRef<HTMLDivElement>(null);
   const plot = useRef<CurvesPlot | null>(null);

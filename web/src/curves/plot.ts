@@ -4,7 +4,7 @@
  * by CSS, so it costs the same with ten curves as with thousands.
  *
  * While reports come in, only the curves that have changed are drawn, over what is there. All of them are drawn again when the
- * axes change, and else every few seconds, since a new best value shifts the ranks and so the colours of the others. A drawing
+ * axes change, and else every few seconds, since a new best value shifts the ranks and so the colors of the others. A drawing
  * of many points is spread over frames.
  */
 
@@ -124,7 +124,7 @@ export class CurvesPlot {
   private zoomed: Zoom | null = null;
   private marked: number | null = null;
   private selected: number | null = null;
-  /** Trials that were picked, with their colours. */
+  /** Trials that were picked, with their colors. */
   private picked: ReadonlyMap<number, string> = new Map();
   private pressed: { x: number; y: number } | null = null;
   private frame = 0;
@@ -207,7 +207,7 @@ export class CurvesPlot {
     this.drawUpper();
   }
 
-  /** Trials with a colour of their own: they stay marked. */
+  /** Trials with a color of their own: they stay marked. */
   pick(picked: ReadonlyMap<number, string>): void {
     this.picked = picked;
     this.drawUpper();
@@ -408,7 +408,7 @@ export class CurvesPlot {
     this.drawUpper();
   }
 
-  /** Draw only these curves, over the others; soon all of them, if the colours of others may have changed. */
+  /** Draw only these curves, over the others; soon all of them, if the colors of others may have changed. */
   private drawOnly(changed: readonly Series[], colours: boolean): void {
     const axes = this.axes();
     if (!axes) return;

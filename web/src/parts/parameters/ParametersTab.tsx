@@ -29,7 +29,7 @@ interface ParametersTabProps {
   rank: ReadonlyMap<number, number>;
   brushes: Brushes;
   sample: Sample | undefined;
-  /** The colours of the picked trials, by number. */
+  /** The colors of the picked trials, by number. */
   colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;

@@ -355,7 +355,7 @@ function tableRows(rows: readonly Trial[], layout: readonly { column: Column }[]
   return [columns.map((column) => column.label), ...rows.map((trial) => columns.map((column) => value(trial, column)))];
 }
 
-/** Return the picked trials after a click on this one. If there are more trials than colours, the first one is dropped. */
+/** Return the picked trials after a click on this one. If there are more trials than colors, the first one is dropped. */
 export function toggled(picked: readonly number[], number: number): readonly number[] {
   if (picked.includes(number)) return picked.filter((one) => one !== number);
   return [...picked, number].slice(-MOST_PICKED);
@@ -417,7 +417,7 @@ interface RowProps {
   /** In pixels. */
   height: number;
   selected: boolean;
-  /** Its own colour, if it is picked. */
+  /** Its own color, if it is picked. */
   picked: string | null;
   /** True if no more trials can be picked. */
   full: boolean;

@@ -69,8 +69,8 @@ export default function Profile({ trial }: { trial: TrialWithSegments }) {
       </form>
       {!running && !asked.data && (
         <p className={classes.none}>
-          {hasEnded(trial.state) ? "The trial has ended" : "The trial is not training at the moment"}: only running ranks
-          can be profiled.
+          {hasEnded(trial.state) ? "The trial has ended" : "The trial is not training at the moment"}: only running
+          ranks can be profiled.
         </p>
       )}
       {asked.isPending && <Waiting asking={asked.variables} since={asked.submittedAt} />}
@@ -78,8 +78,7 @@ export default function Profile({ trial }: { trial: TrialWithSegments }) {
       {asked.data && <Shown key={asked.submittedAt} profile={asked.data} name={`trial_${trial.number}`} />}
       {!asked.data && !asked.isPending && running && (
         <p className={classes.none}>
-          The rank keeps training. Sampling its stacks costs little time. Tracing its memory slows down its Python
-          code.
+          The rank keeps training. Sampling its stacks costs little time. Tracing its memory slows down its Python code.
         </p>
       )}
     </>

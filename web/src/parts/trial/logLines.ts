@@ -25,7 +25,7 @@ export function linesOf(parts: readonly Pick<LogPart, "rank" | "stream" | "text"
   });
 }
 
-/** What a terminal would show of a line: a progress bar writes over itself, and colours are codes. */
+/** What a terminal would show of a line: a progress bar writes over itself, and colors are codes. */
 function shown(line: string): string {
   // eslint-disable-next-line no-control-regex
   const plain = line.replace(/\u001b\[[0-9;]*[A-Za-z]/g, "").replace(/\r+$/, "");
