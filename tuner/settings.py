@@ -328,7 +328,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _url(text: str) -> str:
     if not re.fullmatch(r"https://\S+|http://(localhost|127\.0\.0\.1)(:\d+)?(/\S*)?", text):
-        raise ValueError(f"expected an address that begins with https://, got {text!r}")
+        raise ValueError(f"expected a URL that begins with https://, got {text!r}")
     return text
 
 
@@ -370,7 +370,7 @@ def _node_types(text: str) -> tuple[NodeType, ...]:
 
 def _http(text: str) -> str:
     if not re.fullmatch(r"https?://\S+", text):
-        raise ValueError(f"expected an address that begins with http:// or https://, got {text!r}")
+        raise ValueError(f"expected a URL that begins with http:// or https://, got {text!r}")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Classes of commands, which say where a command works. A test checks that every command has one of them as its `cls`."""
+"""Command classes, which say where a command works. A test checks that every command has one of them as its `cls`."""
 
 from __future__ import annotations
 

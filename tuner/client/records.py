@@ -1,4 +1,4 @@
-"""Convert the API's answers to the store's records, so that `Result` and `Progress` work with a service and a database."""
+"""Convert the API's answers to the store's records, so that `Result` and `Progress` work with either."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _best(shown: schemas.Best | None) -> dict[str, Any] | None:
 
 
 def _place(best: schemas.Best, segments: Sequence[SegmentRecord]) -> Place | None:
-    """Return the place of the best report: the newest segment with its configuration that started before its iteration.
+    """Return the place of the best report: the newest segment that has its configuration and started before its iteration.
 
     Return None if there is no such segment.
     """

@@ -1,4 +1,7 @@
-"""Have a driver run an experiment to its end while a script waits. It runs in a thread, in a host on Ray, or in a service."""
+"""Have a driver run an experiment to its end while a script waits.
+
+The driver runs in a thread of the script, in a host on Ray, or in a service.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def drive_here(
 
 
 def _tell(progress: Progress, interrupts: Interrupts, poke: Callable[[], Any]) -> None:
-    """Update the displayed progress. After a first signal, say that the search is pausing, and wake the driver.
+    """Update the displayed progress. After the first signal, say that the search is pausing, and wake the driver.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed twice.

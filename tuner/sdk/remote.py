@@ -107,7 +107,7 @@ def _follow(
 ) -> Result:
     """Show the progress of an experiment until it has ended or is paused, and return its result.
 
-    The first Ctrl-C pauses the experiment. The second ends this call, but not the experiment.
+    The first Ctrl-C pauses the experiment. A second one ends this call, but not the experiment.
 
     looks: a handle of the same experiment with a short timeout.
     before: the last_event_seq before the service acted. An end that is logged up to this entry belongs to an earlier run.

@@ -28,7 +28,7 @@ export function metric(value: number | null | undefined): string {
   return String(Number(value.toPrecision(6)));
 }
 
-/** What the value of a trial that counts is called: its best one or, if the search's scope is "last", its last one. */
+/** The name of the value that counts for a trial: its best one or, if the search's scope is "last", its last one. */
 export function counted({ metric, scope }: Pick<Experiment, "metric" | "scope">): string {
   return scope === "last" ? `last ${metric}` : `best ${metric}`;
 }

@@ -1,6 +1,6 @@
 """The `tuner` command: its groups of commands, one module each, and its exit status.
 
-The modules only declare commands. What a command does is in the other modules of `tuner.cli`, which are loaded when it runs.
+The modules only declare commands. The other modules of `tuner.cli` carry them out, and are loaded when a command runs.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ export function askEarly({ files, columns, points, sample, rows, decisions }: Wa
   // A browser opens only six connections to a service, and the data is needed first.
   for (const file of files) {
     const link = document.createElement("link");
-    // A style sheet is only loaded: if it took effect here, before those of the bundle, theirs would win over it.
+    // A style sheet is only preloaded: if it took effect here, before those of the bundle, theirs would override it.
     link.rel = file.endsWith(".css") ? "preload" : "modulepreload";
     if (file.endsWith(".css")) link.as = "style";
     link.crossOrigin = "";

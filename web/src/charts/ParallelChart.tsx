@@ -58,7 +58,7 @@ const FILTER_KEYS =
 
 interface Layout {
   x: number[];
-  /** The titles above the axes, spread over this many lines in turn. */
+  /** The number of lines over which the titles above the axes are spread. */
   names: string[];
   lines: number;
   top: number;

@@ -31,8 +31,8 @@ const [LEFT, RIGHT, TOP, BOTTOM] = [64, 16, 12, 42];
 const REACH = 14;
 
 /**
- * Where a trial's number is written, beside its point at (x, y): towards better values, where neither the stairs nor other trials
- * are, if there is room for it.
+ * Choose where to write a trial's number beside its point at (x, y): on the side of better values, away from the stairs and from
+ * other trials, if there is room for it.
  */
 export function numberPlace(
   x: number,

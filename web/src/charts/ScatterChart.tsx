@@ -56,7 +56,7 @@ export function ScatterChart(props: ScatterChartProps) {
   const left = LEFT + (dots.some((dot) => dot.x === null) ? ABSENT_ROOM : 0);
   const right = Math.max(left + 20, width - RIGHT);
   const bottom = height - BOTTOM - (dots.some((dot) => dot.y === null) ? ABSENT_ROOM : 0);
-  // A little room, so that points at the ends of an axis are not cut.
+  // A little room, so that points at the ends of an axis are not cut off.
   const inset = 6;
   const px = (x: number | null) =>
     x === null ? LEFT + ABSENT_ROOM / 2 : left + inset + x * (right - left - 2 * inset);

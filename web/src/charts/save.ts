@@ -152,7 +152,7 @@ function drawBox(context: CanvasRenderingContext2D, element: HTMLElement): void 
   context.fillRect(left, top, width, height);
 }
 
-/** The words of a text outside of drawings, with their positions, except those that are scrolled out of sight. */
+/** The words of the text outside drawings, with their positions, except those that are scrolled out of sight. */
 function drawWords(context: CanvasRenderingContext2D, text: Text, root: HTMLElement): void {
   const parent = text.parentElement!;
   if (parent.closest("svg") || !parent.checkVisibility({ visibilityProperty: true, opacityProperty: true })) return;

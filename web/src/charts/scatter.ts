@@ -73,7 +73,7 @@ export interface Heat {
   columns: number;
   rows: number;
   shares: (number | null)[];
-  /** The part of the weight in each cell, from 0 to 1, that finished trials have. */
+  /** The share of each cell's weight, from 0 to 1, that comes from finished trials. */
   sure: number[];
 }
 

@@ -100,7 +100,7 @@ export function identityColour(nth: number, theme: Theme): string {
   return IDENTITY[theme][nth % MOST_PICKED]!;
 }
 
-/** Rank 1 of n is 1, rank n of n is 0, each doubling of the rank one equal step down: so the best can be told apart. */
+/** Map rank 1 of n to 1, and rank n to 0. Each doubling of the rank is an equal step down, so that the best can be told apart. */
 export function shareOfRank(rank: number | undefined, n: number): number {
   if (rank === undefined) return 0;
   return n <= 1 ? 1 : 1 - Math.log(rank) / Math.log(n);

@@ -24,7 +24,7 @@ export type Scale = "linear" | "log" | "count" | "time";
 const CHARACTER = 6.6;
 const GAP = 14;
 const LINE = 26;
-/** On an axis of fewer pixels than this, lines are closer: with a single label, the axis would have no scale. */
+/** On an axis shorter than this, in pixels, grid lines are closer together, since a single label would not show a scale. */
 const LOW = 80;
 const LOW_LINE = 14;
 const MIDDLE = 160;

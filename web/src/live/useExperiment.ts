@@ -187,7 +187,7 @@ export function useExperiment(id: string): LiveExperiment {
   useEffect(() => {
     if (!live) return;
     const start = client.getQueryData<Experiment>(keys.experiment(id))!;
-    // Points and the experiment's state are shown as they come. Lists change the whole page, so several changes of them are put
+    // Points and the experiment's state are shown as they come. Lists change the whole page, so several changes to them are put
     // together.
     let rows: Changes[] = [];
     let timer: ReturnType<typeof setTimeout> | undefined;

@@ -232,7 +232,7 @@ interface TableProps {
   heads: readonly string[];
   rows: readonly (readonly React.ReactNode[])[];
   empty: string;
-  /** The column whose words are long and may be broken. */
+  /** The column whose text is long and may wrap. */
   long?: number;
 }
 

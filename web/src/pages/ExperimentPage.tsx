@@ -95,7 +95,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const [pointed, setPointed] = useState<number | null>(null);
   const sample = live.trials.data;
   const found = sample?.items ?? NO_TRIALS;
-  // Known from the experiment before the sample is there, so that the first rows need not wait for it.
+  // Known from the experiment before the sample has arrived, so that the first rows need not wait for it.
   const complete = sample?.complete ?? experiment.trials <= SAMPLE;
   const { labels } = experiment;
   const trials = useMemo(() => inWords(found, labels), [found, labels]);
@@ -613,7 +613,7 @@ function gpuTitle({ gpu_hours, gpu_hours_saved, expected_gpu_hours, limits }: Ex
   ].join("; ");
 }
 
-/** The first trial that failed: of very many, only the service knows which one that is. */
+/** The first trial that failed. If there are very many trials, only the service knows which one that is. */
 function useFirstFailed(experiment: Experiment, sample: Sample | undefined): Trial | undefined {
   const asked = sample !== undefined && !sample.complete && experiment.counts.failed > 0;
   const { data } = useQuery({

@@ -23,7 +23,7 @@ export const EXAMPLE: Spec = {
 /**
  * The spec as it was requested, without what the service has filled in.
  *
- * A `warm_start` of null stays, because a spec without one takes that of its project's settings.
+ * A `warm_start` of null stays, because a spec without one gets that of its project's settings.
  */
 export function specOf(experiment: Experiment): Spec {
   const several = experiment.objectives.length > 1;

@@ -167,7 +167,7 @@ function Shown({ profile, name }: ShownProps) {
       {!part && <p className={classes.none}>Nothing was recorded.</p>}
       {cpu && part && (
         <Lines
-          title="Lines that took the most time themselves"
+          title="Lines with the most time of their own"
           rows={hottest(frames, part, LINES).map(({ frame, own }) => [frame.name, place(frame), frame.file, say(own)])}
         />
       )}
