@@ -161,8 +161,8 @@ def _check_placeholders(arguments: tuple[str, ...], found: Mapping[str, Any]) ->
     if unknown := sorted(named - found.keys() - {TRIAL_DIR}):
         raise SpecError(
             f"{{{unknown[0]}}} is in the script's arguments, but there is no --param {unknown[0]}=...; write "
-            f"{{{{{unknown[0]}}}}} for the text itself. Options of tuner come before the script, arguments of the "
-            "script after it",
+            f"{{{{{unknown[0]}}}}} for the literal text. tuner's options come before the script, the script's "
+            "arguments after it",
             "/space",
         )
     for name in found.keys() - named:

@@ -28,7 +28,7 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
 
     Args:
         spec: the spec of the experiment.
-        code: the training function by value; None if it is imported by name.
+        code: the training function, pickled by value; None if it is imported by name.
         ray_address: the Ray address that the script or its environment gives.
 
     Raises:

@@ -26,7 +26,7 @@ interface ScatterChartProps extends Marking {
   across: Dimension;
   up: Dimension;
   trials: ReadonlyMap<number, Trial>;
-  /** What the objective is called, for the tooltip. */
+  /** The name of the objective, for the tooltip. */
   metric: string;
   labels: Labels;
   /** A line of steps, in values of both axes. */

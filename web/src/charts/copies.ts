@@ -6,7 +6,7 @@ import type { Across } from "../curves/across";
 export interface Call {
   /** The name of the result. */
   name: string;
-  /** In terms of `client`. */
+  /** A Python expression in terms of `client`. */
   python: string;
   /** Paths below /api/v1, with their parameters. A request with a body is a POST. */
   reads: readonly { path: string; query: Query; body?: unknown }[];
@@ -23,7 +23,7 @@ const args = (query: Query) =>
     .map(([name, value]) => `${name}=${JSON.stringify(value)}`)
     .join(", ");
 
-/** A whole number in Python has no quotes. */
+/** A parameter that is a whole number, which has no quotes in Python. */
 const numbered = (name: string, value: string | null) => (value === null ? [] : [`${name}=${value}`]);
 
 const joined = (...parts: readonly (string | readonly string[])[]) => parts.flat().filter(Boolean).join(", ");
@@ -118,7 +118,7 @@ export function experimentsCall(filters: {
   return { name: "experiments", python, reads: [{ path: "experiments", query }] };
 }
 
-/** What a tab of a trial shows. */
+/** The call for what a tab of a trial shows. */
 export function trialCall(
   trial: { id: string; experiment_id: string; number: number },
   view: string,

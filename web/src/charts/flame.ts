@@ -51,7 +51,7 @@ export function callsOf(frames: readonly Frame[], part: Part): Call {
 export interface Box {
   call: Call;
   depth: number;
-  /** Of the graph's width. */
+  /** As a share of the graph's width. */
   left: number;
   width: number;
 }

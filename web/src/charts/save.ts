@@ -111,7 +111,7 @@ const STYLES = [
   "font-weight",
 ];
 
-/** What an element shows (canvases, drawings, bars and words) as it is on the screen, at twice the resolution. */
+/** Draw what an element shows on the screen (canvases, drawings, bars and words), at twice the resolution. */
 export async function png(root: HTMLElement): Promise<Blob> {
   const box = root.getBoundingClientRect();
   const scale = 2;

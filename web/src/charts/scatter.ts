@@ -80,7 +80,7 @@ export interface Heat {
 export interface Grid {
   columns: number;
   rows: number;
-  /** How many categories an axis has; null for numbers. Trials of another category say nothing about a cell. */
+  /** The number of categories of an axis; null for numbers. Trials of another category do not affect a cell. */
   categoriesAcross: number | null;
   categoriesUp: number | null;
 }

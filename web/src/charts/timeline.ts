@@ -123,7 +123,7 @@ export interface Waste {
   share: number;
 }
 
-/** What the time of all trials together went to, in the order of the legend. */
+/** Return what the time of all trials together was spent on, in the order of the legend. */
 export function shares(totals: Timeline["totals"]): Waste[] {
   const all = ORDER.reduce((sum, phase) => sum + (totals[phase] ?? 0), 0);
   return ORDER.flatMap((phase) => {

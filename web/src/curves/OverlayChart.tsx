@@ -14,7 +14,7 @@ interface OverlayChartProps {
   names: readonly string[];
   metric: string;
   across: Across;
-  /** What the horizontal axis is called, if not by `across`. */
+  /** The label of the horizontal axis, if not that of `across`. */
   xLabel?: string;
   log: boolean;
   height: number;

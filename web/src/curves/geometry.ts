@@ -246,7 +246,7 @@ export interface View {
 /** Far-off values are left out only if all others would otherwise get less than this share of the height. */
 const PRESSED = 0.05;
 
-/** How far below the values of the second half the range of a population reaches, in multiples of their own range. */
+/** How far a population's range extends below the values of the second half, in multiples of the range of these values. */
 const BRED_REACH = 2;
 /** The range of the second half is taken from at most this many values. */
 const LOOKED_AT = 4000;

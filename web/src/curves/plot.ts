@@ -89,7 +89,7 @@ export interface PlotData {
 
 const REACH = 24;
 const FADED = "0.22";
-/** If there are more arrows from donors, only those of the trial under the mouse are drawn. */
+/** The maximum number of arrows from donors. If there are more, only those of the trial under the mouse are drawn. */
 const MOST_ARROWS = 60;
 /** With at most this many curves, those before smoothing are drawn, too. */
 const MOST_RAW = 60;

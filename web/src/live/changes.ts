@@ -185,7 +185,7 @@ export function withCurves(curves: Curves, changes: Pick<Changes, "trials" | "po
     : { ...curves, series: list ?? curves.series, best_so_far: best };
 }
 
-/** Where the report is on the axis; null if it has no place there. */
+/** Return where the report is on the axis; null if it has no place there. */
 function placeOf(point: Point, { x, x_metric }: Across): number | null {
   switch (x) {
     case "step":

@@ -235,7 +235,7 @@ function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
   ];
 }
 
-/** What the value of the best trial is called within a list. */
+/** The name for the value of the best trial within a list. */
 function bestName({ scope }: Experiment, metric: string): string {
   return scope === "last" ? `best last ${metric}` : `best ${metric}`;
 }

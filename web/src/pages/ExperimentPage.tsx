@@ -436,7 +436,7 @@ function useSameMap(map: ReadonlyMap<number, number>): ReadonlyMap<number, numbe
   return same ? kept : map;
 }
 
-/** What to say about an experiment that has ended if starting and waiting took more than half of the time; else null. */
+/** Say if starting and waiting took more than half of the time of an experiment that has ended; else null. */
 function useWaste({ id, state, trials }: Experiment): string | null {
   const query = useQuery({
     queryKey: [...keys.experiment(id), "timeline", 0],

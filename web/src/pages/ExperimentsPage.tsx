@@ -331,7 +331,7 @@ export function runningFirst(running: readonly Experiment[], listed: readonly Ex
   return [...found.values()];
 }
 
-/** What the running trials of an experiment hold: "4 GPUs", "at least 4 GPUs" if they are elastic, or "2 CPUs" without GPUs; empty if none runs. */
+/** Say what the running trials of an experiment hold: "4 GPUs", "at least 4 GPUs" if they are elastic, or "2 CPUs" without GPUs; empty if none runs. */
 export function inUse({ counts, scaling }: Pick<Experiment, "counts" | "scaling">): string {
   if (counts.running === 0) return "";
   const each = bundleOf(scaling);

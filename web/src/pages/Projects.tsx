@@ -74,7 +74,7 @@ export function Projects({ mayChange }: { mayChange: boolean }) {
   );
 }
 
-/** What new experiments of a project learn from, if their specs do not say. */
+/** Choose what new experiments of a project learn from if their specs do not say. */
 function WarmStart({ project }: { project: Project }) {
   const client = useQueryClient();
   const change = useMutation({

@@ -53,7 +53,7 @@ export interface Said {
   subject: string | null;
 }
 
-/** What a call did: "paused" exp_1. Of an address that is not known, the method and the address. */
+/** Say what a call did: "paused" exp_1. For an unknown path, return the method and the path. */
 export function said(method: string, path: string): Said {
   const short = path.replace(/^.*?\/api\/v1\//, "").replace(/\/$/, "");
   for (const [verb, pattern, words] of WORDS) {
@@ -73,7 +73,7 @@ export function changesAmong<T extends { method: string; path: string; status: n
     .slice(0, most);
 }
 
-/** How a call ended. */
+/** Say how a call ended. */
 export function outcome(status: number): { words: string; good: boolean } {
   if (status < 400) return { words: "done", good: true };
   if (status === 401) return { words: "refused: not signed in", good: false };

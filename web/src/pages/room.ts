@@ -74,7 +74,7 @@ export function costWords(asked: Asked, seconds: number | null, cluster: Pick<Cl
 }
 
 /**
- * What the scheduler will probably do with the trials: "27 trials reach 1 iteration, 8 reach 4, 3 reach 27; 4 GPU hours". Empty if
+ * Say what the scheduler will probably do with the trials: "27 trials reach 1 iteration, 8 reach 4, 3 reach 27; 4 GPU hours". Empty if
  * that is unknown.
  */
 export function reachWords({ reached, expected_gpu_hours }: Pick<DryRun, "reached" | "expected_gpu_hours">): string {

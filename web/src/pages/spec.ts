@@ -96,7 +96,7 @@ export function numberOf(spec: Spec | null, name: string): number | "" {
   return typeof value === "number" ? value : "";
 }
 
-/** How often leading configurations are repeated, as it is typed: a number, "auto", or nothing. */
+/** Return how often leading configurations are repeated, as typed: a number, "auto", or nothing. */
 export function repeatsOf(spec: Spec | null): string {
   const limits = spec?.["limits"] as Spec | null | undefined;
   const repeats = limits?.["repeats"];

@@ -41,7 +41,7 @@ export function draftOf(experiment: Source): Draft {
   };
 }
 
-/** Why the text is not a search space; null if it is a mapping. The service checks what is in it. */
+/** Say why the text is not a search space; null if it is a mapping. The service checks what is in it. */
 export const wrongSpace = (text: string): string | null => readMapping(text, SPACE_LINE)[1];
 
 export const wrongAssumption = (text: string): string | null =>
@@ -73,7 +73,7 @@ function isGroup(value: unknown): value is Json {
 /** The limit that a text stands for, if a word may be given instead of a number: a number if it is one, else the text. */
 export const limitOf = (text: string): number | string => (/^\d+$/.test(text.trim()) ? Number(text) : text.trim());
 
-/** Why the value is not a limit, if this word may be given instead of a number; null if it is one. */
+/** Say why the value is not a limit, if this word may be given instead of a number; null if it is one. */
 export const wrongLimit = (value: number | string, word: string): string | null =>
   typeof value === "number" || value === word ? null : `expected ${word} or a number of 0 or more`;
 

@@ -8,7 +8,7 @@ import classes from "./parts.module.css";
 const RowsDialog = lazy(() => import("./RowsDialog"));
 
 interface SaveMenuProps {
-  /** What the files are called. */
+  /** The name of the files. */
   name: string;
   rows: () => Rows;
   /** The API call that returns the same numbers. */

@@ -91,7 +91,7 @@ export function eventWords(entry: Pick<LogEntry, "kind" | "data">): { text: stri
       return { text: `Checkpoint ${param(data["checkpoint"])} was deleted` };
     case "upload_failed": {
       const lost = data["checkpoint"] as { step?: number } | null | undefined;
-      return { text: `The upload of the checkpoint of iteration ${param(lost?.step)} failed${because(data)}` };
+      return { text: `Uploading the checkpoint of iteration ${param(lost?.step)} failed${because(data)}` };
     }
     case "pinned":
       return { text: `Checkpoint ${param(data["checkpoint"])} was ${data["pinned"] ? "pinned" : "unpinned"}` };
