@@ -50,7 +50,7 @@ def serve(
         print("stopped" if stop_head(settings.home) else "there was nothing to stop")
         if (left := running_service(settings.home, shown_url(settings.database_url))) is not None:
             print(
-                f"the service at {left.url} is still up, but cannot run experiments: stop it with Ctrl-C or kill {left.pid}",
+                f"the service at {left.url} is still running, but drives no experiments: stop it with Ctrl-C or kill {left.pid}",
                 file=sys.stderr,
             )
         return
