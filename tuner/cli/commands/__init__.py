@@ -54,7 +54,7 @@ def exit_code(error: TunerError) -> int:
 
 
 def main(early: Any = None) -> None:
-    """Run the `tuner` command. An expected error is printed without a traceback, with its section of the docs.
+    """Run the `tuner` command. An expected error is printed without a traceback, with a note that names its section of the docs.
 
     Args:
         early: the `tuner.service.early.Early` that already answers requests to the service, if any.

@@ -117,7 +117,7 @@ class Progress:
         self._warned_seq = 0
         self._space: Revisions | None = None
         self._said_budget = self._away = False
-        self._failed = 0  # the number of trials at the last update
+        self._failed = 0  # the number of failed trials at the last update
         self._told: set[str] = set()  # the failures that have been shown
         self._referred: set[str] = set()  # the lines that name a section of the docs and have been shown
 

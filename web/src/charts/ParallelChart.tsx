@@ -40,7 +40,7 @@ interface ParallelChartProps {
 }
 
 const TOP = 34;
-/** A second line of names, where they are wider than the room between two axes. */
+/** The height of a further line of names, for names wider than the room between two axes. */
 const LINE = 15;
 const GAP = 12;
 /** The room for names left of the first axis and right of the last one. */
