@@ -80,7 +80,7 @@ def test_a_service_that_finds_a_dead_head_starts_another(service: Service) -> No
 @pytest.mark.long  # tests/test_service.py ends a service with --stop
 def test_a_head_that_was_ended_on_purpose_stays_ended(service: Service) -> None:
     assert service.stop() == "stopped"
-    until("words", lambda: "ended by `tuner serve --stop`" in service.client.get("/readyz").text)
+    until("words", lambda: "shut down by `tuner serve --stop`" in service.client.get("/readyz").text)
     assert find_head(service.home) is None
     assert service.client.get("/healthz").status_code == 200
     service.end()

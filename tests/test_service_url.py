@@ -36,7 +36,7 @@ def test_a_service_that_lives_on_is_named_when_its_ray_is_ended(
     with announced(tmp_path, "localhost", 8123, shown_url(Settings.from_env().database_url)):
         told = CliRunner().invoke(app, ["serve", "--stop"])
     assert told.stdout == "there was nothing to stop\n"
-    assert "the service at http://localhost:8123 still runs" in told.stderr
+    assert "the service at http://localhost:8123 is still running" in told.stderr
     assert f"kill {os.getpid()}" in told.stderr
     assert CliRunner().invoke(app, ["serve", "--stop"]).stderr == ""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if sys.hexversion < 0x030B00F0:  # an import from a checkout; pip refuses to install it
     raise ImportError(
         f"tuner needs Python 3.11 or newer, but {sys.executable} is Python {sys.version.split()[0]}: "
-        "make an environment with a newer Python, and install tuner there"
+        "create an environment with a newer Python, and install tuner there"
     )
 
 from tuner.trials import moved as _moved

@@ -5,14 +5,14 @@
     │   └── EntrypointError       the trainable cannot be imported, unpickled or called
     ├── StoreError
     │   ├── NotFound              the experiment, trial or checkpoint does not exist
-    │   ├── Conflict              the request contradicts the present state
+    │   ├── Conflict              the request conflicts with the current state
     │   │   ├── Stale             the object has been changed since the caller read it
     │   │   └── Gone              the experiment, or an agent's lease, has ended for good
     │   └── LostLease             another driver has taken over the experiment: stop writing at once
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
     ├── TrialError                a trial cannot continue; `.failure` is a `domain.events.Failure`
     ├── PlacementError            the cluster does not have the resources, or did not free them in time
-    │   └── ClusterUnreachable    Ray could not be started here, or is not at the address
+    │   └── ClusterUnreachable    Ray could not be started here, or does not answer at the address
     ├── DriverSilent              no driver host answers at the moment
     ├── NewerHost                 a service of a newer version drives the experiments of this database
     ├── CheckerBusy               too many entrypoints are being imported at the moment
@@ -21,12 +21,12 @@
     │   └── ServiceUnreachable    no service answers at the address
     ├── ReportsLost               reports of a trial did not reach the driver
     ├── OutsideTrial              a function that works only inside a trial was called elsewhere
-    ├── NotHere                   a trial called a function of Ray that does not work in it
+    ├── NotHere                   a trial called a Ray function that does not work in it
     ├── MissingPackage            a package that this call needs is not installed
     ├── RolloutFailed             the new version of a served model did not come up
     └── CheckpointError           a checkpoint is missing, incomplete, or cannot be written
         ├── CheckpointLost        the checkpoint is missing or incomplete, or was on the disk of a node that is gone
-        └── CheckpointUnreachable the node or storage that has the checkpoint cannot be reached at the moment; retryable
+        └── CheckpointUnreachable the node or storage that has the checkpoint cannot be reached now; retryable
 
 `Retryable` marks errors after which another attempt may succeed: a lost node, a lost connection.
 """
@@ -114,7 +114,7 @@ class NotFound(StoreError, KeyError):
 
 
 class Conflict(StoreError):
-    """The request contradicts the present state."""
+    """The request conflicts with the current state."""
 
 
 class Stale(Conflict):
@@ -186,7 +186,7 @@ class OutsideTrial(TunerError, RuntimeError):
 
 
 class NotHere(TunerError, RuntimeError):
-    """User code called a function of Ray that does not work in a trial of `tuner`."""
+    """User code called a Ray function that does not work in a trial of `tuner`."""
 
 
 class MissingPackage(TunerError, ImportError):

@@ -101,7 +101,7 @@ NO_ARGUMENT = {
     "constraints": "a searcher takes them: search_alg={'type': 'tpe', 'constraints': {'size': {'max': 0.25}}}",
     "fail_fast": "a failed trial does not end the other trials; max_failed_trials=1 ends the search after the first one",
     "load_if_exists": "tuner.resume(experiment_id) continues an earlier search",
-    "raise_on_failed_trial": "a failed trial raises no exception; see result.trials and result.error",
+    "raise_on_failed_trial": "a failed trial raises no exception; see result.errors",
     "resume": "tuner.resume(experiment_id) continues an earlier search",
 }
 """Arguments of Ray Tune and Optuna that do not exist here -> what to use instead."""
@@ -217,7 +217,7 @@ def no_ray_client() -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with placeholders for control characters, because a terminal would execute them.
+    """Return the text with placeholders for control characters, because a terminal would interpret them.
 
     Names and messages may come from anyone.
     """

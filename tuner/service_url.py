@@ -1,4 +1,4 @@
-"""The URL of the service that runs with a home, which the service writes into the home for scripts with the same home."""
+"""The URL of the service of a home. The service writes it into the home, for scripts that use the same home."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "service_url"
 """The name of the file in the home."""
 
 EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
-"""The hosts that mean all addresses of a machine, so that a browser cannot open them."""
+"""The hosts that mean all addresses of a machine. A browser cannot open them."""
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def announced(home: Path, host: str, port: int, database: str) -> Iterator[None]
     }
     file = home / NAME
     written = file.with_name(f"{NAME}.{os.getpid()}")
-    with contextlib.suppress(OSError):  # with a database and a Ray elsewhere, the home may be read-only
+    with contextlib.suppress(OSError):  # if the database and Ray are elsewhere, the home may be read-only
         written.write_text(json.dumps(own))
         written.replace(file)
     try:
@@ -70,7 +70,7 @@ def running_service(home: Path, database: str) -> Running | None:
     if (found.get("machine"), found.get("database")) != (socket.gethostname(), database):
         return None
     with contextlib.suppress(psutil.Error, KeyError, TypeError, ValueError):
-        if psutil.Process(found["pid"]).create_time() == found["started"]:  # not another process with its number
+        if psutil.Process(found["pid"]).create_time() == found["started"]:  # not another process that has its pid now
             return Running(str(found["url"]), found["pid"])
     return None
 

@@ -29,7 +29,7 @@ class MisspelledSetting(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class OidcRule:
-    """The role that the members of a group of the OpenID Connect provider have. Everybody belongs to the group ``*``."""
+    """The role of the members of a group of the OpenID Connect provider. Everybody belongs to the group ``*``."""
 
     group: str
     role: Literal["viewer", "editor", "admin"]
@@ -38,7 +38,7 @@ class OidcRule:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The amount of a resource that all experiments of a project may hold together. ``*`` stands for all other projects."""
+    """The amount of a resource that all experiments of a project may hold together. The project ``*`` stands for all others."""
 
     project: str
     resource: str
@@ -47,7 +47,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings as read from the environment. Options of the command line override them (by `dataclasses.replace`)."""
+    """The settings as read from the environment. Command-line options override them (by `dataclasses.replace`)."""
 
     home: Path = _setting(  # noqa: RUF009
         "TUNER_HOME", "the directory of the database, checkpoints and logs", default=Path("~/.tuner")
@@ -58,7 +58,7 @@ class Settings:
     storage: str = _setting("TUNER_STORAGE", "where checkpoints are stored: a path or any pyarrow.fs URI", default="")
     durability: Literal["NORMAL", "FULL"] = _setting(
         "TUNER_DURABILITY",
-        "NORMAL survives `kill -9`; FULL also survives a loss of power (SQLite's `synchronous`, and fsync of local checkpoints)",
+        "NORMAL survives `kill -9`; FULL also survives a power loss (SQLite's `synchronous`, and fsync of local checkpoints)",
         default="NORMAL",
     )
     ray_address: str | None = _setting(
@@ -125,8 +125,8 @@ class Settings:
     )
     webhook_private: bool = _setting(
         "TUNER_WEBHOOK_PRIVATE",
-        "1: webhooks may also be sent to private and loopback addresses, but never to link-local ones and the metadata "
-        "services of clouds; 0: only to public ones",
+        "1: webhooks may also be sent to private and loopback addresses, but never to link-local ones or cloud "
+        "metadata services; 0: only to public ones",
         default=False,
     )
     lease_s: float = _setting(
@@ -206,7 +206,7 @@ class Settings:
 
     traces: str | None = _setting(
         "TUNER_TRACES",
-        "an OpenTelemetry collector that takes OTLP over HTTP, such as http://localhost:4318; unset: no traces; "
+        "an OpenTelemetry collector that accepts OTLP over HTTP, such as http://localhost:4318; unset: no traces; "
         "needs the extra `otel`",
         default=None,
     )
@@ -350,7 +350,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _url(text: str) -> str:
     if not re.fullmatch(r"https://\S+|http://(localhost|127\.0\.0\.1)(:\d+)?(/\S*)?", text):
-        raise ValueError(f"expected an address that begins with https://, got {text!r}")
+        raise ValueError(f"expected a URL that begins with https://, got {text!r}")
     return text
 
 
@@ -392,7 +392,7 @@ def _node_types(text: str) -> tuple[NodeType, ...]:
 
 def _http(text: str) -> str:
     if not re.fullmatch(r"https?://\S+", text):
-        raise ValueError(f"expected an address that begins with http:// or https://, got {text!r}")
+        raise ValueError(f"expected a URL that begins with http:// or https://, got {text!r}")
     return text
 
 

@@ -33,7 +33,7 @@ def test_pages_are_listed_and_printed() -> None:
     listed = CliRunner().invoke(app, ["docs"]).output
     assert re.search(r"^troubleshooting +Troubleshooting$", listed, re.MULTILINE)
     assert CliRunner().invoke(app, ["docs", "cli"]).output.startswith("# The command line")
-    with pytest.raises(NotFound, match="no page and no section 'oomm'; did you mean 'oom'"):
+    with pytest.raises(NotFound, match="no page or section 'oomm'; did you mean 'oom'"):
         docs.text_about("oomm")
-    with pytest.raises(NotFound, match="no page and no section 'nonsense'; `tuner docs` lists the pages"):
+    with pytest.raises(NotFound, match="no page or section 'nonsense'; `tuner docs` lists the pages"):
         docs.text_about("nonsense")

@@ -471,7 +471,7 @@ def test_an_answer_of_another_version_is_said(server: str, sqlite_store: Store) 
     older = httpx.MockTransport(lambda _: httpx.Response(200, json={"id": made.public_id}))
     with (
         Client(server, transport=older) as client,
-        pytest.raises(ServiceError, match=r"probably their versions differ: \w+"),
+        pytest.raises(ServiceError, match=r"probably because their versions differ: \w+"),
     ):
         client.experiment(made.public_id).get()
 

@@ -250,7 +250,9 @@ def test_what_is_not_used_is_said(options: dict[str, Any], named: str) -> None:
 def test_callbacks_of_a_run_config_are_taken_over() -> None:
     own = ray.tune.Callback()
     assert run(train, run_config=ray.tune.RunConfig(callbacks=[own]))["callbacks"] == [own]
-    with pytest.warns(UserWarning, match=r"UserCallback of RunConfig.callbacks is not used: .* trials, not of workers"):
+    with pytest.warns(
+        UserWarning, match=r"UserCallback of RunConfig.callbacks is not used: .* trial callbacks, not worker callbacks"
+    ):
         got = run(train, run_config=ray.train.RunConfig(callbacks=[ray.train.UserCallback()]))
     assert not got["callbacks"]
 

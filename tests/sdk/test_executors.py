@@ -37,7 +37,7 @@ def test_a_function_that_needs_only_cpus_runs_in_processes_of_this_machine() -> 
     found = choose(spec(), CODE, None)
     assert found.local
     assert found.why == (
-        "trials run in processes of this machine, without Ray: each trial is one process that asks for CPUs only, and the "
+        "trials run in processes on this machine, without Ray: each trial is one process that needs only CPUs, and the "
         "script does not use Ray"
     )
 

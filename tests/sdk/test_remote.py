@@ -187,7 +187,7 @@ def test_what_cannot_be_sent_is_said(server: str, monkeypatch: pytest.MonkeyPatc
     class Mine(tuner.FIFOScheduler):
         pass
 
-    with pytest.raises(SpecError, match="scheduler: it is an object of your own code"):
+    with pytest.raises(SpecError, match="scheduler: it is an object from your own code"):
         tuner.run(train, SPACE, **{**WAYS, "scheduler": Mine()}, address=server)
     with pytest.raises(SpecError, match="space: it has choices or functions that are Python objects"):
         tuner.run(train, {"act": tuner.choice([print, len])}, **WAYS, address=server)

@@ -127,7 +127,7 @@ def test_ctrl_c_pauses_and_resume_goes_on(job: Job) -> None:
     job.process.send_signal(signal.SIGINT)
     output = job.end()
     assert "STATE paused" in output, output
-    assert "Ctrl-C again ends at once" in output
+    assert "press Ctrl-C again to stop at once" in output
     assert job.experiment().state == "paused"
     until("no process left", lambda: not ray_processes(job.home))
 

@@ -354,7 +354,7 @@ def test_a_head_that_was_ended_on_purpose_is_not_started_again(
         until(lambda: supervisor.problem() is None)
         monkeypatch.setattr(supervisor_module, "was_stopped", lambda home: True)
         heads[0].gone = "gcs_server"
-        until(lambda: "ended by `tuner serve --stop`" in str(supervisor.problem()))
+        until(lambda: "shut down by `tuner serve --stop`" in str(supervisor.problem()))
     assert len(heads) == 1
 
 

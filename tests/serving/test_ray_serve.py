@@ -194,7 +194,7 @@ def test_a_running_serve_on_loopback_needs_no_token(fake: Any) -> None:
 )
 def test_a_name_in_use_is_a_conflict_and_what_runs_stays(fake: Any, there: str, name: str) -> None:
     serve = fake(there, "a-viewer", runs_at="127.0.0.1")
-    with pytest.raises(Conflict, match=f"Ray Serve has an application '{there}' already"):
+    with pytest.raises(Conflict, match=f"Ray Serve already has an application '{there}'"):
         deploy(name=name)
     assert set(serve.applications) == {there, "a-viewer"}
     assert not serve.options

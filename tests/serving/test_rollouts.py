@@ -124,7 +124,7 @@ async def test_what_json_lacks_is_explained_and_only_a_token_gets_in(tmp_path: P
         http.headers["authorization"] = "Bearer secret"
         assert (await http.get("/info")).json()["value"] == 1.0
         strange = await http.post("/predict", json=INPUTS)
-        assert strange.json()["detail"] == "TypeError: predict returned a object, which JSON does not have"
+        assert strange.json()["detail"] == "TypeError: predict returned a object, which JSON cannot represent"
         assert "JSON" in (await http.post("/predict", json={"inputs": "nan"})).json()["detail"]
 
 

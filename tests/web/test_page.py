@@ -272,7 +272,7 @@ def test_a_service_that_stops_is_said_so_and_taken_up_again(visit: Open, service
     page = visit(f"/experiments/{running.public_id}")
     expect(page.get_by_role("status")).to_have_text("live")
     service.stop()
-    expect(page.get_by_role("alert")).to_contain_text("The service does not answer")
+    expect(page.get_by_role("alert")).to_contain_text("The service is not responding")
     expect(page.get_by_role("status")).to_have_text("reconnecting…")
     running.advance(60)
     service.start()

@@ -211,7 +211,7 @@ def test_the_space_is_edited_in_the_form_in_step_with_the_yaml(visit: Open, serv
     page.get_by_label("to of p3").fill("0")
     page.get_by_label("to of p3").press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("p3")
-    page.get_by_role("button", name="Take p3 out of the space").click()
+    page.get_by_role("button", name="Remove p3 from the space").click()
     expect(page.get_by_role("alert")).to_have_count(0)
     yaml.fill(yaml.input_value() + "  \n")
     yaml.fill(yaml.input_value().replace("rate:", "speed:"))
@@ -247,7 +247,7 @@ def test_the_settings_list_projects_and_a_project_filters_the_experiments(visit:
     expect(projects.nth(1)).to_contain_text("no limit")
     learn = page.get_by_label("New experiments of vision learn")
     expect(learn).to_have_value("none")
-    learn.select_option("from earlier ones of the project")
+    learn.select_option("from earlier ones in the project")
     expect(page.get_by_role("region", name="Latest changes")).to_contain_text(
         "changed the settings of the project vision"
     )
@@ -364,7 +364,7 @@ def test_tokens_are_made_shown_once_and_revoked(visit: Open, service: Service) -
     [token] = service.store.access.tokens()
     assert (token.name, str(token.role)) == ("night shift", "editor")
     page.get_by_role("button", name="Revoke night shift").click()
-    page.get_by_role("button", name="Revoke night shift for good").click()
+    page.get_by_role("button", name="Revoke night shift permanently").click()
     tokens = page.get_by_role("region", name="Tokens")
     expect(tokens.get_by_role("cell", name=re.compile("^revoked"))).to_be_visible()
     expect(page.get_by_role("region", name="Latest changes")).to_contain_text("created a token")
@@ -530,7 +530,7 @@ def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: S
     page.get_by_role("link", name="Cluster").click()
     expect(page.get_by_role("heading", name="Cluster")).to_be_visible()
     expect(page.get_by_text("The cluster is shown while a driver runs.")).to_be_visible()
-    expect(page.get_by_text("The service does not answer.")).to_have_count(0)
+    expect(page.get_by_text("The service is not responding.")).to_have_count(0)
 
 
 def test_the_cluster_page_shows_who_holds_what_and_why_others_wait_as_it_changes(

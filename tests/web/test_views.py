@@ -564,7 +564,7 @@ def test_the_banner_of_a_stopped_service_is_not_covered_by_an_open_trial(
     page = visit(f"/experiments/{search.public_id}?trial=1")
     expect(page.get_by_role("dialog")).to_contain_text("Trial 1")
     service.stop()
-    expect(page.get_by_role("alert")).to_contain_text("The service does not answer")
+    expect(page.get_by_role("alert")).to_contain_text("The service is not responding")
     # The page also asks by itself. So click before the service is there, or the button may vanish first.
     with page.expect_request(lambda request: "/api/" in request.url):
         page.get_by_role("alert").get_by_role("button", name="Try again").click()

@@ -9,7 +9,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the `tuner` command. Ctrl-C ends it without a traceback, even while its modules are imported."""
+    """Run the `tuner` command. Ctrl-C stops it without a traceback, even while its modules are being imported."""
     try:
         if sys.argv[1:2] == ["serve"]:
             from tuner.service.early import guessed

@@ -1,4 +1,4 @@
-"""`tuner agent`: run trials of a service on this machine."""
+"""`tuner agent`: run a service's trials on this machine."""
 
 from __future__ import annotations
 

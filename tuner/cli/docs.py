@@ -46,7 +46,7 @@ def text_about(topic: str | None) -> str:
     wanted = {FAILURES: "failures of trials"}.get(topic.lower(), topic.lower())
     if wanted not in sections:
         meant = did_you_mean(topic, [*found, *sections], "'") or "; `tuner docs` lists the pages"
-        raise NotFound(f"no page and no section {topic!r}{meant}")
+        raise NotFound(f"no page or section {topic!r}{meant}")
     return sections[wanted]
 
 

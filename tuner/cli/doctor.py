@@ -1,4 +1,4 @@
-"""`tuner doctor`: find problems of this machine that would make a search fail, and say what to do about them.
+"""`tuner doctor`: find problems on this machine that would make a search fail, and say how to fix them.
 
 Each check examines one part of the machine or the installation, and yields findings. If a finding is not "ok", it contains
 advice. Checks that may hang or crash, such as starting Ray, run in separate processes with a time limit.
@@ -46,8 +46,8 @@ class Finding:
     Attributes:
         subject: the part of the machine or the installation that was checked, such as "database".
         level: "error": searches fail; "warning": some searches may fail or be slow; "ok": no problem.
-        what: what the check has found.
-        advice: what to do about it; empty if nothing has to be done.
+        what: what the check found.
+        advice: what to do about it; empty if there is nothing to do.
     """
 
     subject: str
@@ -57,7 +57,7 @@ class Finding:
 
 
 def examine(settings: Settings, quick: bool = False) -> Iterator[Finding]:
-    """Make all checks, one after the other, and yield their findings.
+    """Run all checks, one after the other, and yield their findings.
 
     quick: skip the checks that start processes: torch, distributed training, Ray.
     """
@@ -78,7 +78,7 @@ def examine(settings: Settings, quick: bool = False) -> Iterator[Finding]:
 
 
 def check_python() -> Iterator[Finding]:
-    """Check that Python is a 64-bit build. Its version has been checked by the installation of tuner."""
+    """Check that Python is a 64-bit build. Its version was checked when tuner was installed."""
     version = platform.python_version()
     if sys.maxsize < 2**32:
         yield Finding(
@@ -139,7 +139,7 @@ def _unmet(requirements: list[Requirement]) -> Iterator[tuple[str, str]]:
 
 
 def check_machine(settings: Settings) -> Iterator[Finding]:
-    """Check the memory, the shared memory, the limit of open files, and the free space on the disks."""
+    """Check the memory, the shared memory, the open-file limit, and the free disk space."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -197,7 +197,7 @@ def check_database(settings: Settings) -> Iterator[Finding]:
             store.migrate()
             store.check()
     except (TunerError, OSError) as error:
-        advice = "check TUNER_DATABASE_URL; for PostgreSQL, check that the server runs and lets this user connect"
+        advice = "check TUNER_DATABASE_URL; for PostgreSQL, check that the server is running and lets this user connect"
         yield Finding("database", "error", f"{shown}: {error}", advice)
     else:
         yield Finding("database", "ok", f"{shown}, opened in {1000 * (time.perf_counter() - begun):.0f} ms")
@@ -224,7 +224,10 @@ def check_storage(settings: Settings) -> Iterator[Finding]:
         return
     if read != content:
         yield Finding(
-            "storage", "error", f"{settings.storage} did not return what was written to it", "use another storage"
+            "storage",
+            "error",
+            f"{settings.storage} did not return what was written to it",
+            "use a different storage location",
         )
     else:
         took = 1000 * (time.perf_counter() - begun)
@@ -243,9 +246,7 @@ def check_port(settings: Settings) -> Iterator[Finding]:
         if _serves(settings):
             yield Finding("port", "ok", f"a tuner service runs at {where}")
         else:
-            advice = (
-                "end the program that uses the port, or choose another one for `tuner serve` with --port or TUNER_PORT"
-            )
+            advice = "stop the program that uses the port, or choose another port for `tuner serve` with --port or TUNER_PORT"
             yield Finding("port", "warning", f"{where} cannot be bound: {error.strerror}", advice)
     else:
         yield Finding("port", "ok", f"{where} is free")
@@ -273,7 +274,7 @@ print(json.dumps([torch.__version__, torch.version.cuda, names, nccl]))
 
 
 def check_torch() -> Iterator[Finding]:
-    """Check that torch can be imported and finds the same GPUs as NVIDIA's driver."""
+    """Check that torch can be imported and sees all the GPUs that NVIDIA's driver sees."""
     told = _apart(_TORCH, TORCH_S)
     if isinstance(told, Finding):
         yield Finding("torch", "error", told.what, "reinstall torch: `pip install --force-reinstall torch`")
@@ -287,7 +288,7 @@ def check_torch() -> Iterator[Finding]:
             "torch",
             "error",
             f"{what}; {build}",
-            "install a build of torch for the CUDA of this driver (see nvidia-smi)",
+            "install a torch build for the CUDA version of this driver (see nvidia-smi)",
         )
     elif len(names) < len(seen):
         hidden = f"CUDA_VISIBLE_DEVICES is {os.environ.get('CUDA_VISIBLE_DEVICES')!r}"
@@ -365,7 +366,7 @@ def check_ray(settings: Settings) -> Iterator[Finding]:
     """Check that the configured Ray cluster can be reached. If none is configured, check that Ray starts on this machine."""
     address = settings.ray_address or ""
     if (trouble := _unreachable(address)) is not None:
-        advice = "check the address in RAY_ADDRESS, run `ray status` on the head of the cluster, and check firewalls"
+        advice = "check the address in RAY_ADDRESS, run `ray status` on the cluster's head node, and check firewalls"
         yield Finding("ray", "error", f"the cluster at {address} cannot be reached: {trouble}", advice)
         return
     begun = time.perf_counter()
@@ -411,7 +412,7 @@ def _unreachable(address: str) -> str | None:
 def _apart(code: str, limit_s: float, *arguments: str) -> str | Finding:
     """Run Python code in a separate process. Return the last line that it printed, or a Finding if it failed."""
     with tempfile.TemporaryDirectory() as folder:
-        # The code must be in a file, because processes that it spawns import the file again.
+        # The code must be in a file, because the processes that it spawns import that file.
         script = Path(folder) / "check.py"
         script.write_text(code)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

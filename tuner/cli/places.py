@@ -1,4 +1,4 @@
-"""Classes of commands, which say where a command works. A test checks that every command has one of them as its `cls`."""
+"""Command classes, which say where a command works. A test checks that every command has one of them as its `cls`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class OnService(TyperCommand):
 class OnThisMachine(TyperCommand):
     """A command that works only with the home, the database and Ray of this machine. It refuses to run if an address is given.
 
-    Otherwise `tuner --address URL restore FILE`, which seems to change the service, would replace the database of this home.
+    Otherwise `tuner --address URL restore FILE`, which looks as if it changed the service, would replace this home's database.
     """
 
     def invoke(self, ctx: Any) -> Any:

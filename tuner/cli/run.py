@@ -1,4 +1,4 @@
-"""`tuner run`: a search over a script, or over a function of a file."""
+"""`tuner run`: a search over a script, or over a function in a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PRIMITIVES = (
 def run_target(
     target: str, arguments: Sequence[str], params: Sequence[str], metric_pattern: str | None, options: Mapping[str, Any]
 ) -> Result:
-    """Run a search over a script, ``FILE.py:FUNCTION`` or ``module:function``, and wait for its end.
+    """Run a search over a script, ``FILE.py:FUNCTION`` or ``module:function``, and wait until the search has ended.
 
     Args:
         target: the script or function.
@@ -161,8 +161,8 @@ def _check_placeholders(arguments: tuple[str, ...], found: Mapping[str, Any]) ->
     if unknown := sorted(named - found.keys() - {TRIAL_DIR}):
         raise SpecError(
             f"{{{unknown[0]}}} is in the script's arguments, but there is no --param {unknown[0]}=...; write "
-            f"{{{{{unknown[0]}}}}} for the text itself. Options of tuner come before the script, arguments of the "
-            "script after it",
+            f"{{{{{unknown[0]}}}}} for the literal text. tuner's options come before the script, the script's "
+            "arguments after it",
             "/space",
         )
     for name in found.keys() - named:

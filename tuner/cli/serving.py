@@ -68,4 +68,4 @@ def serve_in_process(
 
 
 def _announce(experiment: str, url: str) -> None:
-    print(f"the best model of {printable(experiment)} answers at {url}/predict; Ctrl-C ends the server", flush=True)
+    print(f"the best model of {printable(experiment)} answers at {url}/predict; Ctrl-C stops the server", flush=True)

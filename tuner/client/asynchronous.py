@@ -50,21 +50,21 @@ if TYPE_CHECKING:
 
 
 WEBHOOK_S = 0.25
-"""Seconds between two checks whether a test delivery to a webhook has been attempted."""
+"""Seconds between two checks of whether a test delivery to a webhook has been attempted."""
 
 
 class AsyncClient:
     """A connection to a tuner service.
 
-    If the service cannot be reached, is restarting or asks the client to wait (`Retry-After`), a request is repeated for up to
-    `patience_s` seconds, provided that this is safe. If the service answers with an error, the client raises one of the classes
+    If the service cannot be reached, is restarting or asks to wait (`Retry-After`), the client retries a request for up to
+    `patience_s` seconds, provided that this is safe. If the service returns an error, the client raises one of the classes
     of `tuner.errors`, with the service's message: `SpecError`, `NotFound`, `Conflict`, `NotAllowed` or `ServiceError`.
 
     Args:
         address: the URL of the service. None: the value of TUNER_ADDRESS.
         token: a token that `tuner token create` has printed. None: the value of TUNER_TOKEN, if it is set.
         timeout_s: seconds to wait for the answer to a request.
-        patience_s: seconds after which a failed request is not repeated any more.
+        patience_s: seconds after which a failed request is no longer retried.
         transport: an httpx transport to use instead of the network.
     """
 
@@ -123,7 +123,7 @@ class AsyncClient:
             params: query parameters. Parameters that are None are left out.
             body: the body, which is sent as JSON. None: no body.
             headers: headers to send besides the usual ones.
-            safe: True if the request may be repeated even if it may have been carried out already. None: True for GET, HEAD,
+            safe: True if the request may be retried even if it may have been carried out already. None: True for GET, HEAD,
                 PUT and DELETE.
             timeout_s: seconds to wait for the answer. None: the `timeout_s` of the client.
         """
@@ -133,7 +133,7 @@ class AsyncClient:
     async def create(self, spec: Mapping[str, Any], *, idempotency_key: str | None = None) -> AsyncExperimentHandle:
         """Create an experiment from its spec, and return its handle. The service starts it.
 
-        If the connection is lost, the request is repeated with the same key, so that no second experiment is created.
+        If the connection is lost, the request is retried with the same key, so that no second experiment is created.
 
         Args:
             spec: the spec of the experiment, as docs/api.md describes it.
@@ -303,9 +303,9 @@ class AsyncClient:
     async def test_webhook(self, webhook_id: str, *, timeout_s: float = 30.0) -> schemas.Delivery:
         """Send the event ``test`` to a webhook, and return the delivery after the first attempt to send it.
 
-        The `state` of the delivery says whether it has arrived.
+        The delivery's `state` says whether it arrived.
 
-        timeout_s: return the delivery after this many seconds even if there has been no attempt.
+        timeout_s: return the delivery after this many seconds even if no attempt has been made.
         """
         made = read(schemas.Delivery, await self.request("POST", f"/webhooks/{webhook_id}/test"))
         until = time.monotonic() + timeout_s
@@ -367,7 +367,7 @@ class AsyncClient:
                 return
 
     async def _events(self, path: str, after: int) -> AsyncGenerator[Event]:
-        """Yield server-sent events, beginning after the event_seq `after`, without end.
+        """Yield server-sent events, beginning after the event_seq `after`, indefinitely.
 
         If the connection is lost, reconnect and continue after the last event that was received.
         """
@@ -625,7 +625,7 @@ class AsyncExperimentHandle:
             x_metric: the name of that metric.
             trials: the numbers of the trials. None: all trials, or a sample if there are more than `limit`.
             points: the approximate number of points of the longest curve. None: 1,000.
-            limit: the most trials to return if `trials` is None. None: 2,000.
+            limit: the maximum number of trials to return if `trials` is None. None: 2,000.
         """
         params = {"metric": metric, "x": x, "x_metric": x_metric, "trial": trials, "points": points, "limit": limit}
         return read(schemas.Curves, await self._get("/curves", params))
@@ -648,7 +648,7 @@ class AsyncExperimentHandle:
         """Return how important each parameter is for an objective.
 
         Args:
-            metric: the objective; None for the first one. Of the others, the newest value of each trial is used.
+            metric: the objective; None for the first one. For another objective, each trial's newest value is used.
             where: use only trials that meet all of these conditions, written as for `trials`.
         """
         conditions = [where] if isinstance(where, str) else where
@@ -657,7 +657,7 @@ class AsyncExperimentHandle:
     async def timeline(self, first: int = 0, limit: int = 200) -> schemas.Timeline:
         """Return when trials waited, started and ran, and when nodes and GPUs were in use.
 
-        Only `limit` trials are included, from the trial with the number `first` on.
+        Only `limit` trials are included, beginning with trial number `first`.
         """
         return read(schemas.Timeline, await self._get("/timeline", {"first": first, "limit": limit}))
 
@@ -822,7 +822,7 @@ class AsyncTrialHandle:
             segment: only the segment with this ordinal.
             tail: only this many lines at the end of each log.
             search: only lines that contain this text, ignoring case.
-            offset: only the part of each log from this byte on, such as the `end` of an item that was returned before.
+            offset: only the part of each log from this byte on, such as the `end` of an item from an earlier call.
             limit: at most this many bytes of each log.
         """
         params = {"rank": rank, "segment": segment, "tail": tail, "search": search, "offset": offset, "limit": limit}
@@ -867,7 +867,7 @@ class AsyncTrialHandle:
         return read(schemas.Neighbours, await self._get("/neighbours", {"limit": limit}))
 
     async def live(self) -> schemas.Live:
-        """Return the current Python stack and resource usage of each rank, and the state of the data sets of Ray Data.
+        """Return the current Python stack and resource usage of each rank, and the state of the trial's Ray Data data sets.
 
         Raises:
             Conflict: the trial is not running, or another driver runs it.
@@ -882,9 +882,9 @@ class AsyncTrialHandle:
         duration_s: float = 5.0,
         rate_hz: float = 100.0,
     ) -> schemas.Profile:
-        """Observe a running rank for some seconds, and return what it did.
+        """Observe a running rank for a few seconds, and return what it did.
 
-        `speedscope_json()` of the profile is a file for https://www.speedscope.app, and `collapsed()` one for flame graphs.
+        The profile's `speedscope_json()` returns a file for https://www.speedscope.app, and `collapsed()` one for flame graphs.
 
         Args:
             rank: which rank.
@@ -893,7 +893,7 @@ class AsyncTrialHandle:
             rate_hz: samples per second, at most 250.
 
         Raises:
-            Conflict: the rank does not run, is being profiled already, or belongs to an agent or to another driver.
+            Conflict: the rank is not running, is already being profiled, or belongs to an agent or to another driver.
         """
         body = {"rank": rank, "kind": kind, "duration_s": duration_s, "rate_hz": rate_hz}
         timeout_s = self.client._timeout_s + duration_s

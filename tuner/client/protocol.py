@@ -1,4 +1,4 @@
-"""The part of both clients that does no I/O: addresses, when to repeat requests, reading answers and errors."""
+"""The parts of both clients that do no I/O: addresses, when to retry requests, and reading answers and errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAGE = 1000
 CREATE_S = 300.0
 """Seconds to wait for the answer to a request with a spec, since the service first imports the training function."""
 FIRST_CONTACT_S = 2.0
-"""Seconds of attempts to connect to a service that has never answered. They are few, since the address is probably wrong."""
+"""How long to try to connect to a service that has never answered. It is short, since the address is probably wrong."""
 
 
 def address_of(address: str | None) -> str:
@@ -50,7 +50,7 @@ def address_of(address: str | None) -> str:
 
 
 def headers_of(token: str | None) -> dict[str, str]:
-    """Return the headers that every request has. The default of `token` is the value of TUNER_TOKEN."""
+    """Return the headers of every request. The default of `token` is the value of TUNER_TOKEN."""
     found = token or Settings.from_env().token
     authorization = {"Authorization": f"Bearer {found}"} if found else {}
     return {"User-Agent": f"tuner/{__version__}", **authorization}
@@ -75,11 +75,11 @@ def plain(params: Mapping[str, Any] | None) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Attempts:
-    """Decides whether and when a request is repeated.
+    """Decides whether and when to retry a request.
 
     Attributes:
-        safe: True if the request may be repeated even if it may have been carried out already.
-        patience_s: the request is not repeated later than this many seconds after the first attempt.
+        safe: True if the request may be retried even if it may have been carried out already.
+        patience_s: seconds after the first attempt beyond which the request is not retried.
         reached: True if the service has answered this client before.
         begun: when the first attempt was made, in seconds of the monotonic clock.
         made: the number of attempts so far.
@@ -92,7 +92,7 @@ class Attempts:
     made: int = 0
 
     def wait_s(self, answer: httpx.Response | None, error: httpx.TransportError | None) -> float | None:
-        """Return the seconds to wait before the request is repeated, or None if it must not be repeated.
+        """Return the seconds to wait before retrying the request, or None if it must not be retried.
 
         Either `answer` or `error` is the outcome of the latest attempt.
         """
@@ -113,7 +113,7 @@ class Attempts:
 
 
 def _was_refused(answer: httpx.Response) -> bool:
-    """Return whether the service refused the request without having done anything, so that even an unsafe one may be repeated."""
+    """Return True if the service refused the request without doing anything, so that even an unsafe one may be retried."""
     return answer.status_code == 429 or (answer.status_code == 503 and "retry-after" in answer.headers)
 
 
@@ -137,9 +137,9 @@ def unreachable(address: str, error: httpx.TransportError) -> ServiceUnreachable
 
 
 def check(answer: httpx.Response) -> None:
-    """Raise the exception for the status of an answer, with the text of its problem document.
+    """Raise the exception for an answer's status, with the text of its problem document.
 
-    Do nothing if it is not an error.
+    Do nothing if the status is not an error.
     """
     if answer.status_code < 400:
         return
@@ -168,14 +168,14 @@ def _problem(answer: httpx.Response) -> tuple[str, list[tuple[str, str]]]:
 
 
 def read(model: type[M], data: Any) -> M:
-    """Return the JSON of an answer as this model. Raise ServiceError if it does not fit."""
+    """Return an answer's JSON as this model. Raise ServiceError if it does not fit."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ServiceError(
-            f"this tuner ({__version__}) cannot read the service's answer; probably their versions differ: "
+            f"this tuner ({__version__}) cannot read the service's answer, probably because their versions differ: "
             f"{where}: {first['msg']}"
         ) from error
 
@@ -197,7 +197,7 @@ class EventReader:
         self._rest = ""
 
     def feed(self, part: bytes) -> list[Event]:
-        """Take the next bytes of the stream, and return the events that are complete now."""
+        """Take the next bytes of the stream, and return the events that they complete."""
         *blocks, self._rest = (self._rest + self._decoder.decode(part)).split("\n\n")
         return [event for block in blocks if (event := _event(block)) is not None]
 

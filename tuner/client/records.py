@@ -1,4 +1,4 @@
-"""Convert the API's answers to the store's records, so that `Result` and `Progress` work with a service and a database."""
+"""Convert the API's answers to the store's records, so that `Result` and `Progress` work with either."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Log:
         self.saved: dict[str, tuple[Place, CheckpointInfo]] = {}
 
     def add(self, event: Event) -> None:
-        """Add an event of the stream of the experiment's log."""
+        """Add an event from the stream of the experiment's log."""
         self.seq = max(self.seq, int(event.id or 0))
         data = event.data
         if event.name in ("reported", "checkpoint_saved") and (saved := data.get("checkpoint")):
@@ -163,7 +163,7 @@ def segment_record(shown: Any) -> SegmentRecord:
 
 
 def _record(kind: type[_Record], shown: Any, **own: Any) -> _Record:
-    """Return a record with `own` values, and with what the API shows of the other columns, under the names that it uses."""
+    """Return a record with `own` values, and with the other columns that the API shows, under the API's names."""
     record: type = kind
     names = {column.name: column.name for column in fields(kind)}
     names |= {name: mark.name for name, _, mark in shown_fields(record) if mark.name is not None}
@@ -182,7 +182,7 @@ def _best(shown: schemas.Best | None) -> dict[str, Any] | None:
 
 
 def _place(best: schemas.Best, segments: Sequence[SegmentRecord]) -> Place | None:
-    """Return the place of the best report: the newest segment with its configuration that started before its iteration.
+    """Return the place of the best report: the newest segment that has its configuration and started before its iteration.
 
     Return None if there is no such segment.
     """

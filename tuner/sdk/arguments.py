@@ -1,7 +1,7 @@
-"""Translate the arguments of `tuner.run`, including objects of Ray and Optuna, into plain arguments and a function.
+"""Translate the arguments of `tuner.run`, including Ray and Optuna objects, into plain arguments and a function.
 
-Trainers of Ray Train have their own scaling, checkpoint and failure settings, and functions and classes wrapped by
-`ray.tune.with_resources` have resources. Arguments of `tuner.run` take precedence over them.
+Ray Train trainers bring their own scaling, checkpoint and failure settings, and functions and classes wrapped by
+`ray.tune.with_resources` bring resource requests. Arguments passed to `tuner.run` override both.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
     """Return the arguments of `run` with foreign objects translated into plain ones.
 
     Args:
-        run: the function that was called. Its defaults tell which arguments the caller did not pass.
+        run: the function that was called. Its defaults show which arguments the caller did not pass.
         given: all arguments of the call, by name.
 
     Raises:
-        SpecError: a foreign object asks for something that has no counterpart here.
+        SpecError: a foreign object asks for something that has no equivalent here.
     """
     given = {**given, "storage": _absolute(given.get("storage")), "checkpoint": _with_storage(given.get("checkpoint"))}
     if is_algorithm_config(given["space"]):
@@ -77,7 +77,7 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
 def _absolute(storage: Any) -> Any:
     """Return the storage as an absolute path or URI.
 
-    Leave other values as they are; the check of the spec refuses them.
+    Leave other values as they are; spec validation rejects them.
     """
     return absolute(storage) if storage and isinstance(storage, str | os.PathLike) else storage
 
@@ -111,7 +111,7 @@ def run_config(config: Any) -> dict[str, Any]:
     """Translate a `RunConfig` of `ray.train` or `ray.tune`."""
     out: dict[str, Any] = {}
     name = getattr(config, "name", None)
-    if name and not name.startswith("ray_train_run-"):  # Ray's default, made from the time
+    if name and not name.startswith("ray_train_run-"):  # Ray's default, generated from the current time
         out["name"] = name
     storage = getattr(config, "storage_path", None)
     if storage and str(storage) != os.path.expanduser("~/ray_results"):  # Ray's default
@@ -133,7 +133,7 @@ def run_config(config: Any) -> dict[str, Any]:
 
 
 def _callbacks(callbacks: Sequence[Any]) -> list[Any]:
-    """Return the callbacks of a `RunConfig` that can be called here. Warn about those that cannot be called."""
+    """Return the callbacks of a `RunConfig` that can be called here. Warn about the others."""
     used = []
     for callback in callbacks:
         if any(
@@ -141,7 +141,7 @@ def _callbacks(callbacks: Sequence[Any]) -> list[Any]:
         ):  # such a callback needs Ray's trial objects
             why = "tuner.callbacks has loggers of the same names"
         elif not hasattr(callback, "on_trial_result"):  # Ray Train's
-            why = "tuner calls callbacks of trials, not of workers"
+            why = "tuner calls trial callbacks, not worker callbacks"
         else:
             used.append(callback)
             continue
@@ -160,8 +160,8 @@ def failure_config(config: Any) -> dict[str, Any]:
 def checkpoint_config(config: Any) -> dict[str, Any]:
     """Translate a `CheckpointConfig`.
 
-    `num_to_keep` counts the best checkpoints by the objective if `checkpoint_score_attribute` is set, else the newest
-    ones.
+    `num_to_keep` is the number of best checkpoints (by the objective) to keep if `checkpoint_score_attribute` is set, else
+    the number of newest ones.
     """
     out: dict[str, Any] = {}
     keep = _plain(getattr(config, "num_to_keep", None))
@@ -236,7 +236,7 @@ def _room_for_data(arguments: Mapping[str, Any]) -> int | None:
 
 
 def _unwrapped(trainable: Any, arguments: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Remove the wrappers of `ray.tune`. Return the trainable and the resources of each rank."""
+    """Remove the `ray.tune` wrappers. Return the trainable and each rank's resources."""
     given, objects = trainable, {}
     constants = functools.partial(_constants, arguments["space"])
     if isinstance(given, Parameterized):
@@ -255,7 +255,7 @@ def _unwrapped(trainable: Any, arguments: Mapping[str, Any]) -> tuple[Any, dict[
 
 
 def _constants(space: Any) -> dict[str, Any]:
-    """Return the constants of a space, or {} if the space is wrong: the check of the spec will name its mistakes."""
+    """Return the constants of a space, or {} if the space is invalid: spec validation will report its mistakes."""
     try:
         return Space.from_python(space or {}).constants()
     except SpecError:
@@ -263,7 +263,7 @@ def _constants(space: Any) -> dict[str, Any]:
 
 
 def _bundle(request: Any, explicit: bool) -> dict[str, Any]:
-    """Convert a request for resources to arguments of `tuner.run`. explicit: the caller passes `resources_per_worker`."""
+    """Convert a resource request to arguments of `tuner.run`. explicit: True if the caller passes `resources_per_worker`."""
     if request is None:
         return {}
     if not hasattr(request, "bundles"):
@@ -274,8 +274,8 @@ def _bundle(request: Any, explicit: bool) -> dict[str, Any]:
         if explicit:
             return {}
         raise SpecError(
-            f"resources of {len(request.bundles)} bundles are not supported; use num_workers and resources_per_worker. "
-            "An algorithm of RLlib needs one bundle if the space has num_env_runners=0",
+            f"requests for {len(request.bundles)} bundles are not supported; use num_workers and resources_per_worker. "
+            "An RLlib algorithm needs only one bundle if the space has num_env_runners=0",
             "/trainable",
         )
     bundle = dict(request.bundles[0])
@@ -287,7 +287,7 @@ def _storage(*arguments: Mapping[str, Any]) -> str:
 
 
 def _check_reach(given: Mapping[str, Any], brought: Mapping[str, Any], what: str, pointer: str) -> None:
-    """Raise SpecError if the workers of a service would be unable to read the files that this process writes to its storage."""
+    """Raise SpecError if a service's workers could not read the files that this process writes to its storage."""
     if given.get("address") is not None and not (given.get("storage") or brought.get("storage")):
         raise SpecError(
             f"the workers of the service have to read {what}: pass storage=, with a URI such as "
@@ -322,7 +322,7 @@ def _objective(given: Mapping[str, Any], brought: Mapping[str, Any]) -> dict[str
 
 _TRIAL_NAMES = "trials are identified by their numbers"
 _NOT_RUN = {
-    "progress_reporter": "tuner.run(verbose=...) says what is shown",
+    "progress_reporter": "tuner.run(verbose=...) controls what is shown",
     "log_to_file": "the output of each rank is kept in its log",
 }
 """The fields of a `RunConfig` that are not used, and what to use instead."""

@@ -41,7 +41,7 @@ LARGE_SPACE_BYTES = 1_000_000
 
 
 def warn_of_large_space(space: Any) -> None:
-    """Warn of constants and choices that are large, such as arrays and models: each start of a trial sends the space."""
+    """Warn of large constants and choices, such as arrays and models: the space is sent whenever a trial starts."""
     if not isinstance(space, Mapping):
         return  # a mistake, which is reported with the others
     sizes = {name: _pickled_bytes(value) for name, value in space.items()}
@@ -51,8 +51,8 @@ def warn_of_large_space(space: Any) -> None:
     large = sorted((name for name in sizes if sizes[name] > size / 10), key=lambda name: -sizes[name])
     which = f" (most of it is {', '.join(map(printable, large))})" if large else ""
     warnings.warn(
-        f"the search space is {size / 1e6:.1f} MB{which}: it is stored in the database, and sent to every rank at each start "
-        "of a trial. Pass large objects with tuner.with_parameters(train, data=...) instead, which stores them once and "
+        f"the search space is {size / 1e6:.1f} MB{which}: it is stored in the database, and sent to every rank whenever a "
+        "trial starts. Pass large objects with tuner.with_parameters(train, data=...) instead, which stores them once and "
         "shares them among ranks; or search over names, and load the objects in the training function",
         UserWarning,
         stacklevel=above_this_package(),

@@ -1,4 +1,7 @@
-"""Let a driver run an experiment to its end while a script waits: in a thread here, in a host on Ray, or in a service."""
+"""Have a driver run an experiment to its end while a script waits.
+
+The driver runs in a thread of the script, in a host on Ray, or in a service.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def drive_here(
     why: str,
     keep: bool,
 ) -> None:
-    """Let a thread of this process drive the experiment, and processes of this machine run its trials."""
+    """Drive the experiment in a thread of this process, and run its trials in processes on this machine."""
     from tuner.hosts.scripts import local_host
 
     with progress, interrupts:
@@ -48,7 +51,7 @@ def drive_here(
 
 
 def _tell(progress: Progress, interrupts: Interrupts, poke: Callable[[], Any]) -> None:
-    """Update the displayed progress. After a first signal, say that the search is pausing, and wake the driver.
+    """Update the displayed progress. After the first signal, say that the search is pausing, and wake the driver.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed twice.
@@ -64,8 +67,10 @@ def _tell(progress: Progress, interrupts: Interrupts, poke: Callable[[], Any]) -
 
 def _pausing(name: str) -> str:
     if name == CTRL_C:
-        return "pausing: every trial stops at its next report; Ctrl-C again ends at once"
-    return f"pausing because of {name}: every trial stops at its next report, and then the script ends; Ctrl-C ends it at once"
+        return "pausing: every trial stops at its next report; press Ctrl-C again to stop at once"
+    return (
+        f"pausing because of {name}: every trial stops at its next report, then the script exits; Ctrl-C exits at once"
+    )
 
 
 def drive_on_ray(
@@ -78,11 +83,11 @@ def drive_on_ray(
     why: str,
     keep: bool,
 ) -> None:
-    """Let a driver host on Ray drive the experiment, and worker groups on Ray run its trials."""
+    """Drive the experiment in a driver host on Ray, and run its trials in worker groups on Ray."""
     if progress.show and not connected():
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray instance on this machine")
-    # These imports load Ray, which takes a second or two. The line above tells the user.
+    # These imports load Ray, which takes a second or two. The message above tells the user why.
     from tuner.hosts.ray.cluster import DEAD
     from tuner.hosts.scripts import kept
 
@@ -114,7 +119,8 @@ def drive_on_ray(
 def check_executor(spec: Spec, code: CodeRecord, ray_address: str | None, settings: Settings, alone: bool) -> None:
     """Raise SpecError if trials can never run.
 
-    With `alone` (a private Ray instance on this machine), this is checked without starting Ray, which would take seconds.
+    alone: True if Ray would be a private instance on this machine. Then also check that a trial fits on the machine, without
+        starting Ray, which would take seconds.
     """
     if not choose(spec, code, ray_address or settings.ray_address).local and alone:
         _check_size(spec)
@@ -168,7 +174,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
 
 
 def _got(answer: Any) -> Any:
-    """Return the answer of a driver host on Ray. Raise the host's own error instead of Ray's wrapper."""
+    """Return the answer from a driver host on Ray. Raise the host's own error instead of Ray's wrapper."""
     import ray
 
     try:
@@ -183,7 +189,7 @@ def _got(answer: Any) -> Any:
 
 def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
     """Follow an experiment that a running service drives."""
-    progress.say("another driver, such as that of `tuner serve`, drives this experiment; following it")
+    progress.say("another driver, such as `tuner serve`, is running this experiment; following it")
     while True:
         record = store.experiments.get(experiment_id)
         pending = {command.command for command in store.commands.pending([record.id])}
@@ -210,7 +216,7 @@ def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: Interru
 
 
 def pausing_by_signal(store: Store, experiment_id: str) -> Interrupts:
-    """Return what lets Ctrl-C, SIGTERM and SIGHUP pause an experiment while a driver works."""
+    """Return an `Interrupts` with which Ctrl-C, SIGTERM and SIGHUP pause an experiment that is being driven."""
 
     def pause(name: str) -> None:
         record = store.experiments.get(experiment_id)

@@ -1,4 +1,4 @@
-"""Choose where the trials of a script run, and end the processes that are kept for later calls."""
+"""Choose where a script's trials run, and shut down the processes that are kept for later calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
 
     Args:
         spec: the spec of the experiment.
-        code: the training function by value; None if it is imported by name.
+        code: the training function, pickled by value; None if it is imported by name.
         ray_address: the Ray address that the script or its environment gives.
 
     Raises:
@@ -44,12 +44,12 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
     if spec.executor == "local":
         if reason is not None:
             raise SpecError(f"the local executor cannot run this: {reason}", "/executor")
-        return Choice(True, "trials run in processes of this machine, without Ray, because executor is 'local'")
+        return Choice(True, "trials run in processes on this machine, without Ray, because executor is 'local'")
     reason = reason or _uses_ray(ray_address) or _may_use_ray(spec, code)
     if reason is not None:
         return Choice(False, f"trials run on Ray: {reason}")
-    why = "each trial is one process that asks for CPUs only, and the script does not use Ray"
-    return Choice(True, f"trials run in processes of this machine, without Ray: {why}")
+    why = "each trial is one process that needs only CPUs, and the script does not use Ray"
+    return Choice(True, f"trials run in processes on this machine, without Ray: {why}")
 
 
 def unfit(spec: Spec) -> str | None:
@@ -79,12 +79,12 @@ def _may_use_ray(spec: Spec, code: CodeRecord | None) -> str | None:
     return "the training function uses Ray" if _NAMES_RAY.search(code.blob) else None
 
 
-_imported_by_tuner = False  # True once a check of tuner has imported Ray, and not the script
+_imported_by_tuner = False  # True once one of tuner's checks, rather than the script, has imported Ray
 
 
 @contextlib.contextmanager
 def noting_imports() -> Iterator[None]:
-    """Record whether tuner, and not the script, was the first to import Ray: whether the `with` block imported it."""
+    """Record whether tuner, and not the script, was the first to import Ray, that is, whether the `with` block did."""
     global _imported_by_tuner
     before = "ray" in sys.modules
     try:
@@ -120,7 +120,7 @@ def starts_ray(given: Mapping[str, Any]) -> bool:
 
 
 def start_forks(given: Mapping[str, Any]) -> None:
-    """Start the server that forks Ray's workers, so that it imports what they need while Ray is being started."""
+    """Start the server that forks Ray's workers, so that it imports what they need while Ray starts."""
     from tuner.hosts.scripts import ahead
 
     ray = sys.modules.get("ray")
@@ -130,7 +130,7 @@ def start_forks(given: Mapping[str, Any]) -> None:
 
 
 def drop_ahead(local: bool) -> None:
-    """End what `start_ahead` or `start_forks` started, if the trials run elsewhere after all. local: they run without Ray."""
+    """Stop the processes that `start_ahead` or `start_forks` started but that are not needed. local: trials run without Ray."""
     if (ahead := sys.modules.get("tuner.hosts.scripts.ahead")) is not None:
         (ahead.drop_forks if local else ahead.drop)()
 

@@ -19,7 +19,7 @@ from tuner.domain.experiment import Limits, Scaling
 
 TARGET = Path(__file__).with_name("run.py")
 BEFORE, AFTER = "search_alg", "seed"
-"""The parameters of `tuner.run` that stand before and after the generated ones."""
+"""The parameters of `tuner.run` just before and just after the generated ones."""
 WIDER = {"num_workers": "int | Mapping[str, int]"}
 """Parameters that accept more types in Python than in JSON."""
 
@@ -55,7 +55,7 @@ def _options() -> Iterator[tuple[str, str, object, str]]:
 
 
 def _described(name: str, about: str) -> str:
-    """Return the entry of a parameter in the docstring. Words of JSON become words of Python."""
+    """Return a parameter's entry in the docstring, with JSON's null, true and false as in Python."""
     for json, python in (("null", "None"), ("true", "True"), ("false", "False")):
         about = re.sub(rf"\b{json}\b", python, about)
     about = re.sub(r"\b(?:tuner\.[\w.]*\w|\w+_\w+)\b", r"`\g<0>`", about)

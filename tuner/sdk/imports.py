@@ -1,4 +1,4 @@
-"""`tuner.import_optuna` and `tuner.import_ray`: import searches of other tools as experiments of this home."""
+"""`tuner.import_optuna` and `tuner.import_ray`: import searches from other tools as experiments in this home."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["import_optuna", "import_ray"]
 NOT_METRICS = frozenset(
     ("timestamp", "time_this_iter_s", "time_since_restore", "iterations_since_restore", "pid", "training_iteration")
 )
-"""Numbers that Ray Tune adds to each result and that are not metrics of the training."""
+"""Numbers that Ray Tune adds to each result and that are not training metrics."""
 WIDE = 100.0
 """A guessed range is logarithmic if the ratio of the largest to the smallest value is at least this."""
 
@@ -104,10 +104,10 @@ def _study(storage: str | os.PathLike[str], study_name: str | None) -> optuna.St
 
 
 def _optuna_space(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, Any]:
-    """Return the parameters that all trials have. A domain contains all values that any trial could have drawn.
+    """Return the parameters that all trials have. Each domain covers every value that any trial could have drawn.
 
-    Parameters that only some trials have depend on the values of other parameters. They are not part of the space, but trials
-    keep their values for them.
+    Parameters that only some trials have depend on the values of other parameters. They are left out of the space, but the
+    trials keep their values.
     """
     import optuna
 
@@ -173,7 +173,7 @@ def import_ray(
     name: str | None = None,
     project: str = "default",
 ) -> Result:
-    """Import a folder of Ray Tune's results into this home's database, as an experiment that has ended, and return its result.
+    """Import a folder of Ray Tune results into this home's database, as an experiment that has ended, and return its result.
 
     Only ``params.json`` and ``result.json`` of each trial are read; no pickles are loaded. Trials with an ``error.txt`` count
     as failed. Other trials count as stopped if they have fewer results than the longest trial.
@@ -188,9 +188,9 @@ def import_ray(
         project: the project of the experiment.
 
     Raises:
-        NotFound: the folder has no results of Ray Tune.
-        SpecError: no trial has reported the metric (the message lists the reported metrics), or a trial does not lie in the
-            space.
+        NotFound: the folder has no Ray Tune results.
+        SpecError: no trial has reported the metric (the message lists the reported metrics), or a trial's configuration
+            is outside the space.
     """
     root = Path(folder).expanduser()
     found = [path.parent for path in sorted(root.glob("*/params.json")) if (path.parent / "result.json").exists()]

@@ -36,11 +36,11 @@ def observe(
 
     Args:
         experiment: ``exp_...``, or the experiment's name if no other experiment has it.
-        callbacks: as for `tuner.run`. The position of each callback in the log is kept in the home, under the name of the
+        callbacks: as for `tuner.run`. Each callback's position in the log is kept in the home, under the name of the
             callback's class.
-        address: URL of a service that has the experiment, or a client of `tuner.connect`. None: the database of this home.
-        follow: True to follow a running experiment. False: return once the callbacks have got all entries that are in the log
-            now.
+        address: URL of a service that has the experiment, or a client returned by `tuner.connect`. None: this home's database.
+        follow: True to follow a running experiment. False: return once the callbacks have received all entries that are now in
+            the log.
 
     Raises:
         NotFound: there is no such experiment.

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 MOST = 100
-"""The largest number of curves in a chart. More curves could not be told apart."""
+"""The maximum number of curves in a chart. More curves could not be told apart."""
 SCALE = "Viridis"
 MANY = 12
-"""The largest number of distinct values for which an axis has a tick at each value."""
+"""The maximum number of distinct values for which an axis has a tick at each value."""
 NEAR = 0.05
-"""The smallest part of an axis between two ticks. The texts of closer ones overlap."""
+"""The minimum distance between two ticks, as a fraction of the axis. The labels of closer ticks would overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ def importance(search: Search) -> Figure:
     shares = anova.importance(search.space, search.objectives[0].mode, records)
     if not shares:
         raise SpecError(
-            f"the importance of parameters needs a search space and {anova.MIN_RECORDS} trials that have ended with a value; "
+            f"parameter importance needs a search space and {anova.MIN_RECORDS} trials that have ended with a value; "
             f"there are {len(records)} trials and {len(search.space)} parameters",
             "/kind",
         )
@@ -171,11 +171,11 @@ def importance(search: Search) -> Figure:
         texttemplate="%{x:.0%}", hovertemplate="%{y}: %{x:.1%}<extra></extra>",
     )  # fmt: skip
     figure.update_xaxes(tickformat=".0%")
-    return _laid_out(figure, f"importance of the parameters for {search.metric}", "share", "")
+    return _laid_out(figure, f"parameter importance for {search.metric}", "share", "")
 
 
 def parallel(search: Search, metric: str | None = None) -> Figure:
-    """Draw every trial as a line through its parameters and its value. The best ones are dark, as in the chart of the curves."""
+    """Draw every trial as a line through its parameters and its value. The best ones are dark, as in the curves."""
     from plotly import graph_objects as go
 
     metric = search.check(metric)
@@ -199,7 +199,7 @@ def parallel(search: Search, metric: str | None = None) -> Figure:
 
 
 def slices(search: Search, metric: str | None = None) -> Figure:
-    """Draw the trials' values over each parameter, in charts side by side."""
+    """Draw the trials' values against each parameter, in charts side by side."""
     from plotly.subplots import make_subplots
 
     metric = search.check(metric)
@@ -350,7 +350,7 @@ def _params(search: Search, trial: TrialResult) -> dict[str, Any]:
 
 
 def _axis(search: Search, name: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Return one parameter's axis of the parallel coordinates. Trials without the parameter are at the tick "none"."""
+    """Return one parameter's axis for parallel coordinates. Trials without the parameter are at the tick "none"."""
     have = [value for value in values if value is not None]
     if not _are_numbers(have):
         words = list(dict.fromkeys(str(value) for value in values))

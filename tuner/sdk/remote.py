@@ -26,7 +26,7 @@ from tuner.usercode import archives
 
 POLL_S = 0.5
 PATIENCE_S = 2.0
-"""The timeout of one request for the progress, in seconds. After it, the display says that the service does not answer."""
+"""The timeout of one progress request, in seconds. After it, the display says that the service does not answer."""
 
 
 def run_on(
@@ -107,10 +107,10 @@ def _follow(
 ) -> Result:
     """Show the progress of an experiment until it has ended or is paused, and return its result.
 
-    The first Ctrl-C pauses the experiment. The second ends this call, but not the experiment.
+    The first Ctrl-C pauses the experiment. A second one ends this call, but not the experiment.
 
     looks: a handle of the same experiment with a short timeout.
-    before: the last_event_seq before the service acted. An end of the experiment up to this entry belongs to an earlier run.
+    before: the last_event_seq before the service acted. An end that is logged up to this entry belongs to an earlier run.
     """
     with (
         Progress(_Served(looks), show=verbose > 0, reopens=before >= 0) as progress,
@@ -121,7 +121,9 @@ def _follow(
             progress.update()
             if interrupts.news:
                 interrupts.news = ""
-                progress.say("pausing: every trial stops at its next report; Ctrl-C again leaves it to the service")
+                progress.say(
+                    "pausing: every trial stops at its next report; press Ctrl-C again to leave this to the service"
+                )
                 handle.pause()
             if interrupts.count > 1:
                 raise KeyboardInterrupt
@@ -157,7 +159,7 @@ def _sendable(data: Mapping[str, Any], code: CodeRecord, parts: Parts) -> dict[s
     own = [name for part, name in names.items() if _is_own(data["search" if part == "searcher" else name])]
     if own or code.parts_blob is not None:
         raise SpecError(
-            "it is an object of your own code, which cannot be sent to a service: use one of tuner's, or run the "
+            "it is an object from your own code, which cannot be sent to a service: use one of tuner's, or run the "
             "search without address",
             f"/{(own or ['scheduler'])[0]}",
         )
@@ -170,7 +172,7 @@ def _is_own(part: Mapping[str, Any]) -> bool:
 
 
 class ServedLog:
-    """A service as the source of the log that callbacks observe."""
+    """A service as a source of the log that callbacks observe."""
 
     def __init__(self, handle: ExperimentHandle) -> None:
         self._handle = handle
@@ -191,7 +193,7 @@ class ServedLog:
 
 
 class _Served:
-    """A service as the source of the progress."""
+    """A service as a source of progress."""
 
     def __init__(self, handle: ExperimentHandle) -> None:
         self._handle = handle

@@ -45,7 +45,7 @@ def replay(
 
     Raises:
         NotFound: this home has no such experiment. The message names the nearest one.
-        SpecError: an argument is wrong, or the experiment cannot be replayed: it used population based training, has
+        SpecError: an argument is wrong, or the experiment cannot be replayed: it used population-based training, has
             several objectives, or has no reports.
     """
     with database() as store:

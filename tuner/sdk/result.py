@@ -80,21 +80,21 @@ class Result:
 
     Attributes:
         trials: all trials, by number.
-        best_trial: the trial with the best report within the constraints or, with scope="last", with the best last report. None
-            if there is none; `error` says why. After repeats, this is the first run of the configuration with the best
+        best_trial: the trial with the best report that satisfies the constraints; with scope="last", the best last report. None
+            if there is no such trial; `error` says why. After repeats, this is the first run of the configuration with the best
             expected value over its runs.
-        best_value: the value of the objective in that report. After repeats, the mean over `best_runs`.
+        best_value: the objective's value in that report. After repeats, the mean over `best_runs`.
         best_runs: the trials that ran the best configuration: the best trial, and its repeats.
-        noise: after repeats, the estimated standard deviation of the results of a configuration from run to run; else None.
+        noise: after repeats, the estimated run-to-run standard deviation of a configuration's results; else None.
         best_config: the configuration that led to `best_value`.
-        best_checkpoint: the checkpoint that belongs to that report.
+        best_checkpoint: the checkpoint that belongs to the best report.
         best_finished: the trial that was trained to its end (to max_t, or until its function returned) that has the
             best last value. None if no trial reached its end.
         best_finished_value: the last value of `best_finished`.
-        errors: a TrialError for each trial that failed, by number, with the traceback of its rank as a note, as in
+        errors: a TrialError for each failed trial, by trial number, with the traceback of its rank as a note, as in
             Ray Tune's ResultGrid.
         num_errors: the number of failed trials.
-        error: why the search failed or has no best trial. None otherwise, also if single trials failed; see `errors`.
+        error: why the search failed or has no best trial. None otherwise, even if individual trials failed; see `errors`.
     """
 
     def __init__(self, found: Found) -> None:
@@ -211,7 +211,7 @@ class Result:
         return [complete[i][0] for front in first for i in front]
 
     def hypervolume(self, reference: Mapping[str, float]) -> list[tuple[float, float]]:
-        """Return (seconds since the first report, hypervolume) for each report that enlarged the hypervolume.
+        """Return (seconds since the first report, hypervolume) for each report that increased the hypervolume.
 
         The hypervolume is the volume of the region between the reference and the Pareto front of all reports so far.
         All reports that satisfy the constraints count.
@@ -261,8 +261,8 @@ class Result:
     def schedule(self, trial: int | None = None) -> list[dict[str, Any]]:
         """Return the schedule of configurations that led to the best checkpoint, or to the end of a trial, oldest first.
 
-        The list has one item, unless the search changed configurations during training, as PBT does. To repeat the best
-        training, change the configuration at the iterations of the items. The list is empty if nothing was trained.
+        The list has one item, unless the search changed configurations during training, as PBT does. To reproduce
+        the best training, switch to each item's configuration at its iteration. The list is empty if nothing was trained.
 
         Args:
             trial: the number of a trial. None for the best checkpoint.
@@ -385,10 +385,10 @@ class Result:
         Args:
             kind: "curves": a metric over the reports; "history": each trial's value, and the best so far; "importance": how much
                 each parameter mattered; "parallel": parallel coordinates; "slices": the value over each parameter; "lineage":
-                who copied whom in population based training; "pareto": two objectives, with the front.
-            options: ``metric`` for curves, history, parallel and slices, the name of a reported metric, by default the
-                objective; ``most`` for curves, the number of trials that are drawn, the best ones first; ``param`` for
-                lineage, the parameter that gives the colors.
+                who copied whom in population-based training; "pareto": two objectives, with the front.
+            options: ``metric`` (for curves, history, parallel and slices): the name of a reported metric, by default the
+                objective; ``most`` (for curves): the maximum number of trials to draw, best first; ``param`` (for lineage):
+                the parameter by which to color.
 
         Raises:
             SpecError: there is no such kind, option, metric or parameter, or nothing to draw.

@@ -98,23 +98,23 @@ def run(
 ) -> Result:
     """Search for the best configuration of `trainable` and wait until the search has ended.
 
-    Press Ctrl-C once to pause the search, so that `tuner.resume` can continue it. Press it twice to end at once. SIGTERM and
+    Press Ctrl-C once to pause the search, so that `tuner.resume` can continue it. Press it twice to stop at once. SIGTERM and
     SIGHUP pause the search too, and then end the script with SystemExit, unless you have set a handler for them.
 
     Args:
         trainable: a function that calls `tuner.report`, or its name as "module:name". Every rank calls it as
-            ``trainable(config)`` after torch.distributed has been set up. Functions are pickled by value, so those of
+            ``trainable(config)`` after torch.distributed has been set up. Functions are pickled by value, so those in
             notebooks and scripts work. Classes with `setup` and `step` work, and so does code written for Ray:
             functions, `tune.Trainable` classes, `TorchTrainer` objects.
         space: name -> primitive (`tuner.loguniform(1e-4, 1e-1)`), constant, or a dict of these. Ray Tune's objects work
             too. None if there is nothing to search.
         metric: the reported metric to optimize, or a list of metrics for several objectives.
-        mode: "min" or "max", or a list with one for each metric. `metric` and `mode` are required unless an object of Ray
-            Tune has them.
+        mode: "min" or "max", or a list with one for each metric. `metric` and `mode` are required unless a Ray Tune
+            object specifies them.
         num_samples: trials to start. None starts as many as `time_budget_s` allows, or 100 without a time budget. A grid is
             run this many times.
         scheduler: for example ``tuner.ASHAScheduler()``, its name, or its JSON form. None is "auto": the scheduler that
-            did best in the benchmarks for such an experiment; the first lines of the experiment's log name it and say
+            did best in benchmarks of similar experiments; the first lines of the experiment's log name it and say
             why. ``tuner.FIFOScheduler()`` stops no trial early.
         search_alg: "random", "grid", "tpe", "gp", ... or an object. None is "auto".
         num_workers: ranks of a trial. {"min": 1, "max": 8} is short for `num_workers` 1 and `max_workers` 8, and makes
@@ -159,7 +159,7 @@ def run(
             repeated; pass another seed to draw other configurations.
         name: name of the experiment. None: the name of the function. Each call creates a new experiment, even if earlier ones
             have the same name; `tuner.load` and the commands then need the id, which the first lines show.
-        project: project of the experiment. A service can limit tokens to one project; here it is a label.
+        project: project of the experiment. A service can limit tokens to one project; here it is only a label.
         priority: experiments of a higher priority get resources first. It matters on a service that runs several
             experiments.
         weight: share of the cluster relative to other experiments of the same priority.
@@ -170,34 +170,35 @@ def run(
         points_to_evaluate: configurations to try first, as ``{"lr": 0.1, "optimizer/momentum": 0.9}``.
         warm_start: earlier experiments to learn from: "auto" for those of this home with the same metric and
             parameters, or a list of ids or names. The first configurations are similar to the best ones of those experiments.
-            The default scheduler's model also uses the experiments, and trusts them as far as they have predicted this search
-            so far.
+            The default scheduler's model also uses these experiments, and trusts them to the extent that they have predicted
+            this search so far.
         storage: where checkpoints are stored: a path (relative to this process's working directory) or a pyarrow.fs URI. By
             default a folder under the home (``~/.tuner``, or TUNER_HOME).
         checkpoint: when checkpoints are saved and which are kept, such as ``{"frequency": 5, "keep_best": 1, "keep_last": 1,
             "at_end": True, "interval_s": 60}``. The function passed as `checkpoint` to `tuner.report` is called only
-            then, and when the scheduler needs a checkpoint or the objective has a new best value.
+            at these times, and when the scheduler needs a checkpoint or the objective has a new best value.
         scope: which value of a trial counts: "all" for its best report, "last" for its last one.
-        runtime_env: Ray's runtime environment of the ranks.
-        executor: where trials run: "ray", or "local" for processes of this machine without Ray, which start faster. "auto":
+        runtime_env: Ray's runtime environment for the ranks.
+        executor: where trials run: "ray", or "local" for processes on this machine without Ray, which start faster. "auto":
             "local" if trials have one worker and need only CPUs, and the script does not use Ray; else "ray".
-            "agents" is for experiments that are created at a service.
+            "agents" is for experiments that are created on a service.
         ray_address: address of a Ray cluster. None: the cluster that this process is connected to, or a private one on this
-            machine. Ray and the driver are kept until the process ends or calls `tuner.shutdown()`, so that the next call
+            machine. Ray and the driver keep running until the process exits or calls `tuner.shutdown()`, so that the next call
             starts at once.
-        address: URL of a tuner service to run on, such as "http://host:8000", or a client of `tuner.connect`. The token
+        address: URL of a tuner service to run on, such as "http://host:8000", or a client returned by `tuner.connect`. The token
             comes from TUNER_TOKEN. The function is sent by value, and only the service's workers unpickle it. None: run
             from this process.
         scaling_config: a `ray.train.ScalingConfig`, in place of the arguments above.
         run_config: a `RunConfig` of `ray.train` or `ray.tune`, in place of the arguments above.
         tune_config: a `ray.tune.TuneConfig`, in place of the arguments above.
-        callbacks: objects that get the events of trials and reports, such as ``[tuner.callbacks.CSVLoggerCallback("logs")]``.
+        callbacks: objects that receive trial and report events, such as ``[tuner.callbacks.CSVLoggerCallback("logs")]``.
             They are called in threads of this process, with entries of the durable log, and can neither slow the search nor
             break it.
-        verbose: 0 prints only warnings, on stderr, 1 shows progress, 2 also shows what the ranks on this machine print.
+        verbose: 0 prints only warnings, on stderr; 1 shows progress; 2 also shows what the ranks print, unless `address` is
+            given.
 
     Returns:
-        The result. Failed trials do not raise: see ``result.trials`` and ``result.error``.
+        The result. Failed trials do not raise: see ``result.errors``.
 
     Raises:
         SpecError: an argument is wrong. Nothing was started.
@@ -285,7 +286,7 @@ def _check_required(given: Mapping[str, Any]) -> None:
 
 
 def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str, Any]:
-    """Return the spec as JSON. Each argument with the name of an option of the spec becomes that option."""
+    """Return the spec as JSON. Each argument that is named like an option of the spec becomes that option."""
     trainable, metric, mode = given["trainable"], given["metric"], given["mode"]
     entrypoint = trainable if isinstance(trainable, str) else None
     changed = {
@@ -309,7 +310,7 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
 
 
 def _earlier(warm_start: Any) -> Any:
-    """Return `warm_start` in the form that a spec has: with the ids of experiments in place of `Result` objects."""
+    """Return `warm_start` as a spec has it: with the ids of experiments in place of `Result` objects."""
     if warm_start is None or warm_start == "auto":
         return warm_start
     if isinstance(warm_start, str):
@@ -401,7 +402,7 @@ def _drive(
     callbacks: Sequence[Any],
     reopens: bool = False,
 ) -> Result:
-    """Let a driver host run the experiment to its end, and show progress.
+    """Have a driver host run the experiment to its end, and show progress.
 
     keep: True if the next call may use the same host. False if the host has imported user code, because that code may change.
     """
@@ -419,9 +420,9 @@ def _drive(
                 driving.drive_on_ray(
                     store, settings, experiment_id, ray_address, progress, interrupts, chosen.why, keep
                 )
-        except KeyboardInterrupt as error:  # Ctrl-C twice, or while the driver started
+        except KeyboardInterrupt as error:  # Ctrl-C twice, or while the driver was starting
             error.add_note(
-                f"The search was ended at once. No report is lost; continue with: {_resuming(experiment_id)}"
+                f"The search was stopped at once. No report is lost; continue with: {_resuming(experiment_id)}"
             )
             raise
     result = read_result(store, experiment_id, ray_address, callbacks)

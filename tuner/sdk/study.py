@@ -90,7 +90,7 @@ def create_study(
         max_failed_trials: failed trials after which the study ends as failed, counted from its start or the last `continue`.
         max_failures: how many times a trial that failed is handed out again.
         repeats: how many times leading configurations may be handed out again at the end, as for `tuner.run`. Train these with
-            other random numbers, for example with a seed made from `trial.number`.
+            different random numbers, for example with a seed derived from `trial.number`.
         seed: studies with the same seed draw the same configurations.
         time_attr: what `max_t` counts.
         scope: which value of a trial counts: "all", its best report, or "last", its last one.
@@ -238,7 +238,7 @@ class Study:
         return Result.load(self._store, self.id)
 
     def close(self) -> None:
-        """Release the study, so that another process can continue it. There, `ask` returns the trials that have not ended."""
+        """Release the study, so that another process can continue it. Its `ask` then returns the trials that have not ended."""
         _OPEN.discard(self)
         if self._driver is not None:
             self._driver.close()

@@ -27,7 +27,7 @@ LINK = "tuner.hosts.ray.link"
 SILENT_S = 150.0
 """Seconds without a message after which a child process is replaced.
 
-A child sends a message every second, except while it waits for an answer of the driver host. It never waits this long.
+A child sends a message every second, except while it waits for an answer from the driver host. It never waits this long.
 """
 
 END_S = 2.0
@@ -52,7 +52,7 @@ class Child:
             start_new_session=True,
         )
         self._hear = hear
-        self._heard_at = float("inf")  # a child sends nothing before it has the address of Ray
+        self._heard_at = float("inf")  # a child sends nothing before it has Ray's address
         self._ran: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._asked: dict[int, Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
@@ -73,7 +73,7 @@ class Child:
         self._send(json.dumps({"arguments": list(arguments), "environment": dict(environment)}))
         with contextlib.suppress(queue.Empty):
             if (ran := self._ran.get(timeout=COMMAND_S + LOOK_S)) is None:
-                raise ClusterUnreachable(f"the process that was to run `ray {arguments[0]}` has ended")
+                raise ClusterUnreachable(f"the process that was to run `ray {arguments[0]}` has exited")
             if ran["code"] is not None:
                 return subprocess.CompletedProcess(arguments, ran["code"], ran["output"], "")
         raise too_slow(arguments)
@@ -86,7 +86,7 @@ class Child:
     def poke(self) -> None:
         if (
             self._lines.qsize() < MOST_LINES
-        ):  # with more lines, the child hangs; the driver host also checks for news by itself
+        ):  # if more are waiting, the child hangs; the driver host also checks for news by itself
             self._send(json.dumps({"ask": "poke"}))
 
     def ask(self, method: str, *args: Any) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Child:
             raise DriverSilent("the process that talks to Ray does not answer") from None
 
     def asked(self, method: str, *args: Any) -> Future[dict[str, Any]]:
-        """Call a method of the driver host, and return a future of its result. Cancel the future to stop waiting."""
+        """Call a method of the driver host, and return a future for its result. Cancel the future to stop waiting."""
         number, answer = next(self._numbers), Future[dict[str, Any]]()
         self._asked[number] = answer
         answer.add_done_callback(lambda done: self._asked.pop(number, None))
@@ -110,9 +110,9 @@ class Child:
         return answer
 
     def dead(self) -> str | None:
-        """Return how the child process has ended, or why it must be killed. Return None if it works."""
+        """Return how the child process exited, or why it must be killed. Return None if it is healthy."""
         if (code := self._process.poll()) is not None:
-            return f"it ended with exit code {code}"
+            return f"it exited with code {code}"
         if time.monotonic() - self._heard_at > SILENT_S:
             return f"it has sent nothing for {SILENT_S:g} s"
         return None

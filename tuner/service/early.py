@@ -20,13 +20,13 @@ PATIENCE_S = 2.0
 """Seconds that a client may take to send a request."""
 
 MOST_BYTES = 16_384
-"""The size of the largest head of a request that is read."""
+"""The maximum size of a request head, in bytes."""
 
 MOST_CLIENTS = 100
-"""The number of connections that may be open at once. If a further one arrives, the oldest is closed."""
+"""The maximum number of open connections. If another one arrives, the oldest is closed."""
 
 DEFAULTS = {"host": "127.0.0.1", "port": "8000"}
-"""The defaults of the settings. A test compares them."""
+"""The defaults of these settings. A test checks that they match `Settings`."""
 
 STARTING = "the service is starting"
 
@@ -89,7 +89,7 @@ class Early:
             self._drop(next(iter(self._clients)), waiting)
         try:
             connection, _ = self.listening.accept()
-        except OSError:  # the client has gone again, or the process has too many open files
+        except OSError:  # the client has gone away, or the process has too many open files
             time.sleep(0.01)
             return
         connection.setblocking(False)
@@ -127,7 +127,7 @@ class _Client:
             self._head = None
             self.connection.sendall(_response(method == b"HEAD", target.split(b"?")[0]))
             self.connection.shutdown(socket.SHUT_WR)
-        except (OSError, ValueError):  # the client has gone, or this is no HTTP
+        except (OSError, ValueError):  # the client has gone away, or this is not HTTP
             return False
         return True
 

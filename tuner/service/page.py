@@ -54,7 +54,7 @@ class Page:
 
     def stay(self, console: Console) -> None:
         """Serve until Ctrl-C."""
-        console.print(f"\nThe page is up at [bold]{self.url}[/bold]; Ctrl-C ends it.", highlight=False)
+        console.print(f"\nThe page is up at [bold]{self.url}[/bold]; Ctrl-C stops it.", highlight=False)
         ended = threading.Event()
         before = signal.signal(signal.SIGINT, lambda *_: ended.set())
         try:

@@ -19,10 +19,10 @@ from tuner.telemetry import log_format, tracing
 SLOW_MODULES = ("tuner.search.optuna_samplers.study",)
 """Modules that requests may need and that take seconds to load, because they import Optuna."""
 
-AFTERWARDS = "Ray and running searches continue: `tuner serve` shows them again, `tuner serve --stop` ends them."
+AFTERWARDS = "Ray and running searches continue: `tuner serve` shows them again, `tuner serve --stop` stops them."
 
 LOAD_AFTER_S = 10.0
-"""The longest time in seconds to wait for the driver before `SLOW_MODULES` are loaded. The driver needs the CPU for its start."""
+"""The maximum seconds to wait for the driver before `SLOW_MODULES` are loaded. The driver needs the CPU while it starts."""
 
 
 def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
@@ -31,7 +31,7 @@ def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
     Args:
         settings: the settings of this installation.
         early: answers requests on the socket until the service is loaded.
-        adopt: continue not only experiments that were created through the API, but also those whose script has ended.
+        adopt: continue not only experiments that were created through the API, but also those whose script has exited.
     """
     # uvicorn handles both signals while it serves, and raises them again after it has shut down
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -74,7 +74,7 @@ def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
             )
             print(about_tokens(settings), flush=True)
             if not settings.ray_address:
-                print("Ctrl-C ends it, but not Ray and running searches. `tuner serve --stop` ends those.", flush=True)
+                print("Ctrl-C stops it, but not Ray or running searches. `tuner serve --stop` stops those.", flush=True)
             threading.Thread(target=_load_ahead, args=(supervisor,), name="load-ahead", daemon=True).start()
             early.end()
             with announced(settings.home, settings.host, port, shown_url(settings.database_url)):

@@ -18,23 +18,23 @@ from tuner.settings import Settings
 log = logging.getLogger(__name__)
 
 CHECK_S = 0.25
-"""Seconds between two checks by the supervisor that Ray and its child process are alive."""
+"""Seconds between two checks that Ray and the child process are alive."""
 
 AGAIN_S = 2.0
-"""Seconds to wait after Ray or the child process could not be started, before the next attempt."""
+"""Seconds to wait after a failed attempt to start Ray or the child process, before the next one."""
 
 SPARE_AFTER_S = 15.0
-"""Seconds after the driver is up before a spare child process is started. Until then, the first trials need the CPU."""
+"""How many seconds after the driver is up a spare child process is started. Until then, the first trials need the CPU."""
 
 FUTILE = 3
-"""The Ray head is replaced after this many child processes in a row could not connect to it."""
+"""The Ray head is replaced after this many child processes in a row have failed to connect to it."""
 
 
 class Supervisor:
     """Keeps three things alive: the Ray head, the child process that talks to Ray and, through this child, the driver host.
 
-    The supervisor starts and restarts only the head of this home. If the user has named a Ray cluster, the supervisor waits
-    until that cluster is back.
+    The supervisor starts and restarts only the head of this home. If the user has named a Ray cluster and it is
+    gone, the supervisor waits until it is back.
     """
 
     def __init__(self, settings: Settings, adopt: bool = False) -> None:
@@ -112,7 +112,7 @@ class Supervisor:
         return self._ask("driver_log", experiment, tail, search)
 
     def agents(self, question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        """Pass an agent's request on to the driver host (see `Host.agent`), and return a future of the answer.
+        """Pass an agent's request on to the driver host (see `Host.agent`), and return a future for the answer.
 
         The future raises DriverSilent if the driver host is gone.
         """
@@ -121,7 +121,7 @@ class Supervisor:
         return child.asked("agent", question, experiment, said)
 
     def profile(self, segment_id: str, arguments: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        """Let the host profile a rank; see `Host.profile`. The future raises DriverSilent if the host is gone."""
+        """Have the host profile a rank; see `Host.profile`. The future raises DriverSilent if the host is gone."""
         if (child := self._child) is None:
             raise DriverSilent(self._trouble or "the driver is starting")
         return child.asked("profile", segment_id, arguments)
@@ -148,7 +148,7 @@ class Supervisor:
         """Start a child process and, if there is none, a Ray head. Watch both until one of them is gone or the service ends."""
         head: Head | None = None
         if self._headed and was_stopped(self.settings.home):
-            self._say("Ray was ended by `tuner serve --stop`; start the service again to continue")
+            self._say("Ray was shut down by `tuner serve --stop`; restart the service to continue")
             self._ended.wait()
             return
         child = self._child = self._take_spare() or self._new_child(reserve=False)

@@ -52,7 +52,7 @@ def check_tokens(settings: Settings, store: Store) -> None:
     by_group = any(rule.role == "admin" and rule.project is None for rule in settings.oidc_roles)
     if settings.auth == "on" and not by_group and not store.access.has_admin():
         raise SpecError(
-            f"serving on {settings.host} with tokens{_because(settings)} needs an admin's token, and there is "
+            f"serving on {settings.host} with tokens{_because(settings)} needs an admin token, and there is "
             "none; create it with `tuner token create NAME --role admin`",
             "/auth",
         )

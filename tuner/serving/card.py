@@ -48,7 +48,7 @@ def card(origin: Origin, files: Mapping[str, str], model: str | None) -> str:
         ("trial", None if origin.trial is None else f"{origin.trial} ({origin.trial_id})"),
         ("metric", None if origin.metric is None else f"{origin.metric} ({origin.mode})"),
         ("best value", None if origin.value is None else f"{origin.value:.6g}"),
-        ("iteration of the checkpoint", origin.iteration),
+        ("checkpoint iteration", origin.iteration),
         ("checkpoint", origin.checkpoint.path),
     ]
     parts = [
@@ -63,7 +63,7 @@ def card(origin: Origin, files: Mapping[str, str], model: str | None) -> str:
     if len(origin.lineage) > 1:
         parts += [
             "## Lineage",
-            "The configuration changed during the training. Each configuration applied after the iteration that is given:",
+            "The configuration changed during training. Each configuration applied after the given iteration:",
             _table(
                 ("after iteration", "trial", "configuration"),
                 [
@@ -86,5 +86,5 @@ def _block(value: Any) -> str:
 
 
 def _line(value: Any) -> str:
-    """Return a value as the text of a table cell, escaped, because anyone may have chosen the name of an experiment."""
+    """Return a value as the text of a table cell, escaped, because anyone may have chosen an experiment's name."""
     return printable(str(value)).replace("\n", " ").replace("|", "\\|")

@@ -44,7 +44,7 @@ def export(
     ``tuner.export(result, "model", model=lambda config: Net(config["width"]), formats=["torch_export"], example_input=images)``
 
     The folder contains the model in each format, `config.json`, and `README.md` with the configuration, the metric and its
-    best value, the experiment and the trial, the lineage of the weights, and versions of libraries. An exported program is
+    best value, the experiment and the trial, the lineage of the weights, and library versions. Each exported program is
     run on the example input, and must return what the model returns. If anything fails, no folder is left behind.
 
     Args:
@@ -57,7 +57,7 @@ def export(
             `torch.export.load` reads without the class of the model. "onnx": the same in `model.onnx`, for other runtimes.
         example_input: an input of the model: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
             "torch_export" and "onnx" need an example.
-        dynamic_batch: allow any size of the first dimension of each tensor in `example_input`, if the model can handle it.
+        dynamic_batch: let the first dimension of each tensor in `example_input` have any size, if the model can handle it.
             The example then needs at least two rows. False fixes all sizes.
         config: the configuration of the model, if `source` is a checkpoint.
 
@@ -198,7 +198,7 @@ def _write_program(
                 torch.testing.assert_close(returned, expected)
             except TypeError as error:
                 raise TunerError(
-                    f"the outputs of {type(model).__name__} cannot be compared with those of the exported program: let "
+                    f"the outputs of {type(model).__name__} cannot be compared with those of the exported program: make "
                     f"it return tensors, numbers, or lists or dicts of them ({str(error).splitlines()[0]})"
                 ) from error
         except AssertionError as error:

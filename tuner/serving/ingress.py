@@ -28,7 +28,7 @@ def application(rollouts: Callable[[], Rollouts], token: str | None = None) -> F
     """Return the HTTP application of a deployment.
 
     Args:
-        rollouts: a function that returns the models. It is called at each request.
+        rollouts: a function that returns the models. It is called for each request.
         token: the token that callers must send as ``Authorization: Bearer TOKEN``, except for GET /healthz. None: callers need
             no token.
     """

@@ -1,8 +1,8 @@
 """`tuner.serving.deployment`: the best checkpoint of a search behind Ray Serve.
 
-Each release is a separate application of Ray Serve: `NAME-v1`, `NAME-v2`, ... The application `NAME` answers HTTP, and passes
-inputs on to the newest release that is running. It keeps no state: if its process dies, the next process asks Ray Serve for the
-releases.
+Each release is a separate Ray Serve application: `NAME-v1`, `NAME-v2`, ... The application `NAME` answers HTTP requests, and
+passes inputs on to the newest release that is running. It keeps no state: if its process dies, the next process asks Ray Serve
+for the releases.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from tuner.store import Store
 
 POLL_S = 0.1
 PATIENCE_S = 5.0
-"""The seconds for which a rollout tries to reach the tuner service."""
+"""How long a rollout tries to reach the tuner service, in seconds."""
 INGRESS_REQUESTS = 1000
-"""The largest number of requests that the ingress handles at once. Most of them wait for a model."""
+"""The maximum number of requests that the ingress handles at once. Most of them wait for a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,9 @@ class Options:
 
 
 def finder(experiment: str, settings: Settings) -> Find:
-    """Return a function that finds the current best checkpoint of an experiment. Any process of this machine can call it.
+    """Return a function that finds the current best checkpoint of an experiment. Any process on this machine can call it.
 
-    The function asks the service if the settings name one, otherwise the database. `finder` itself raises NotFound if there is
+    The function queries the service if the settings name one, otherwise the database. `finder` itself raises NotFound if there is
     no such experiment.
     """
     if settings.address is None:
@@ -83,7 +83,7 @@ def _best_there(address: str, token: str | None, experiment: str) -> Origin:
 
 
 class Deployment:
-    """A model that answers over HTTP. `close`, or the end of a `with` block, ends the model and all that was started for it."""
+    """A model served over HTTP. `close`, or leaving a `with` block, shuts down the model and all that was started for it."""
 
     def __init__(self, name: str, url: str, ending: contextlib.ExitStack) -> None:
         self.name, self.url = name, url
@@ -124,7 +124,7 @@ def deployment(
     timeout_s: float = 600.0,
     ray_address: str | None = None,
 ) -> Deployment:
-    """Serve the best checkpoint of an experiment with Ray Serve, and return once the model answers.
+    """Serve the best checkpoint of an experiment with Ray Serve, and return once the model is ready.
 
         class Digits:
             def __init__(self, checkpoint, config):
@@ -137,22 +137,22 @@ def deployment(
             print(httpx.post(f"{deployed.url}/predict", json={"inputs": images}).json())
 
     `POST /predict` calls `predict`, `GET /info` says where the model comes from, `GET /healthz` answers when the model is
-    ready, and `POST /rollout` replaces the model with the experiment's best checkpoint at that time. The old model answers
-    until the new one is ready, and stays if the new one fails. So a rollout needs resources for both models.
+    ready, and `POST /rollout` replaces the model with the experiment's best checkpoint at that time. The old model keeps
+    answering until the new one is ready, and stays if the new one fails. So a rollout needs resources for both models.
 
     Args:
-        experiment: the id (``exp_...``) or the name of an experiment in this home's database or on the service of
+        experiment: the id (``exp_...``) or the name of an experiment in this home's database or on the service at
             TUNER_ADDRESS; or a function that returns an `Origin`, and is called again for each rollout.
         predictor: a class such as `Digits` above. It is constructed with the checkpoint and the configuration.
         host: the address to listen on. Anything but loopback needs a token.
         port: the port to listen on. 0 picks a free port.
         token: the token that callers must send as ``Authorization: Bearer TOKEN``.
-        name: the name of the application of Ray Serve, which must be unique on its Ray cluster.
+        name: the name of the Ray Serve application, which must be unique on its Ray cluster.
         route_prefix: the URL path under which the application answers.
         num_replicas: the number of processes that hold the model.
         num_cpus: the CPUs of each process.
         num_gpus: the GPUs of each process.
-        runtime_env: Ray's runtime environment of each process.
+        runtime_env: Ray's runtime environment for each process.
         timeout_s: a model that is not ready after this many seconds has failed.
         ray_address: the address of a Ray cluster. None: the cluster that this process is connected to, else a private one on
             this machine. If the cluster runs Ray Serve already, the host and port of Ray Serve are used, and a token is needed
@@ -238,7 +238,7 @@ def _check_running(client: Any, token: str | None) -> None:
 
 
 def _is_of(app: str, name: str) -> bool:
-    """Return True if an application of Ray Serve belongs to the deployment `name`."""
+    """Return True if a Ray Serve application belongs to the deployment `name`."""
     return re.fullmatch(rf"{re.escape(name)}(-v\d+)?", app) is not None
 
 
@@ -247,13 +247,13 @@ def _check_name(name: str, applications: Iterable[str]) -> None:
     for app in applications:
         if _is_of(app, name) or _is_of(name, app):
             raise Conflict(
-                f"Ray Serve has an application {app!r} already: end it, or choose another name than {name!r}"
+                f"Ray Serve already has an application {app!r}: delete it, or choose a name other than {name!r}"
             )
 
 
 def _others(name: str) -> bool:
     """Return True if Ray Serve has applications that do not belong to the deployment `name`."""
-    with contextlib.suppress(Exception):  # Ray Serve may have ended
+    with contextlib.suppress(Exception):  # Ray Serve may have shut down
         return any(not _is_of(app, name) for app in _serve().status().applications)
     return False
 
@@ -274,7 +274,7 @@ def application_name(experiment: str) -> str:
 
 
 def _this_node() -> dict[str, float]:
-    """Return a Ray resource that only this node has. It ties a process to this node, as the database may be a file here."""
+    """Return a Ray resource that only this node has. It ties a process to this node, because the database may be a file here."""
     ray = importlib.import_module("ray")
     return {f"node:{ray.util.get_node_ip_address()}": 0.001}
 
@@ -305,7 +305,7 @@ def by_value(predictor: Callable[..., Any]) -> None:
 
 
 class OnServe:
-    """Models as applications of Ray Serve."""
+    """Runs models as Ray Serve applications."""
 
     def __init__(self, name: str, predictor: Callable[..., Any], options: Options) -> None:
         self._name, self._predictor, self._options = name, predictor, options
@@ -351,17 +351,17 @@ class OnServe:
         await asyncio.to_thread(self.end, f"{self._name}-v{running.release.version}")
 
     def end(self, app: str) -> None:
-        with contextlib.suppress(Exception):  # Ray Serve may have ended
+        with contextlib.suppress(Exception):  # Ray Serve may have shut down
             _serve().delete(app)
 
     def end_all(self, keep: int | None = None) -> None:
-        """End every release except `keep`."""
+        """Delete every release except `keep`."""
         for version in self.versions():
             if version != keep:
                 self.end(f"{self._name}-v{version}")
 
     def versions(self, state: str | None = None) -> list[int]:
-        """Return the versions of the existing releases, oldest first; if `state` is given, only of releases in it."""
+        """Return the versions of the existing releases, oldest first; if `state` is given, only of those in this state."""
         prefix = f"{self._name}-v"
         with contextlib.suppress(Exception):
             return sorted(
@@ -402,7 +402,7 @@ _here: list[FastAPI] = []
 
 
 class Ingress:
-    """The replica of Ray Serve that answers HTTP."""
+    """The Ray Serve replica that answers HTTP requests."""
 
     async def __init__(  # type: ignore[misc]
         self, name: str, find: Find, predictor: Callable[..., Any], options: Options, token: str | None

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 DRAIN_S = 300.0
-"""The seconds after which an old model is ended even if it is still predicting."""
+"""Seconds after which an old model is shut down even if it is still predicting."""
 POLL_S = 0.05
 
 Find = Callable[[], Origin]
@@ -36,7 +36,7 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A model that was rolled out. Its version counts the releases of the deployment from 1."""
+    """A model that was rolled out. Versions count the deployment's releases from 1."""
 
     version: int
     origin: Origin
@@ -63,7 +63,7 @@ class Stage(Protocol):
         ...
 
     async def down(self, running: Running) -> None:
-        """End a model that gets no more inputs, after it has answered the inputs that it already has."""
+        """Shut down a model that gets no more inputs, after it has answered the inputs that it already has."""
         ...
 
 
@@ -98,7 +98,7 @@ class Rollouts:
             self._in_flight[version] -= 1
 
     async def roll_out(self) -> dict[str, Any]:
-        """Replace the current model if another checkpoint is now the best. Return `Release.info`, and True if it was replaced.
+        """Replace the current model if another checkpoint is now the best. Return `Release.info` and whether it was replaced.
 
         If the caller is cancelled, the rollout continues, because an unfinished rollout would leave a model behind.
 
@@ -125,7 +125,7 @@ class Rollouts:
             return {"changed": True, **self.info()}
 
     async def _end(self, old: Running) -> None:
-        """End a model that gets no more inputs, once it has answered the inputs that it already has."""
+        """Shut down a model that gets no more inputs, once it has answered the inputs that it already has."""
         version = old.release.version
         deadline = time.monotonic() + DRAIN_S
         while self._in_flight[version] and time.monotonic() < deadline:
@@ -188,7 +188,7 @@ class _InThread:
 
 
 def as_json(value: Any) -> Any:
-    """Convert tensors, and arrays and numbers of NumPy, to lists and numbers.
+    """Convert tensors, NumPy arrays and NumPy numbers to lists and numbers.
 
     Raises:
         TypeError: the value contains an object that JSON cannot represent.
@@ -201,4 +201,4 @@ def as_json(value: Any) -> Any:
         return [as_json(part) for part in value]
     if isinstance(value, str | int | float | bool | None):
         return value
-    raise TypeError(f"predict returned a {type(value).__name__}, which JSON does not have")
+    raise TypeError(f"predict returned a {type(value).__name__}, which JSON cannot represent")

@@ -62,7 +62,7 @@ function SessionButton() {
   return data?.required && data.name ? <SignOut name={data.name} /> : null;
 }
 
-/** The bar that stays at the top of the window. Other fixed parts, such as an open trial, begin below it. */
+/** The bar that stays at the top of the window. Other fixed parts, such as an open trial, start below it. */
 function Top({ children }: { children: ReactNode }) {
   const ref = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
@@ -102,7 +102,7 @@ function SchemeButton() {
 
 const RETRY_MS = 3000;
 
-/** The notice shown while the service does not answer. It retries by itself, and at once on demand. */
+/** The notice shown while the service is not responding. It retries automatically, and at once on request. */
 function DownBanner() {
   const client = useQueryClient();
   const cache = client.getQueryCache();
@@ -132,7 +132,7 @@ function DownBanner() {
     <div role="alert" className={classes.down}>
       <Group justify="space-between" gap="sm">
         <span>
-          <b>The service does not answer.</b> This page may be out of date; running trials are not affected. Is{" "}
+          <b>The service is not responding.</b> This page may be out of date; running trials are not affected. Is{" "}
           <code>tuner serve</code> running?
         </span>
         <Button size="compact-sm" variant="white" color="red" onClick={() => void retry()}>

@@ -28,12 +28,12 @@ export function metric(value: number | null | undefined): string {
   return String(Number(value.toPrecision(6)));
 }
 
-/** What the value of a trial that counts is called: its best one or, if the search's scope is "last", its last one. */
+/** The name of the value that counts for a trial: its best one or, if the search's scope is "last", its last one. */
 export function counted({ metric, scope }: Pick<Experiment, "metric" | "scope">): string {
   return scope === "last" ? `last ${metric}` : `best ${metric}`;
 }
 
-/** What the value of the best trial is called, as a title. */
+/** The title for the value of the best trial. */
 export function leading({ metric, scope }: Pick<Experiment, "metric" | "scope">): string {
   return scope === "last" ? `Best last ${metric}` : `Best ${metric}`;
 }
@@ -42,9 +42,9 @@ export function title(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-/** As wide as a digit. */
+/** A blank as wide as a digit. */
 const BLANK = "\u2007";
-/** As wide as a point. */
+/** A blank as wide as a decimal point. */
 const POINT = "\u2008";
 
 /** The digits after the point of a reported value; 0 for powers of ten, whose points are not kept in line. */
@@ -120,7 +120,7 @@ export function config(params: Params, labels: Labels = {}): string {
 
 const MOST_APART = 8;
 
-/** What sets a trial apart from the best one: the parameters that differ. Of the best trial itself, its configuration. */
+/** Say what sets a trial apart from the best one: the parameters that differ. For the best trial itself, return its configuration. */
 export function apart(
   trial: Pick<Trial, "number" | "params">,
   { best, labels }: Pick<Experiment, "best" | "labels">,

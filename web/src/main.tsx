@@ -17,7 +17,7 @@ const client = new QueryClient({
   defaultOptions: {
     queries: {
       staleTime: 2000,
-      // A wrong request is not repeated. A service that is down is asked again, with growing pauses.
+      // A request that was refused is not retried. One to a service that is down is, with growing pauses.
       retry: (count, error) => error instanceof ApiError && error.unreachable && count < 2,
       networkMode: "always",
       refetchOnWindowFocus: false,
@@ -79,7 +79,7 @@ function start(first: ComponentType | undefined) {
   );
 }
 
-// Ask for the data of the first page at once, while the rest of the bundle is still being run.
+// Ask for the data of the first page at once, while the rest of the bundle is still running.
 const experiment = matchPath("/experiments/:id", address)?.params.id;
 if (experiment?.startsWith("exp_")) {
   void client.prefetchQuery({

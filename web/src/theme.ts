@@ -30,7 +30,7 @@ export const theme = createTheme({
   },
 });
 
-/** Colours of text with a contrast of at least 4.5 to 1 on everything that they stand on. */
+/** Colors of text with a contrast of at least 4.5 to 1 on everything that they stand on. */
 export const variables: CSSVariablesResolver = () => ({
   variables: {},
   light: {

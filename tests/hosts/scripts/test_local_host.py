@@ -68,7 +68,7 @@ def test_a_second_search_finds_the_host_and_the_warm_processes_of_the_first() ->
     first = search()
     assert first.state == "completed", first.error
     assert len(first.trials) == 4
-    assert notes(first)[0] == "trials run in processes of this machine, without Ray, because executor is 'local'"
+    assert notes(first)[0] == "trials run in processes on this machine, without Ray, because executor is 'local'"
     kept = local_host._kept
     second = search(lambda config: tuner.report({"loss": config["x"], "pid": os.getpid()}))
     assert local_host._kept is kept

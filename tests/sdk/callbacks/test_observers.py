@@ -172,7 +172,7 @@ def test_a_slow_callback_holds_nobody_up(
     begun = time.monotonic()
     (said,) = observed(sqlite_store, search, tmp_path, slow, quick)
     assert time.monotonic() - begun < 30
-    assert "Recorder is behind" in said
+    assert "Recorder has fallen behind" in said
     assert quick.of("end")
     assert slow.of("result") == []
     free.set()

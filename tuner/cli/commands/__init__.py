@@ -1,6 +1,6 @@
 """The `tuner` command: its groups of commands, one module each, and its exit status.
 
-The modules only declare commands. What a command does is in the other modules of `tuner.cli`, which are loaded when it runs.
+The modules only declare commands. The other modules of `tuner.cli` carry them out, and are loaded when a command runs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (Retryable, 6),
     (ClusterUnreachable, 6),
 )
-"""(class of errors, exit status). The first class that fits counts. All other errors have the status 1; see docs/cli.md."""
+"""(error class, exit status). The first matching class applies. For all other errors, the status is 1; see docs/cli.md."""
 
 
 def exit_code(error: TunerError) -> int:
@@ -54,7 +54,7 @@ def exit_code(error: TunerError) -> int:
 
 
 def main(early: Any = None) -> None:
-    """Run the `tuner` command. An expected error is printed without a traceback, with its section of the docs.
+    """Run the `tuner` command. An expected error is printed without a traceback, with a note that names its section of the docs.
 
     Args:
         early: the `tuner.service.early.Early` that already answers requests to the service, if any.
@@ -67,7 +67,7 @@ def main(early: Any = None) -> None:
 
 
 def _program() -> str | None:
-    """Return the name for which completion is set up, or None if no completion is asked for.
+    """Return the name for which to set up completion, or None if the user does not ask for completion.
 
     Shells complete the arguments of commands on the PATH only. So `python -m tuner` sets up the completion of `tuner`.
 

@@ -1,4 +1,4 @@
-"""Options of commands that follow from the declarations in `tuner.domain.experiment`."""
+"""Derive options of commands from the declarations in `tuner.domain.experiment`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _words_beside_a_number(hint: Any) -> list[str]:
-    """Return the words that an integer option takes, too, such as "auto"."""
+    """Return the words that an integer option also accepts, such as "auto"."""
     kinds = _alternatives(hint)
     literals = [kind for kind in kinds if typing.get_origin(kind) is typing.Literal] if int in kinds else []
     return [str(word) for kind in literals for word in typing.get_args(kind)]
@@ -85,7 +85,7 @@ def _number_or(words: list[str]) -> Callable[[str], int | str]:
 
 
 def _help(option: dataclasses.Field[Any]) -> str:
-    """Return the description of an option for a command, where a user says null by leaving the option out."""
+    """Return the description of an option for a command, where leaving an option out means null."""
     about = str(option.metadata["description"])
     if option.default is None:
         return about.replace("null:", "default:")

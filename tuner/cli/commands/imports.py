@@ -1,4 +1,4 @@
-"""`tuner import`: searches of other tools."""
+"""`tuner import`: searches from other tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from tuner.cli.places import OnThisMachine
 from tuner.names import printable
 
-group = typer.Typer(help="Import searches of other tools into the database of this home.", no_args_is_help=True)
+group = typer.Typer(help="Import searches from other tools into the database of this home.", no_args_is_help=True)
 
 
 @group.command("optuna", cls=OnThisMachine)

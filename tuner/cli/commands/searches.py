@@ -80,7 +80,7 @@ def run(
 
     Exit status 1: the search failed or was cancelled, or no trial has a result. 130: the search was paused by Ctrl-C.
 
-    Options of tuner come before the script, and arguments of the script after it.
+    tuner's options come before the script, and the script's arguments after it.
     """
     from tuner.cli.run import run_status, run_target, workers_of
 
@@ -174,7 +174,7 @@ def simulate(
     seed: Annotated[int, SEED] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as one JSON object")] = False,
 ) -> None:
-    """Run a search in virtual time, with a function that yields the reports of a training. Nothing is stored.
+    """Run a search in virtual time, with a function that yields the reports of a training run. Nothing is stored.
 
     Exit status 1: no trial has a result.
     """

@@ -1,4 +1,4 @@
-"""Commands that run the service, and that run its trials on other machines."""
+"""Commands that run the service, or run its trials on other machines."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def serve(
     auth: Annotated[bool, typer.Option("--auth", help="require a token on loopback too")] = False,
     adopt: Annotated[
         bool,
-        typer.Option("--adopt", help="also continue experiments whose script has ended, without a request to do so"),
+        typer.Option("--adopt", help="also continue experiments whose script has exited, without being asked to"),
     ] = False,
     stop: Annotated[
-        bool, typer.Option("--stop", help="end the local Ray that an earlier `tuner serve` started")
+        bool, typer.Option("--stop", help="shut down the local Ray that an earlier `tuner serve` started")
     ] = False,
 ) -> None:
     """Run the service: REST API, web UI and driver.
 
-    The service runs experiments that are created through the API. It also shows experiments of scripts. If their script has
-    ended, the service continues them on request.
+    The service runs experiments that are created through the API. It also shows experiments of scripts, and continues them on
+    request if their script has exited.
     """
     settings = chosen_settings(
         host=host, port=port, database_url=database_url, ray_address=ray_address, auth="on" if auth else None
@@ -50,7 +50,7 @@ def serve(
         print("stopped" if stop_head(settings.home) else "there was nothing to stop")
         if (left := running_service(settings.home, shown_url(settings.database_url))) is not None:
             print(
-                f"the service at {left.url} still runs and answers, but drives nothing: end it with Ctrl-C or kill {left.pid}",
+                f"the service at {left.url} is still running, but drives no experiments: stop it with Ctrl-C or kill {left.pid}",
                 file=sys.stderr,
             )
         return
@@ -94,8 +94,8 @@ def agent(
 ) -> None:
     """Run trials of an experiment with the executor "agents" on this machine, until the experiment has ended.
 
-    The machine needs neither Ray nor a database. After Ctrl-C or SIGTERM, the agent gives its trials back, and ends. The token is
-    read from TUNER_TOKEN.
+    The machine needs neither Ray nor a database. After Ctrl-C or SIGTERM, the agent gives its trials back, and exits. The token
+    is read from TUNER_TOKEN.
     """
     from tuner.cli.agent import work
 

@@ -60,7 +60,7 @@ def migrate(database_url: DatabaseUrl = None) -> None:
 
 @group.command(cls=OnThisMachine)
 def backup(file: Annotated[str, typer.Argument(help="the file to create")]) -> None:
-    """Copy the database of this home to a new SQLite file. Services and searches may run meanwhile."""
+    """Copy the database of this home to a new SQLite file. Services and searches may keep running."""
     from tuner.store.backups.backup import backup as copy
 
     size = copy(chosen_settings().database_url, Path(file))
@@ -72,7 +72,7 @@ def restore(
     file: Annotated[str, typer.Argument(help="a file that `tuner backup` has written")],
     force: Annotated[bool, typer.Option("--force", help="replace the database even if it has experiments")] = False,
 ) -> None:
-    """Replace the database of this home with a backup. End services and searches first."""
+    """Replace the database of this home with a backup. Stop services and searches first."""
     from tuner.store import Store
     from tuner.store.backups.backup import restore as put_back
 

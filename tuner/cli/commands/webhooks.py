@@ -59,9 +59,9 @@ def remove_webhook(webhook: WebhookId) -> None:
 
 @group.command(name="test", cls=OnService)
 def test_webhook(webhook: WebhookId) -> None:
-    """Send a test delivery to a webhook, and print whether it has arrived.
+    """Send a test delivery to a webhook, and print whether it arrived.
 
-    Exit status 1: the delivery has not arrived.
+    Exit status 1: the delivery did not arrive.
     """
     from tuner.cli.service import webhooks as module
 

@@ -104,4 +104,4 @@ def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:
             state = "abandoned" if abandoned else record.state
             yield f"{when}  {record.public_id}  {state:<10}  {how}  {record.name}"
     if left:
-        yield "abandoned: the script of the search has ended before the search has; `tuner resume NAME` continues it"
+        yield "abandoned: the search's script exited before the search ended; `tuner resume NAME` continues it"

@@ -39,7 +39,7 @@ def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQu
 
 
 class Output(Protocol):
-    """The end of the output of a rank, from the database or from a service."""
+    """The last part of a rank's output, from the database or from a service."""
 
     @property
     def rank(self) -> int: ...
@@ -69,7 +69,7 @@ def rank_by_rank(logs: Sequence[Output], query: LogQuery) -> Iterator[str]:
 
 
 def _lines(text: str) -> str:
-    """Return the text with line feeds for carriage returns, so that each state of a progress bar gets a line of its own."""
+    """Return the text with carriage returns as line feeds, so that each state of a progress bar gets a line of its own."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

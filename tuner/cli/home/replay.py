@@ -30,7 +30,7 @@ def replayed(
         called: the experiment's id or name.
         scheduler: the type of the scheduler. None: the scheduler of the experiment.
         options: the options of the scheduler, as ``name=value`` with the value in JSON.
-        search: the type of the searcher. None: the recorded configurations in their order.
+        search: the type of the searcher. None: the recorded configurations in their original order.
         concurrent: how many trials train at the same time. None: as many as in the experiment.
         as_json: True to yield one JSON object instead.
     """
@@ -50,7 +50,7 @@ def replayed(
 def wanted(scheduler: str | None, options: Sequence[str]) -> dict[str, Any] | None:
     """Return a scheduler with options such as ``reduction_factor=3`` in its JSON form, or None if `scheduler` is None."""
     if options and scheduler is None:
-        raise SpecError("--option needs --scheduler", "/scheduler")
+        raise SpecError("options need a scheduler", "/scheduler")
     return None if scheduler is None else {"type": scheduler, **dict(_option(each) for each in options)}
 
 
@@ -65,7 +65,7 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def lines(found: Any) -> Iterator[str]:
-    """Yield the lines for the terminal about a replay. `found` is a `Replay`, or the answer of a service in the same form."""
+    """Yield the terminal lines about a replay. `found` is a `Replay`, or a service's answer in the same form."""
     yield found.summary
     for note in found.notes:
         yield f"  note: {note}"

@@ -178,7 +178,7 @@ def best(found: Result) -> Row | None:
 
 
 def abandoned(settings: Settings, experiment: str) -> str | None:
-    """Return what to do about an experiment whose script has ended before the search has; None for all others."""
+    """Return what to do about an experiment whose script exited before the search ended; None for all others."""
     if settings.address is not None:
         with connected(settings, settings.address) as client:
             return client.experiment(experiment).get().how_to_go_on
@@ -261,7 +261,7 @@ def ask(settings: Settings, verb: Command, name: str, number: int | None = None)
     if of_trial and number is None and not name.startswith("trl_"):
         raise SpecError(f"{name} is an experiment: also give the number of one of its trials")
     if verb == "pause" and (how := abandoned(settings, name)) is not None:
-        raise Conflict(f"nothing is running that could be paused: {how}")
+        raise Conflict(f"there is nothing running to pause: {how}")
     if settings.address is not None:
         with connected(settings, settings.address) as client:
             found = client.experiment(name)

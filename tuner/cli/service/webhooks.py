@@ -54,7 +54,7 @@ def removed(settings: Settings, webhook: str) -> None:
 
 
 def tested(settings: Settings, webhook: str) -> tuple[bool, str]:
-    """Send a test delivery to a webhook. Return whether it has arrived, and a line for the terminal about the outcome."""
+    """Send a test delivery to a webhook. Return whether it arrived, and a line for the terminal about the outcome."""
     with _service(settings) as client:
         made = client.test_webhook(webhook)
     if made.state == "delivered":

@@ -1,7 +1,7 @@
 """Callbacks that observe a search: your own, and those that write to CSV files, TensorBoard, MLflow and Weights & Biases.
 
-Callbacks run in their own threads and get entries of the search's log after they were committed. So a callback can neither slow a
-search down nor break it. The methods have the same names as in Ray Tune.
+Callbacks run in their own threads, and receive entries of the search's log only after these are committed. So a callback can
+neither slow a search down nor break it. The methods have the same names as in Ray Tune.
 """
 
 from tuner.sdk.callbacks.base import Callback, ObservedTrial

@@ -1,4 +1,4 @@
-"""Declare the base class of callbacks, and the trials that they get."""
+"""Declare the base class of callbacks, and the trial objects that they receive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(slots=True, kw_only=True)
 class ObservedTrial:
-    """A trial in the state that it had at one entry of the log. The search may have continued since then."""
+    """A trial as it was at one log entry. The search may have continued since then."""
 
     number: int
     trial_id: str
@@ -41,18 +41,18 @@ class Callback:
         tuner.run(train, space, callbacks=[Printing()], ...)
 
     Every method is called with keyword arguments. They are the same as in Ray Tune, plus `event_seq`, the unique number of the
-    entry in the search's log. A callback gets every entry once. But if the process is killed, the callback may get the
-    last few entries again after a resume: compare `event_seq` if that matters.
+    entry in the search's log. A callback receives each entry once, unless the process is killed: then it may receive the
+    last few entries again after a resume. Compare `event_seq` if that matters.
     """
 
     def setup(self, *, name: str, experiment_id: str, metric: str, mode: str, folder: str, **info: Any) -> None:
-        """Prepare for the calls of the other methods. folder: a folder in the home for files of this experiment."""
+        """Prepare for calls to the other methods. folder: a folder in the home for files of this experiment."""
 
     def on_trial_start(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
         """Handle the start of a trial."""
 
     def on_trial_restore(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
-        """Handle the continuation of a trial after a pause, a retry or an exploit. An exploit may have changed its config."""
+        """Handle a trial that continues after a pause, a retry or an exploit. An exploit may have changed its config."""
 
     def on_trial_recover(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
         """Handle the failure of a trial that will be retried."""
@@ -81,7 +81,7 @@ class Callback:
         """Handle the failure of a trial that will not be retried."""
 
     def on_experiment_end(self, *, trials: Sequence[ObservedTrial], **info: Any) -> None:
-        """Handle the end of the search. It is called again after `result.add` has run more trials."""
+        """Handle the end of the search. This method is called again after `result.add` has run more trials."""
 
     def close(self) -> None:
         """Release files and connections. No method is called afterwards, unless `setup` is called again."""

@@ -63,7 +63,7 @@ class CSVLoggerCallback(Callback):
 
 
 def _last(path: Path) -> int:
-    """Return the event_seq of the last complete row of a file. Cut off a last row that a killed process left incomplete."""
+    """Return the event_seq of the last complete row of a file. Truncate an incomplete last row that a killed process left."""
     if not path.exists():
         return 0
     content = path.read_bytes()

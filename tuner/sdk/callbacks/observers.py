@@ -27,11 +27,11 @@ from tuner.store import Store
 from tuner.store.records import ExperimentRecord
 
 LIMIT = 500
-"""The largest number of log entries that a thread holds in memory."""
+"""The maximum number of log entries that a thread holds in memory."""
 POLL_S = 0.3
 SAVE_EVERY_S = 1.0
 PATIENCE_S = 30.0
-"""The seconds that `tuner.run` waits at the end for callbacks that are behind."""
+"""How many seconds `tuner.run` waits at the end for callbacks that have fallen behind."""
 TOLD = 5
 """The number of errors of each callback that are logged with their tracebacks. Further errors are only counted."""
 
@@ -54,7 +54,7 @@ class Entry(Protocol):
 
 
 class LogSource(Protocol):
-    """A source of the log of one experiment. It may be read from several threads."""
+    """A source of one experiment's log. It may be read from several threads."""
 
     def experiment(self) -> ExperimentRecord:
         """Return the experiment as it is now."""
@@ -78,14 +78,14 @@ class StoredLog:
 
 
 class Call(NamedTuple):
-    """A call of a callback's method: the method's name and arguments."""
+    """A call to a callback's method: the method's name and arguments."""
 
     method: str
     keywords: dict[str, Any]
 
 
 class Reader:
-    """Turns log entries into calls. Callbacks see trials in the state that they had at the last entry that was read."""
+    """Turns log entries into calls. Callbacks see trials as they were at the last entry that was read."""
 
     def __init__(self, experiment: ExperimentRecord) -> None:
         self._id, self._seed = experiment.public_id, experiment.spec.seed
@@ -196,7 +196,7 @@ class Observer:
         self.thread = threading.Thread(target=self._main, name=f"tuner-callback-{name}", daemon=True)
 
     def read_to_the_end(self) -> None:
-        """Let the thread end once it has read all entries that are in the log now."""
+        """Make the thread exit once it has read all entries that are now in the log."""
         self._last.set()
 
     def joined(self, deadline: float | None) -> bool:
@@ -208,7 +208,7 @@ class Observer:
     def _main(self) -> None:
         try:
             self._observe()
-        except BaseException as error:  # nothing that an observer does may reach the search
+        except BaseException as error:  # an observer's failure must not affect the search
             self._note("reading the log", error)
 
     def _observe(self) -> None:
@@ -220,7 +220,7 @@ class Observer:
         at = 0
         while at < self.seq and (
             known := self._source.entries(at, LIMIT)
-        ):  # entries that were passed on before a resume
+        ):  # entries that the callback received before a resume
             for entry in known:
                 if entry.seq <= self.seq:
                     for _ in reader.read(entry):
@@ -274,7 +274,7 @@ class Observer:
             self._last.wait(POLL_S)
 
     def _call(self, method: str, keywords: Mapping[str, Any]) -> bool:
-        """Call a method of the callback, if it has it. Return False if the method fails."""
+        """Call the callback's method with this name, if it has one. Return False if the method fails."""
         function = getattr(self.callback, method, None)
         if function is None:
             return True
@@ -302,7 +302,7 @@ class Observer:
 
 
 def _parameters(function: Callable[..., Any]) -> frozenset[str] | None:
-    """Return the keywords that a function accepts, or None if it accepts all."""
+    """Return the keyword arguments that a function accepts, or None if it accepts any."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return None
@@ -331,7 +331,7 @@ class Observers:
             self.finish(PATIENCE_S)
 
     def finish(self, patience_s: float | None) -> None:
-        """Wait, for a limited time, until all callbacks have read the whole log. Print which callbacks failed or are behind."""
+        """Wait until all callbacks have read the whole log, or `patience_s` has passed. Print which failed or are behind."""
         deadline = None if patience_s is None else time.monotonic() + patience_s
         self._finished = True
         for observer in self._observers:
@@ -339,7 +339,7 @@ class Observers:
         for observer in self._observers:
             if not observer.joined(deadline):
                 self._say(
-                    f"callback {observer.name} is behind, at entry {observer.seq} of the log; tuner.observe continues it there"
+                    f"callback {observer.name} has fallen behind, at log entry {observer.seq}; tuner.observe continues from there"
                 )
             if observer.errors:
                 more = f", and {observer.errors - 1} more" if observer.errors > 1 else ""
@@ -366,7 +366,7 @@ def checked(callbacks: Any) -> list[Any]:
     """Return the callbacks as a list.
 
     Raises:
-        SpecError: an object has none of the methods of a callback.
+        SpecError: an object has none of a callback's methods.
     """
     methods = [name for name in vars(Callback) if name.startswith("on_")]
     several = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks] if callbacks is not None else []

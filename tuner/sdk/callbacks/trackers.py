@@ -10,15 +10,14 @@ from tuner.sdk.callbacks.files import metrics_of
 
 
 class MLflowLoggerCallback(Callback):
-    """Logs each trial as a run of MLflow: its configuration as params, its reports as metrics.
+    """Logs each trial as an MLflow run: its configuration as params, its reports as metrics.
 
-    A run has the tags ``tuner.experiment_id`` and ``tuner.trial_id``. A resumed search finds the runs of its trials by these
-    tags.
+    A run has the tags ``tuner.experiment_id`` and ``tuner.trial_id``, by which a resumed search finds its trials' runs.
 
     Args:
-        tracking_uri: the tracking server or store. None: as MLflow is configured.
-        experiment_name: the name of MLflow's experiment. None: the name of the search.
-        tags: more tags for each run.
+        tracking_uri: the tracking server or store. None: the one that MLflow is configured to use.
+        experiment_name: the name of the MLflow experiment. None: the name of the search.
+        tags: additional tags for each run.
     """
 
     def __init__(
@@ -81,9 +80,9 @@ class MLflowLoggerCallback(Callback):
 
 
 class WandbLoggerCallback(Callback):
-    """Logs each trial as a run of Weights & Biases, in a group for the search.
+    """Logs each trial as a Weights & Biases run. The runs of a search form a group.
 
-    The id of a run is the id of the trial, so a resumed search continues in the same runs.
+    A run has the id of its trial, so a resumed search continues the same runs.
 
     Args:
         project: the project in Weights & Biases. None: the name of the search.

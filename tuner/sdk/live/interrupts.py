@@ -13,17 +13,17 @@ from tuner.sdk.live.terminal import leave_lost_terminal
 
 CTRL_C = "Ctrl-C"
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""The signals of `kill`, of the end of a batch job and of a closed terminal."""
+"""The signals that `kill`, the end of a batch job and a closed terminal send."""
 
 
 class Interrupts:
     """Counts presses of Ctrl-C, and notes SIGTERM and SIGHUP.
 
-    The first of them calls `pause` with its name. The caller acts on a Ctrl-C after that, and ends the process with
-    `end_process` once the search is paused. Further SIGTERM and SIGHUP change nothing: shells, batch systems and `timeout`
-    send them more than once.
+    The first of these signals calls `pause` with its name. The caller must act on a later Ctrl-C, and must call `end_process`
+    once the search is paused. Later SIGTERMs and SIGHUPs change nothing: shells, batch systems and `timeout` send them more
+    than once.
 
-    Handlers of the user stay, and so do signals that the process ignores, as under `nohup`.
+    Handlers that the user has set stay in place, and signals that the process ignores, as under `nohup`, stay ignored.
 
     Outside a `with interrupts.heard()` block, for example while Ray starts, Ctrl-C raises KeyboardInterrupt as usual, and the
     other signals raise SystemExit.
@@ -64,12 +64,12 @@ class Interrupts:
             self._heard = False
 
     def end_process(self) -> None:
-        """Raise SystemExit with the exit status that shells give a process that the signal has ended, if one came."""
+        """If a signal asked the process to end, raise SystemExit with the exit status that shells report for that signal."""
         if self.ends is not None:
             raise SystemExit(128 + self.ends)
 
     def _take_free(self) -> None:
-        """Handle each signal that nobody handles, and those whose only handler is Ray's, which ends the process."""
+        """Take over each signal that has no handler, or only Ray's handler, which would end the process."""
         for number in self._ending if self._main else ():
             handler = signal.getsignal(number)
             if handler is signal.SIG_DFL or (getattr(handler, "__module__", None) or "").startswith("ray."):
@@ -91,4 +91,4 @@ class Interrupts:
             self.news = CTRL_C if number == signal.SIGINT else signal.Signals(number).name
             self._pause(self.news)
         else:
-            print("ending at once", file=sys.stderr)
+            print("stopping at once", file=sys.stderr)

@@ -21,10 +21,10 @@ from tuner.names import printable
 from tuner.space.words import unescape
 
 ROWS = 30
-"""The largest number of rows in a table of trials or experiments. A line below the table counts the other rows."""
+"""The maximum number of rows in a table of trials or experiments. A line below the table counts the other rows."""
 
 MOST_SHOWN = 50
-"""The largest number of parameters of a configuration that are shown on one line."""
+"""The maximum number of a configuration's parameters that are shown on one line."""
 
 _ROW = "border-top:1px solid rgba(128,128,128,.25)"
 _CELL = (
@@ -46,7 +46,7 @@ def is_here() -> bool:
 
 
 def hide_warnings_of_libraries() -> None:
-    """Hide what Optuna's import says in a notebook if ipywidgets is not installed. tuner does not need it."""
+    """Hide the warning that importing Optuna prints in a notebook without ipywidgets, which tuner does not need."""
     if is_here():
         warnings.filterwarnings("ignore", message="IProgress not found", category=Warning)
 
@@ -69,7 +69,7 @@ class Area:
 
 
 def lines(text: Text) -> str:
-    """Return a styled text as HTML, with its line breaks."""
+    """Return styled text as HTML, with its line breaks."""
     parts = []
     for piece in text.render(Console(file=sys.stderr, width=10_000)):
         if piece.text:
@@ -93,7 +93,7 @@ Columns = Sequence[tuple[str, bool]]
 
 
 def table(columns: Columns, rows: Iterable[Sequence[object]]) -> str:
-    """Return a table as HTML. The cells may be styled texts."""
+    """Return a table as HTML. The cells may be styled text."""
     aligns = ["right" if numbers else "left" for _, numbers in columns]
     head = "".join(
         f'<th style="{_CELL.format(align=align)};font-weight:normal;opacity:.6">{_cell(name)}</th>'
@@ -138,7 +138,7 @@ def left_out(shown: int, total: int, where: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a number as text, or an empty text for None."""
+    """Return a number as text, or an empty string for None."""
     return "" if value is None else f"{value:.6g}"
 
 

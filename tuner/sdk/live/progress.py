@@ -27,7 +27,7 @@ from tuner.store.records import ExperimentRecord, TrialRecord
 ROWS = 16
 PLAIN_EVERY_S = 5.0
 NEWS_EVERY_S, CLOCK_EVERY_S = 0.5, 2.0
-"""The shortest intervals between two updates in a notebook, in seconds: if there is news, and if only the clock has changed."""
+"""The minimum seconds between two updates in a notebook: if there is news, and if only the clock has changed."""
 FAILED = 50
 TOLD_FAILURES = 3
 """The number of different failures that are shown in full while a search runs. Further failures are only counted."""
@@ -44,7 +44,7 @@ _STYLE = {
 
 
 class Source(Protocol):
-    """A source of the progress of one experiment."""
+    """A source of one experiment's progress."""
 
     def experiment(self) -> ExperimentRecord:
         """Return the experiment as it is now."""
@@ -89,7 +89,7 @@ class Stored:
 
 
 class Progress:
-    """Shows the progress of an experiment, read from the database or the service. The driver takes no part in this."""
+    """Shows the progress of an experiment, read from the database or the service. The driver is not involved."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Progress:
         self._reopens = reopens
         self.source, self.show = source, show
         self._area = notebook.Area() if show and console is None and notebook.is_here() else None
-        if self._area is not None:  # a console that knows of the notebook would put each line into a separate block
+        if self._area is not None:  # a console that detects the notebook would put each line into a separate block
             console = Console(force_jupyter=False, force_terminal=False, width=120)
         self.console = console or Console(stderr=False)
         self._echo = echo
@@ -117,7 +117,7 @@ class Progress:
         self._warned_seq = 0
         self._space: Revisions | None = None
         self._said_budget = self._away = False
-        self._failed = 0  # the number of trials at the last update
+        self._failed = 0  # the number of failed trials at the last update
         self._told: set[str] = set()  # the failures that have been shown
         self._referred: set[str] = set()  # the lines that name a section of the docs and have been shown
 
@@ -317,7 +317,7 @@ def _done(record: ExperimentRecord) -> str:
 
 
 def _stage(record: ExperimentRecord) -> str:
-    """Return a line that says what the search waits for while no trial trains."""
+    """Return a line that says what the search is waiting for while no trial is training."""
     if record.state is ExperimentState.PENDING:
         return "starting the driver"
     counts = {state for state, n in record.counts.items() if n}
@@ -325,7 +325,7 @@ def _stage(record: ExperimentRecord) -> str:
 
 
 def _left_out(record: ExperimentRecord) -> str:
-    """Return words about the trials that an ended search has not started; empty if it has started all of them."""
+    """Return a phrase about the trials that an ended search has not started, or "" if it has started all of them."""
     samples, started = record.spec.num_samples or 0, sum(record.counts.values())
     search = record.spec.resolved.get("search") or record.spec.search
     if started >= samples or search.get("type") == "grid":  # then num_samples is the number of runs of the grid
@@ -334,7 +334,7 @@ def _left_out(record: ExperimentRecord) -> str:
 
 
 def _of_whom(best: Mapping[str, Any]) -> str:
-    """Say which trial has the best value; after repeats, of how many runs it is the mean."""
+    """Say which trial has the best value; after repeats, also say how many runs it is the mean of."""
     number, runs = best["trial_number"], best.get("runs")
     if not runs or len(runs["trials"]) < 2:
         return f" by trial {number} at iteration {best['iteration']}"

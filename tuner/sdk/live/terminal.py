@@ -1,4 +1,4 @@
-"""A terminal that is closed while a search runs."""
+"""Handle a terminal that is closed while a search runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import termios
 
 
 def leave_lost_terminal() -> bool:
-    """Send the output to nowhere if its terminal is gone, where each write would fail. Return True if it is gone."""
+    """Discard the output if its terminal is gone, since each write would fail. Return True if it is gone."""
     lost = False
     for descriptor in (1, 2):
         try:

@@ -47,7 +47,7 @@ const http = createClient<paths>({
   fetch: (request) => takeEarly(request) ?? fetch(request),
 });
 
-/** The data of an answer, or an ApiError. */
+/** Return the data of a response, or throw an ApiError. */
 async function answered<T>(
   call: Promise<{ data?: T; error?: unknown; response: Response }>,
   signal?: AbortSignal,
@@ -57,7 +57,7 @@ async function answered<T>(
     found = await call;
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ApiError(0, "The service does not answer.");
+    throw new ApiError(0, "The service is not responding.");
   }
   const { data, error, response } = found;
   if (response.ok && data !== undefined) return data;
@@ -69,7 +69,7 @@ async function answered<T>(
   );
 }
 
-/** Wait for an answer without content. */
+/** Wait for a response without content. */
 async function done(call: Promise<{ error?: unknown; response: Response }>): Promise<null> {
   return answered(call.then(({ error, response }) => ({ data: null, error, response })));
 }
@@ -152,10 +152,10 @@ export interface CurvesQuery {
 /** The verbs of a table that have a button. */
 type WithButton<T> = { [K in keyof T]: T[K] extends { button: null } ? never : K }[keyof T];
 
-/** The actions on an experiment that are confirmed in one question. */
+/** The actions on an experiment that need only one question to confirm. */
 export type Action = WithButton<typeof EXPERIMENT_VERBS> | "archive" | "unarchive";
 
-/** The actions on a trial that are confirmed in one question. */
+/** The actions on a trial that need only one question to confirm. */
 export type TrialAction = WithButton<typeof TRIAL_VERBS>;
 
 /** The fields of an experiment that can be changed at any time. Fields that are left out stay as they are. */
@@ -354,7 +354,7 @@ export const api = {
       }),
       signal,
     ),
-  /** Observe a rank. The answer comes when the time is over. */
+  /** Profile a rank. The response comes when the time is up. */
   profile: (id: string, body: ProfileAsked) =>
     answered(
       http.POST("/api/v1/trials/{trial_id}/profile", { params: { path: { trial_id: id } }, body: body as never }),

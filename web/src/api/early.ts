@@ -22,8 +22,8 @@ export interface Wanted {
 }
 
 /**
- * Begin to load an experiment's page and its data. index.html contains the text of this function, so it uses nothing
- * from outside. The experiment is read first: the stream of changes begins where the experiment's answer ends, so
+ * Begin to load an experiment's page and its data. index.html contains the text of this function, so it refers to
+ * nothing outside itself. The experiment is read first: the stream of changes begins where the experiment's answer ends, so
  * nothing is missed. Then come the curves, and then the less urgent requests, since the service computes all answers on
  * one core.
  */
@@ -37,7 +37,7 @@ export function askEarly({ files, columns, points, sample, rows, decisions }: Wa
     const asked = () => fetch(url, { headers: { Accept: accept } });
     const answer = after ? after.then(asked, asked) : asked();
     early.set(url, answer);
-    // The caller of `takeEarly` gets the failure.
+    // The caller of `takeEarly` handles the failure.
     answer.catch(() => {});
     return answer;
   };
@@ -65,10 +65,10 @@ export function askEarly({ files, columns, points, sample, rows, decisions }: Wa
       void ask(`/decisions?page_size=${decisions}`, curves);
     })
     .catch(() => {});
-  // A browser has six connections to a service, and the data is needed first.
+  // A browser opens only six connections to a service, and the data is needed first.
   for (const file of files) {
     const link = document.createElement("link");
-    // A style sheet is only loaded: if it took effect here, before those of the bundle, theirs would win over it.
+    // A style sheet is only preloaded: if it took effect here, before those of the bundle, theirs would override it.
     link.rel = file.endsWith(".css") ? "preload" : "modulepreload";
     if (file.endsWith(".css")) link.as = "style";
     link.crossOrigin = "";
@@ -85,7 +85,7 @@ export function takeEarly(request: Request): Promise<Response> | undefined {
   return answer;
 }
 
-/** Take no early answer from now on: something has changed since they were given. */
+/** Discard the remaining early answers: something has changed since they were given. */
 export function forgetEarly(): void {
   window.early = undefined;
 }

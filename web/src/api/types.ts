@@ -1,4 +1,4 @@
-/** Short names for what the HTTP API answers. schema.ts is generated from its OpenAPI document: `python web/build.py types`. */
+/** Short names for the HTTP API's responses. schema.ts is generated from its OpenAPI document: `python web/build.py types`. */
 
 import type { components } from "./schema";
 

@@ -13,7 +13,7 @@ interface FlameGraphProps {
 
 /**
  * Draw callers above and calls below, each as wide as its share of the time or memory. A click on a box widens it. With
- * the keyboard, the arrows move to callers, calls and neighbours, and Enter widens.
+ * the keyboard, the arrow keys move to callers, calls and neighbors, and Enter widens a box.
  */
 export function FlameGraph({ frames, part, say }: FlameGraphProps) {
   const root = useMemo(() => callsOf(frames, part), [frames, part]);
@@ -49,7 +49,7 @@ export function FlameGraph({ frames, part, say }: FlameGraphProps) {
     const move = moves[event.key];
     if (!move) return;
     event.preventDefault();
-    event.stopPropagation(); // the arrows would scroll
+    event.stopPropagation(); // the arrow keys would scroll
     move();
   };
   const words = (call: Call) => {

@@ -14,9 +14,9 @@ interface LaneChartProps {
   metric: string;
   mode: "min" | "max";
   labels: Labels;
-  /** The parameter that the colours show; null for the last values of the metric. */
+  /** The parameter that the colors show; null for the last values of the metric. */
   by: string | null;
-  /** The space has this parameter on a log scale; undefined if it does not say. */
+  /** True if the space has this parameter on a log scale; undefined if it does not say. */
   log?: boolean | undefined;
   selected: number | null;
   onSelect: (number: number) => void;
@@ -27,7 +27,7 @@ const LANE = 24;
 const BAR = 12;
 const THIN = 3;
 
-/** A lane for each member of a population, its segments coloured by score or by a parameter, with arrows from donors to recipients. */
+/** A lane for each member of a population, its segments colored by score or by a parameter, with arrows from donors to recipients. */
 export function LaneChart({ lanes, source, metric, mode, labels, by, log, selected, onSelect }: LaneChartProps) {
   const [root, width] = useWidth<HTMLDivElement>();
   const theme = useComputedColorScheme("light");

@@ -24,7 +24,7 @@ interface ParallelChartProps {
   trials: readonly Trial[];
   dimensions: readonly Dimension[];
   rank: ReadonlyMap<number, number>;
-  /** The colours of picked trials. */
+  /** The colors of picked trials. */
   colours: ReadonlyMap<number, string>;
   brushes: Brushes;
   /** Null removes the brush of that axis. */
@@ -40,14 +40,14 @@ interface ParallelChartProps {
 }
 
 const TOP = 34;
-/** A second line of names, where they are wider than the room between two axes. */
+/** The height of a further line of names, for names wider than the room between two axes. */
 const LINE = 15;
 const GAP = 12;
 /** The room for names left of the first axis and right of the last one. */
 const FIRST = 44;
 const LAST = 56;
 const BOTTOM = 14;
-/** Room below the axes for what is not present. */
+/** Room below the axes for values that are not present. */
 const BELOW = 26;
 const GRIP = 14;
 const NARROWEST = 96;
@@ -58,7 +58,7 @@ const FILTER_KEYS =
 
 interface Layout {
   x: number[];
-  /** The titles above the axes, spread over this many lines in turn. */
+  /** The number of lines over which the titles above the axes are spread. */
   names: string[];
   lines: number;
   top: number;
@@ -66,7 +66,7 @@ interface Layout {
   absent: number;
 }
 
-/** One line per trial through its parameters to its result. Dragging along an axis chooses trials; several axes choose together. */
+/** One line per trial through its parameters to its result. Dragging along an axis selects trials; the selections of several axes combine. */
 export function ParallelChart(props: ParallelChartProps) {
   const {
     trials,
@@ -116,7 +116,7 @@ export function ParallelChart(props: ParallelChartProps) {
       }));
   }, [trials, dimensions, rank, layout]);
 
-  // In the frame of the axes: an effect after it may come late, and the lines would not fit the axes meanwhile.
+  // Draw in the same frame as the axes: a later effect could leave lines that do not fit the axes for a moment.
   useLayoutEffect(() => {
     if (!lower.current || room === 0) return;
     const context = clear(lower.current, width, height);
@@ -308,7 +308,7 @@ export function ParallelChart(props: ParallelChartProps) {
   );
 }
 
-/** The outer titles are centred over their axes, too, unless they are too long for the margin. */
+/** The outer titles are centered over their axes, too, unless they are too long for the margin. */
 export function titlePlace(
   name: string,
   i: number,
@@ -324,7 +324,7 @@ function trace(context: CanvasRenderingContext2D, x: readonly number[], y: reado
   y.forEach((value, i) => (i === 0 ? context.moveTo(x[i]!, value) : context.lineTo(x[i]!, value)));
 }
 
-/** The chosen line that passes nearest to (px, py), not farther than the reach. */
+/** The chosen line that passes nearest to (px, py), within the reach. */
 export function nearestLine(
   lines: readonly { number: number; y: readonly number[] }[],
   x: readonly number[],
@@ -373,7 +373,7 @@ export function shownNames(names: readonly string[], lines: number, step: number
   const last = names.length - 1;
   const fit = (name: string, room: number) => shortened(name, Math.max(6, Math.floor(room / LETTER)));
   const shown = names.map((name) => fit(name, span - GAP));
-  // An outer name begins at the margin instead of over its axis, so it reaches farther towards its neighbour.
+  // An outer name begins at the margin instead of over its axis, so it reaches farther towards its neighbor.
   for (const [outer, neighbour, margin] of [
     [0, lines, FIRST],
     [last, last - lines, LAST],

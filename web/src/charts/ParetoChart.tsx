@@ -13,12 +13,12 @@ interface ParetoChartProps {
   points: readonly Point[];
   front: ReadonlySet<number>;
   objectives: Experiment["objectives"];
-  /** The objectives that are the horizontal and the vertical axis. */
+  /** The objectives on the horizontal and the vertical axis. */
   axes: readonly [number, number];
   trials: ReadonlyMap<number, Trial>;
   labels: Labels;
   only: ReadonlySet<number> | null;
-  /** The colours of picked trials. */
+  /** The colors of picked trials. */
   colours: ReadonlyMap<number, string>;
   selected: number | null;
   pointed: number | null;
@@ -31,8 +31,8 @@ const [LEFT, RIGHT, TOP, BOTTOM] = [64, 16, 12, 42];
 const REACH = 14;
 
 /**
- * Where a trial's number is written, beside its point at (x, y): towards better values, where neither the stairs nor other trials
- * are, if there is room for it.
+ * Choose where to write a trial's number beside its point at (x, y): on the side of better values, away from the stairs and from
+ * other trials, if there is room for it.
  */
 export function numberPlace(
   x: number,
@@ -119,7 +119,7 @@ export function ParetoChart(props: ParetoChartProps) {
       context.setLineDash([]);
     }
     for (const one of shown) if (front.has(one.number)) dot(one, 5, strong);
-    // The numbers of the front's trials lead to their rows in the table. A number that would cover another one is left out.
+    // The numbers of the front's trials link to their rows in the table. A number that would cover another one is left out.
     const taken: [number, number][] = [];
     context.font = `11px ${getComputedStyle(canvas.current).fontFamily || "sans-serif"}`;
     context.fillStyle = theme === "dark" ? "#d5d9e0" : "#3b4252";

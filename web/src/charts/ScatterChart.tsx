@@ -9,10 +9,10 @@ import { axisName, LETTER, positionOf, shortened, type Dimension } from "./dimen
 import { marksOf, type Dot, type Heat } from "./scatter";
 import { useWidth } from "./useWidth";
 
-/** What charts of trials share: who is shown, marked and picked. */
+/** The properties that charts of trials share: which trials are shown, marked and picked. */
 export interface Marking {
   rank: ReadonlyMap<number, number>;
-  /** Of trials that were picked. */
+  /** The colors of picked trials. */
   colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;
@@ -26,7 +26,7 @@ interface ScatterChartProps extends Marking {
   across: Dimension;
   up: Dimension;
   trials: ReadonlyMap<number, Trial>;
-  /** What the objective is called, for the tooltip. */
+  /** The name of the objective, for the tooltip. */
   metric: string;
   labels: Labels;
   /** A line of steps, in values of both axes. */
@@ -44,7 +44,7 @@ const REACH = 12;
 /** The opacity of a heat-map cell that has no finished trial nearby. */
 const FAINT = 0.3;
 
-/** A point for each trial, in the colour of its rank; hollow if the trial has not trained to its end, a cross if it is infeasible. */
+/** A point for each trial, in the color of its rank; hollow if the trial has not trained to its end, a cross if it is infeasible. */
 export function ScatterChart(props: ScatterChartProps) {
   const { dots, across, up, trials, metric, labels, steps, heat, height, label } = props;
   const { rank, colours, only, selected, pointed, onSelect, onPoint } = props;
@@ -56,7 +56,7 @@ export function ScatterChart(props: ScatterChartProps) {
   const left = LEFT + (dots.some((dot) => dot.x === null) ? ABSENT_ROOM : 0);
   const right = Math.max(left + 20, width - RIGHT);
   const bottom = height - BOTTOM - (dots.some((dot) => dot.y === null) ? ABSENT_ROOM : 0);
-  // A little room, so that points at the ends of an axis are not cut.
+  // A little room, so that points at the ends of an axis are not cut off.
   const inset = 6;
   const px = (x: number | null) =>
     x === null ? LEFT + ABSENT_ROOM / 2 : left + inset + x * (right - left - 2 * inset);

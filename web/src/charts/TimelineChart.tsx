@@ -22,7 +22,7 @@ const [TOP, RIGHT] = [26, 30];
 const LANE = 18;
 const BAR = 12;
 
-/** Lanes with what trials, or the trials on a device, did over time. */
+/** Lanes that show what each trial, or the trials on each device, did over time. */
 export function TimelineChart({ lanes, seconds, pauses, label, selected, onSelect }: TimelineChartProps) {
   const [root, width] = useWidth<HTMLDivElement>();
   const theme = useComputedColorScheme("light");
@@ -104,7 +104,7 @@ export function TimelineChart({ lanes, seconds, pauses, label, selected, onSelec
         </svg>
       </div>
       <p className={classes.caption} aria-live="polite">
-        {pointed ? words(pointed.lane, pointed.span) : "Point at a bar for details; click it to open its trial."}
+        {pointed ? words(pointed.lane, pointed.span) : "Hover over a bar for details; click it to open its trial."}
       </p>
     </>
   );

@@ -6,9 +6,9 @@ import type { Across } from "../curves/across";
 export interface Call {
   /** The name of the result. */
   name: string;
-  /** In terms of `client`. */
+  /** A Python expression in terms of `client`. */
   python: string;
-  /** Addresses below /api/v1, with their parameters; with a body, it is sent with POST. */
+  /** Paths below /api/v1, with their parameters. A request with a body is a POST. */
   reads: readonly { path: string; query: Query; body?: unknown }[];
 }
 
@@ -23,7 +23,7 @@ const args = (query: Query) =>
     .map(([name, value]) => `${name}=${JSON.stringify(value)}`)
     .join(", ");
 
-/** A whole number in Python has no quotes. */
+/** A parameter that is a whole number, which has no quotes in Python. */
 const numbered = (name: string, value: string | null) => (value === null ? [] : [`${name}=${value}`]);
 
 const joined = (...parts: readonly (string | readonly string[])[]) => parts.flat().filter(Boolean).join(", ");
@@ -118,7 +118,7 @@ export function experimentsCall(filters: {
   return { name: "experiments", python, reads: [{ path: "experiments", query }] };
 }
 
-/** What a tab of a trial shows. */
+/** The call for what a tab of a trial shows. */
 export function trialCall(
   trial: { id: string; experiment_id: string; number: number },
   view: string,
@@ -164,7 +164,7 @@ export const CLUSTER: Call = {
   reads: [{ path: "cluster", query: {} }],
 };
 
-/** What starts a search with this spec. */
+/** The call that starts a search with this spec. */
 export function createCall(spec: Readonly<Record<string, unknown>>): Call {
   const python = `client.create(${pythonOf(spec, 1)})`;
   return { name: "experiment", python, reads: [{ path: "experiments", query: {}, body: spec }] };
@@ -182,7 +182,7 @@ export function settingsCall(name: string): Call {
   return { name, python: `client.request("GET", "/${name}")["items"]`, reads: [{ path: name, query: {} }] };
 }
 
-/** A JSON value as a literal of Python, with a line for each member of an object that is not inside a list. */
+/** A JSON value as a Python literal, with a line for each member of an object that is not inside a list. */
 export function pythonOf(value: unknown, depth = 0): string {
   if (value === null || value === undefined) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
@@ -214,12 +214,12 @@ export function asPython(call: Call, service: string): string {
   return [...lines, `    ${call.name} = ${call.python}`, ""].join("\n");
 }
 
-/** As one word of a shell. */
+/** Quote a text as one word for a shell. */
 function quoted(text: string): string {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-/** Put text into the clipboard; also on pages that were not read over HTTPS, where browsers offer no clipboard. */
+/** Copy text to the clipboard, even on pages that were not loaded over HTTPS, where browsers offer no clipboard. */
 export async function copyText(text: string): Promise<void> {
   if (window.isSecureContext) return navigator.clipboard.writeText(text);
   const area = document.createElement("textarea");

@@ -48,7 +48,7 @@ export function valueOf(trial: Trial, dimension: Dimension): number | string {
   return param(value);
 }
 
-/** The newest value of a metric, or without one the best value of the first objective; undefined if it is missing or not finite. */
+/** The newest value of a metric or, without a metric, the best value of the first objective; undefined if missing or not finite. */
 function reached(trial: Trial, last?: string): number | undefined {
   const value = last === undefined ? trial.best_value : trial.last[last];
   return typeof value === "number" && Number.isFinite(value) ? value : undefined;
@@ -124,8 +124,8 @@ export function matches(trial: Trial, dimensions: readonly Dimension[], brushes:
 }
 
 /**
- * The same as conditions of the service. Its categories are the values themselves, and those on the axes are what people read,
- * so that the values are taken from the trials; `raw` has their parameters as the service gave them.
+ * The selections as conditions for the service. It compares the categories' values, but the axes have labels, so the values are
+ * looked up in the trials; `raw` has their parameters as the service sent them.
  */
 export function conditionsOf(
   dimensions: readonly Dimension[],
@@ -150,7 +150,7 @@ export function conditionsOf(
   });
 }
 
-/** The column of the service with the values of an axis. */
+/** The service's column with the values of an axis. */
 function columnOf({ id, objective, last }: Dimension): string {
   if (!objective) return `params.${id}`;
   return last === undefined ? "best_value" : `last.${last}`;
@@ -235,7 +235,7 @@ export function underObjective(
   };
 }
 
-/** Put the axes that `ids` names into its order; others stay behind them, in the order that they had. */
+/** Put the axes that `ids` names into its order. The others follow, in their previous order. */
 export function inOrder(dimensions: readonly Dimension[], ids: readonly string[]): readonly Dimension[] {
   const named = ids.flatMap((id) => dimensions.find((one) => one.id === id) ?? []);
   return [...named, ...dimensions.filter((one) => !named.includes(one))];

@@ -16,9 +16,9 @@ export interface Call {
   parent: Call | null;
   /** Seconds or bytes of this frame, and of what it called. */
   weight: number;
-  /** The part of the weight that it did not pass on to calls. */
+  /** The part of the weight that is its own, without the calls that it made. */
   own: number;
-  /** The widest first. */
+  /** Widest first. */
   calls: Call[];
 }
 
@@ -51,7 +51,7 @@ export function callsOf(frames: readonly Frame[], part: Part): Call {
 export interface Box {
   call: Call;
   depth: number;
-  /** Of the graph's width. */
+  /** As a share of the graph's width. */
   left: number;
   width: number;
 }
@@ -76,7 +76,7 @@ export function boxesOf(call: Call): Box[] {
   return found;
 }
 
-/** The lines of code that took most by themselves, whichever way led to them; the largest first. */
+/** The lines of code with the largest weight of their own, over all paths to them, largest first. */
 export function hottest(frames: readonly Frame[], part: Part, count: number): { frame: Frame; own: number }[] {
   const own = new Map<number, number>();
   part.samples.forEach((stack, i) => {

@@ -137,7 +137,7 @@ export function partsOf(piece: Piece, chain: ReadonlyMap<string, number> | null)
   });
 }
 
-/** What the colours of pieces mean. `share` is a place on the scale of colours; null for a piece without a value. */
+/** What the colors of pieces mean. `share` is a position on the color scale; null for a piece without a value. */
 export interface Shades {
   share: (piece: Piece) => number | null;
   /** The values at both ends of the scale, or all values with their places on it. */
@@ -146,7 +146,7 @@ export interface Shades {
   values: [string, number][];
 }
 
-/** From this ratio of the largest to the smallest value on, scores are shaded on a log scale. */
+/** If the largest value is at least this many times the smallest, scores are shaded on a log scale. */
 const DECADES = 100;
 
 /** Shade the pieces by their last value: 1 for the best. */

@@ -48,7 +48,7 @@ function dominates(a: readonly number[], b: readonly number[]): boolean {
   return better;
 }
 
-/** The corners of the front of two objectives as a staircase, from one end to the other; empty for less than two points. */
+/** The corners of the front of two objectives as a staircase, from one end to the other; empty for fewer than two points. */
 export function staircase(
   front: readonly (readonly [number, number])[],
   modes: readonly ["min" | "max", "min" | "max"],
@@ -92,9 +92,9 @@ function nondominated(points: readonly (readonly number[])[]): (readonly number[
 }
 
 /**
- * How the front grew: the hypervolume after each trial that ended and enlarged it, as [seconds, share]. `secondsOf`: for how long the search had
- * run at a time. The box is
- * that of all points, so the shares of a running search can change when it finds worse or better extremes.
+ * How the front grew: the hypervolume after each ended trial that increased it, as [seconds, share]. `secondsOf`: how long the
+ * search had run at a time. The box is that of all points, so the shares of a running search can change when it finds worse
+ * or better extremes.
  */
 export function hypervolumeOverTime(
   points: readonly Point[],

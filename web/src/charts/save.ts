@@ -25,7 +25,7 @@ export function curvesRows(curves: Across & Pick<Curves, "metric" | "series">, o
   return rows;
 }
 
-/** The same of trials that have names, since they may belong to several experiments. */
+/** The same for trials with names, since they may belong to several experiments. */
 export function comparedCurvesRows(
   names: readonly string[],
   series: readonly Series[],
@@ -111,7 +111,7 @@ const STYLES = [
   "font-weight",
 ];
 
-/** What an element shows (canvases, drawings, bars and words) as it is on the screen, at twice the resolution. */
+/** Draw what an element shows on the screen (canvases, drawings, bars and words), at twice the resolution. */
 export async function png(root: HTMLElement): Promise<Blob> {
   const box = root.getBoundingClientRect();
   const scale = 2;
@@ -143,7 +143,7 @@ export async function png(root: HTMLElement): Promise<Blob> {
   );
 }
 
-/** The background of an element, such as a bar or the colour of a legend. */
+/** The background of an element, such as a bar or the color of a legend. */
 function drawBox(context: CanvasRenderingContext2D, element: HTMLElement): void {
   const { backgroundColor } = getComputedStyle(element);
   const { left, top, width, height } = element.getBoundingClientRect();
@@ -152,7 +152,7 @@ function drawBox(context: CanvasRenderingContext2D, element: HTMLElement): void 
   context.fillRect(left, top, width, height);
 }
 
-/** The words of a text outside of drawings, with their positions, except those that are scrolled out of sight. */
+/** The words of the text outside drawings, with their positions, except those that are scrolled out of sight. */
 function drawWords(context: CanvasRenderingContext2D, text: Text, root: HTMLElement): void {
   const parent = text.parentElement!;
   if (parent.closest("svg") || !parent.checkVisibility({ visibilityProperty: true, opacityProperty: true })) return;

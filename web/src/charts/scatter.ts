@@ -9,7 +9,7 @@ export interface Dot {
   number: number;
   x: number | null;
   y: number | null;
-  /** False for a trial that was stopped early or still trains: its value is that of fewer iterations. */
+  /** False for a trial that was stopped early or is still training: its value is that of fewer iterations. */
   finished: boolean;
   /** False for a trial whose result violates the constraints. */
   feasible: boolean;
@@ -37,7 +37,7 @@ export function dotsOf(
   });
 }
 
-/** An axis of numbers that are no parameter, such as the number of a trial. */
+/** An axis of numbers that are not a parameter, such as trial numbers. */
 export function countAxis(label: string, min: number, max: number): Dimension {
   const range = { min, max: Math.max(max, min + 1), log: false };
   return { id: label, label, objective: false, range, categories: [], optional: false };
@@ -73,20 +73,20 @@ export interface Heat {
   columns: number;
   rows: number;
   shares: (number | null)[];
-  /** The part of the weight in each cell, from 0 to 1, that finished trials have. */
+  /** The share of each cell's weight, from 0 to 1, that comes from finished trials. */
   sure: number[];
 }
 
 export interface Grid {
   columns: number;
   rows: number;
-  /** How many categories an axis has; null for numbers. Trials of another category say nothing about a cell. */
+  /** The number of categories of an axis; null for numbers. Trials of another category do not affect a cell. */
   categoriesAcross: number | null;
   categoriesUp: number | null;
 }
 
 const WIDTH = 0.09;
-/** With less weight than that of one trial at about two and a half widths, a cell stays empty. */
+/** A cell stays empty if its weight is less than that of one trial about two and a half widths away. */
 const LEAST = 0.05;
 
 /**

@@ -6,14 +6,14 @@ export type Span = Timeline["trials"][number]["spans"][number];
 export type Phase = Span["phase"];
 
 export interface Lane {
-  /** What stands at its left end. */
+  /** The label at its left end. */
   label: string;
   /** The trial that a click on the label opens; null for a device. */
   trial: number | null;
   spans: readonly Span[];
 }
 
-/** Every phase has a height of its own, so that it can be told without its colour: the less is done, the thinner. */
+/** Every phase has its own height, so that it can be told apart without color: the less is being done, the thinner. */
 export const PHASES: Record<Phase, { words: string; light: string; dark: string; share: number }> = {
   running: { words: "running", light: "#2563c9", dark: "#6ea8fe", share: 1 },
   starting: { words: "starting", light: "#0f8a8a", dark: "#4fd0cf", share: 0.7 },
@@ -26,8 +26,8 @@ export const PHASES: Record<Phase, { words: string; light: string; dark: string;
 };
 
 /**
- * Return how many seconds a search had run at a time, which leaves out its pauses. These are on the clock of the timeline, so
- * each lies later in time by the length of those before it.
+ * Return how many seconds a search had run at a time, without its pauses. The position of a pause on the timeline leaves out
+ * the pauses before it.
  */
 export function runningClock({
   started_at,
@@ -41,7 +41,7 @@ export function runningClock({
   };
 }
 
-/** The most trials of one page of the timeline. */
+/** The maximum number of trials on one page of the timeline. */
 export const MOST_TIMED = 200;
 
 /** Below this many seconds over all trials, no waste is reported. */
@@ -95,7 +95,7 @@ export function boxOf(frame: Frame, index: number, span: Span): Box {
   return { x: x0, y: middle - height / 2, width: Math.max(1, x1 - x0), height };
 }
 
-/** The lane and the span at a point; null where there is none. Of spans at the same place the shortest is meant. */
+/** The lane and the span at a point; null where there is none. If several spans are there, it is the shortest one. */
 export function spanAt(frame: Frame, lanes: readonly Lane[], x: number, y: number): { lane: Lane; span: Span } | null {
   const lane = lanes[Math.floor((y - frame.top) / frame.lane)];
   if (!lane || x < frame.left - 2 || x > frame.right + 2) return null;
@@ -112,7 +112,7 @@ export function spanAt(frame: Frame, lanes: readonly Lane[], x: number, y: numbe
   return found && { lane, span: found };
 }
 
-/** "41 %", and "< 1 %" for what is there but rounds to nothing. */
+/** "41 %", and "< 1 %" for a share that is not 0 but rounds to it. */
 export function shareWords(share: number): string {
   return share > 0 && share < 0.005 ? "< 1 %" : `${Math.round(100 * share)} %`;
 }
@@ -123,7 +123,7 @@ export interface Waste {
   share: number;
 }
 
-/** What the time of all trials together went to, in the order of the legend. */
+/** Return what the time of all trials together was spent on, in the order of the legend. */
 export function shares(totals: Timeline["totals"]): Waste[] {
   const all = ORDER.reduce((sum, phase) => sum + (totals[phase] ?? 0), 0);
   return ORDER.flatMap((phase) => {

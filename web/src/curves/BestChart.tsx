@@ -8,7 +8,7 @@ import { ownTicks } from "./axes";
 
 interface BestChartProps {
   best: BestSoFar;
-  /** What the value is called, as a title. */
+  /** The title of the value. */
   label: string;
   /** Seconds since the start up to which the last best value holds. */
   until: number | null;

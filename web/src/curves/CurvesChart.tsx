@@ -16,7 +16,7 @@ export interface CurvesChartProps {
   only: ReadonlySet<number> | null;
   /** The weight of the smoothing: 0 for none, and always below 1. */
   smoothing: number;
-  /** The colours of picked trials. */
+  /** The colors of picked trials. */
   colours: ReadonlyMap<number, string>;
   objective: Pick<Experiment, "metric" | "mode" | "scope" | "best" | "labels">;
   rank: ReadonlyMap<number, number>;

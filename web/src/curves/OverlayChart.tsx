@@ -9,12 +9,12 @@ import { pointAt } from "./geometry";
 import { CurvesPlot, type Hover } from "./plot";
 
 interface OverlayChartProps {
-  /** Numbered from 0 in the order of their colours. */
+  /** Numbered from 0 in the order of their colors. */
   series: readonly Series[];
   names: readonly string[];
   metric: string;
   across: Across;
-  /** What the horizontal axis is called, if not by `across`. */
+  /** The label of the horizontal axis, if not that of `across`. */
   xLabel?: string;
   log: boolean;
   height: number;
@@ -23,7 +23,7 @@ interface OverlayChartProps {
 const NO_RANKS: ReadonlyMap<number, number> = new Map();
 const NO_RUNGS: readonly number[] = [];
 
-/** A few curves over each other, each in a colour of its own. */
+/** A few curves over each other, each in a color of its own. */
 export function OverlayChart({ series, names, metric, across, log, height, ...rest }: OverlayChartProps) {
   const root = useRef<HTMLDivElement>(null);
   const plot = useRef<CurvesPlot | null>(null);

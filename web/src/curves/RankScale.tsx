@@ -2,7 +2,7 @@ import { useComputedColorScheme } from "@mantine/core";
 import { palette, rankedOf } from "./colours";
 import classes from "./curves.module.css";
 
-/** The colours of the ranks, from the worst to the best. */
+/** The colors of the ranks, from the worst to the best. */
 export function RankScale({ rank }: { rank: ReadonlyMap<number, number> }) {
   const theme = useComputedColorScheme("light");
   const colours = palette(theme).filter((_, i) => i % 9 === 0);

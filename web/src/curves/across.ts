@@ -46,7 +46,7 @@ export function acrossFor(across: Across, drawn: string): Across {
   return across.x === "metric" && across.x_metric === drawn ? STEP : across;
 }
 
-/** What a user can choose for the curves of a metric, in groups. */
+/** Return the axes that a user can choose for the curves of a metric, in groups. */
 export function choices(metrics: readonly string[], drawn: string) {
   const others = metrics.filter((name) => name !== drawn);
   return [
@@ -86,7 +86,7 @@ export function labelOf({ x, x_metric }: Across): string {
   }
 }
 
-/** Where a point is, in words, such as "iteration 9". */
+/** Say where a point is, such as "iteration 9". */
 export function placeWords({ x, x_metric }: Across, value: number): string {
   switch (x) {
     case "step":
@@ -108,7 +108,7 @@ export function columnOf({ x, x_metric }: Across): string {
   return { step: "step", user_step: "user_step", trial_time: "trial_seconds", time: "seconds" }[x];
 }
 
-/** Why nothing of a metric can be drawn on the axis, whether or not trials have reported the metric; null on an axis of all reports. */
+/** Say why nothing of a metric can be drawn on the axis, even if trials have reported the metric; null on an axis of all reports. */
 export function missingWords({ x, x_metric }: Across, drawn: string): string | null {
   if (x === "user_step") return `No report of ${drawn} has a step. Pass it with tuner.report(metrics, step=...).`;
   return x === "metric" ? `No report has both ${drawn} and ${x_metric}.` : null;

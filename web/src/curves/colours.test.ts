@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { colourAt, palette, ranks, SHADES, shareOfRank } from "./colours";
 
-/** OKLab of a hex colour, by the forward formulas. */
+/** OKLab of a hex color, by the forward formulas. */
 function lab(hex: string): [number, number, number] {
   const [r, g, b] = [1, 3, 5].map((i) => {
     const v = parseInt(hex.slice(i, i + 2), 16) / 255;
@@ -17,7 +17,7 @@ function lab(hex: string): [number, number, number] {
   ];
 }
 
-/** WCAG's contrast of two colours. */
+/** WCAG's contrast of two colors. */
 function contrastOf(a: string, b: string): number {
   const [high, low] = [a, b]
     .map((hex) => {

@@ -1,7 +1,7 @@
 /**
- * Colours of curves by rank. The scale is a path through OKLCH with evenly falling lightness, so equal steps in rank look
+ * Colors of curves by rank. The scale is a path through OKLCH with evenly falling lightness, so equal steps in rank look
  * like equal steps; the best end is the one that stands out most from the background, dark on light and light on dark. The
- * worst end has a contrast of 3 to 1 with it, what WCAG asks of lines.
+ * worst end has a contrast of 3 to 1 with it, as WCAG requires for lines.
  */
 
 export type Theme = "light" | "dark";
@@ -28,7 +28,7 @@ const WORST_TO_BEST: Record<Theme, [Stop, Stop, Stop]> = {
 /** The number of shades. Curves of one shade are drawn with one stroke. */
 export const SHADES = 64;
 
-/** Share in [0, 1], 1 for the best, as an sRGB colour. */
+/** Share in [0, 1], 1 for the best, as an sRGB color. */
 export function colourAt(share: number, theme: Theme): string {
   const [worst, middle, best] = WORST_TO_BEST[theme];
   const t = Math.min(1, Math.max(0, share)) * 2;
@@ -87,20 +87,20 @@ export function rankedOf(rank: ReadonlyMap<number, number>): number {
   return found;
 }
 
-/** Colours of the trials that were picked, in the order in which they were: Okabe and Ito's, which colour-blind people can tell apart. */
+/** Colors for picked trials, in the order in which they were picked: Okabe and Ito's, which color-blind people can tell apart. */
 const IDENTITY: Record<Theme, readonly string[]> = {
   light: ["#d55e00", "#0072b2", "#00875f", "#b8559a", "#8a6d00", "#3a87b8", "#7a3b00", "#5b3fa8", "#b00040", "#3d3d3d"],
   dark: ["#ff8c42", "#56b4e9", "#2fd0a5", "#e79ccb", "#f0e442", "#9ad0ff", "#d9a066", "#b9a3ff", "#ff7a9c", "#d0d0d0"],
 };
 
-/** The largest number of trials that can be picked, each with a colour of its own. */
+/** The maximum number of trials that can be picked, each with a color of its own. */
 export const MOST_PICKED = 10;
 
 export function identityColour(nth: number, theme: Theme): string {
   return IDENTITY[theme][nth % MOST_PICKED]!;
 }
 
-/** Rank 1 of n is 1, rank n of n is 0, each doubling of the rank one equal step down: so the best can be told apart. */
+/** Map rank 1 of n to 1, and rank n to 0. Each doubling of the rank is an equal step down, so that the best can be told apart. */
 export function shareOfRank(rank: number | undefined, n: number): number {
   if (rank === undefined) return 0;
   return n <= 1 ? 1 : 1 - Math.log(rank) / Math.log(n);

@@ -103,7 +103,7 @@ export function layOutOne(one: Series, x: Axis, y: Axis, axis: XAxis): Line {
   return { number: one.number, points, exploits };
 }
 
-/** Return whether any of the line is seen in a plot of this size. */
+/** Return whether any part of the line is visible in a plot of this size. */
 export function inView({ points }: Line, width: number, height: number): boolean {
   for (let i = 0; i < points.length; i += 2) {
     const [x1, y1] = [points[i]!, points[i + 1]!];
@@ -143,7 +143,7 @@ export interface Source {
 /**
  * The index of the donor's point from which the recipient took over: on the step axis the last one up to the iteration of the
  * checkpoint; on others the last one before the recipient's first. Null on the axis of the trials' own times, where the two
- * have nothing to do with each other.
+ * are unrelated.
  */
 export function donorPoint(donor: Series, source: Source, before: number, axis: XAxis): number | null {
   if (axis === "trial_time") return null;
@@ -168,7 +168,7 @@ export interface Hit {
   distance: number;
 }
 
-/** The line that passes nearest to (px, py), not farther than `reach` pixels; later lines win ties as they are drawn on top. */
+/** The line that passes nearest to (px, py), within `reach` pixels; later lines win ties, since they are drawn on top. */
 export function nearest(lines: readonly Line[], px: number, py: number, reach: number): Hit | null {
   let best = reach * reach;
   let hit: Hit | null = null;
@@ -246,9 +246,9 @@ export interface View {
 /** Far-off values are left out only if all others would otherwise get less than this share of the height. */
 const PRESSED = 0.05;
 
-/** How far below the values of the second half the range of a population reaches, in multiples of their own range. */
+/** How far a population's range extends below the values of the second half, in multiples of the range of these values. */
 const BRED_REACH = 2;
-/** From at most this many values the range of the second half is taken. */
+/** The range of the second half is taken from at most this many values. */
 const LOOKED_AT = 4000;
 
 /** Return true if trials have taken over each other's weights. */
@@ -277,7 +277,7 @@ function laterRange(series: readonly Series[], view: View, middle: number): Rang
 
 /**
  * The view that shows all curves; null while there is no point. With `trim`, far-off values on the worse side of that mode are
- * left out if they would press all others into a line, as a few diverged trials do. What is far off follows from what whole
+ * left out if they would press all others into a line, as a few diverged trials do. What counts as far off depends on the range that whole
  * trials cover: three quarters of them are always shown from their first report to their last. Of a population, the start is left
  * out if it would press the second half into a line.
  */

@@ -4,7 +4,7 @@ import type { TrialState } from "../api/types";
 import type { Theme } from "./colours";
 import { pixel, type Axis, type Line, type Range } from "./geometry";
 
-/** The colours of what is not a curve. */
+/** The colors of what is not a curve. */
 export const INK: Record<Theme, { axis: string; grid: string; halo: string; failed: string; rung: string }> = {
   light: {
     axis: "#5c6470",

@@ -4,7 +4,7 @@
  * by CSS, so it costs the same with ten curves as with thousands.
  *
  * While reports come in, only the curves that have changed are drawn, over what is there. All of them are drawn again when the
- * axes change, and else every few seconds, since a new best value shifts the ranks and so the colours of the others. A drawing
+ * axes change, and else every few seconds, since a new best value shifts the ranks and so the colors of the others. A drawing
  * of many points is spread over frames.
  */
 
@@ -89,7 +89,7 @@ export interface PlotData {
 
 const REACH = 24;
 const FADED = "0.22";
-/** If there are more arrows from donors, only those of the trial under the mouse are drawn. */
+/** The maximum number of arrows from donors. If there are more, only those of the trial under the mouse are drawn. */
 const MOST_ARROWS = 60;
 /** With at most this many curves, those before smoothing are drawn, too. */
 const MOST_RAW = 60;
@@ -124,7 +124,7 @@ export class CurvesPlot {
   private zoomed: Zoom | null = null;
   private marked: number | null = null;
   private selected: number | null = null;
-  /** Trials that were picked, with their colours. */
+  /** Trials that were picked, with their colors. */
   private picked: ReadonlyMap<number, string> = new Map();
   private pressed: { x: number; y: number } | null = null;
   private frame = 0;
@@ -207,7 +207,7 @@ export class CurvesPlot {
     this.drawUpper();
   }
 
-  /** Trials with a colour of their own: they stay marked. */
+  /** Trials with a color of their own: they stay marked. */
   pick(picked: ReadonlyMap<number, string>): void {
     this.picked = picked;
     this.drawUpper();
@@ -408,7 +408,7 @@ export class CurvesPlot {
     this.drawUpper();
   }
 
-  /** Draw only these curves, over the others; soon all of them, if the colours of others may have changed. */
+  /** Draw only these curves, over the others; soon all of them, if the colors of others may have changed. */
   private drawOnly(changed: readonly Series[], colours: boolean): void {
     const axes = this.axes();
     if (!axes) return;
@@ -493,7 +493,7 @@ export class CurvesPlot {
     context.restore();
   }
 
-  /** Arrows from where donors were to where their weights went on. */
+  /** Arrows from the points of donors to the points where their weights continued. */
   private drawArrows(context: CanvasRenderingContext2D): void {
     const all = this.lines.flatMap((line) => line.exploits.map((one) => ({ line, one })));
     if (all.length === 0 || all.length > MOST_ARROWS) return;

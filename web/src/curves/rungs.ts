@@ -5,7 +5,7 @@ import type { Experiment } from "../api/types";
 const HALVING: ReadonlySet<unknown> = new Set(["asha", "asha_promotion", "hyperband"]);
 const MOST = 40;
 
-/** Return the levels of all brackets up to the longest trial, in units of time_attr, in rising order. Empty for other schedulers. */
+/** Return the levels of all brackets up to the longest trial, in units of time_attr, in ascending order. Empty for other schedulers. */
 export function rungLevels({
   resolved,
   scheduler,

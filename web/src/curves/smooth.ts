@@ -10,7 +10,7 @@ export function smoothed(series: Series, weight: number): Series {
   if (weight <= 0) return series;
   let cache = known.get(weight);
   if (!cache) {
-    known.clear(); // those of other weights are not needed any more
+    known.clear(); // those of other weights are no longer needed
     known.set(weight, (cache = new WeakMap()));
   }
   let found = cache.get(series);

@@ -24,7 +24,7 @@ export type Scale = "linear" | "log" | "count" | "time";
 const CHARACTER = 6.6;
 const GAP = 14;
 const LINE = 26;
-/** On an axis of fewer pixels than this, lines are closer: with a single label, the axis would have no scale. */
+/** On an axis shorter than this, in pixels, grid lines are closer together, since a single label would not show a scale. */
 const LOW = 80;
 const LOW_LINE = 14;
 const MIDDLE = 160;
@@ -66,7 +66,7 @@ export function timeTick(seconds: number): string {
     : duration(seconds).replace(" 0 min", "").replace(" 0 h", "");
 }
 
-/** Pixels that a label takes along the axis, with the room to its neighbour. */
+/** Pixels that a label takes along the axis, with the room to its neighbor. */
 export function labelSize(label: string, { horizontal, pixels }: Room): number {
   return horizontal ? label.length * CHARACTER + GAP : pixels < LOW ? LOW_LINE : pixels < MIDDLE ? MIDDLE_LINE : LINE;
 }
@@ -131,7 +131,7 @@ function clean(value: number, step: number): number {
   return decimals > 0 && decimals <= 20 ? Number(value.toFixed(decimals)) : value;
 }
 
-/** Format with as many decimals as tell two neighbours apart, or as powers of ten if that would be long. */
+/** Format with as many decimals as tell two neighbors apart, or as powers of ten if that would be long. */
 function decimalLabel(step: number): (value: number) => string {
   const decimals = Math.max(0, Math.ceil(-Math.log10(step) - 1e-9));
   return (value) => {

@@ -42,7 +42,7 @@ export interface Sample {
   /** Sorted by number. */
   items: readonly Trial[];
   complete: boolean;
-  /** The rank of each item among all trials, as the service has last said; null where all trials are here. */
+  /** The rank of each item among all trials, as the service last reported it; null if all trials are here. */
   places: ReadonlyMap<number, number> | null;
   total: number;
   /** Iterations of all completed and stopped trials, at most a full training each, when this was read. */
@@ -78,7 +78,7 @@ export function withRows(pages: Rows[], changes: Pick<Changes, "trials">): Rows[
   );
 }
 
-/** Several changes that follow each other, as one: of each row the newest, and all points. */
+/** Merge consecutive changes into one: the newest version of each row, and all points. */
 export function merged(changes: readonly Changes[]): Changes {
   const last = changes[changes.length - 1]!;
   if (changes.length === 1) return last;
@@ -185,7 +185,7 @@ export function withCurves(curves: Curves, changes: Pick<Changes, "trials" | "po
     : { ...curves, series: list ?? curves.series, best_so_far: best };
 }
 
-/** Where the report is on the axis; null if it has no place there. */
+/** Return where the report is on the axis; null if it has no place there. */
 function placeOf(point: Point, { x, x_metric }: Across): number | null {
   switch (x) {
     case "step":

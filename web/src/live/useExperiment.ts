@@ -35,7 +35,7 @@ import { Stream, type StreamState } from "./stream";
 
 export { keys, SAMPLE };
 
-/** Changes of the last while, so that an answer that was read before some of them is brought up to date when it arrives. */
+/** Recent changes, so that an answer that was read before some of them is brought up to date when it arrives. */
 class Recent {
   readonly id: string;
   private changes: Changes[] = [];
@@ -60,7 +60,7 @@ class Recent {
   }
 }
 
-/** The newest decisions, and the token of the page behind them. */
+/** The newest decisions, and the token of the page after them. */
 export interface Decisions {
   items: readonly Decision[];
   older: string | null;
@@ -187,7 +187,7 @@ export function useExperiment(id: string): LiveExperiment {
   useEffect(() => {
     if (!live) return;
     const start = client.getQueryData<Experiment>(keys.experiment(id))!;
-    // Points and the experiment's state are shown as they come. Lists change the whole page, so several changes of them are put
+    // Points and the experiment's state are shown as they come. Lists change the whole page, so several changes to them are put
     // together.
     let rows: Changes[] = [];
     let timer: ReturnType<typeof setTimeout> | undefined;
@@ -223,7 +223,7 @@ export function useExperiment(id: string): LiveExperiment {
     };
   }, [client, id, live, recent]);
 
-  // Points on the time axis count from the start, which is only known after it: those that came in before are read again.
+  // Points on the time axis count from the experiment's start. Those that came before it was known are read again.
   const startedAt = experiment.data?.started_at ?? null;
   const wasPending = useRef(false);
   useEffect(() => {

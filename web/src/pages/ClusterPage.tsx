@@ -29,7 +29,7 @@ export default function ClusterPage() {
     queryFn: ({ signal }) => api.cluster(signal),
     refetchInterval: REFRESH_MS,
     retry: false,
-    // A 503 means here that no driver runs, not that the service is away.
+    // Here, a 503 means that no driver is running, not that the service is down.
     meta: { needsDriver: true },
   });
   const list = useQuery({
@@ -232,7 +232,7 @@ interface TableProps {
   heads: readonly string[];
   rows: readonly (readonly React.ReactNode[])[];
   empty: string;
-  /** The column whose words are long and may be broken. */
+  /** The column whose text is long and may wrap. */
   long?: number;
 }
 

@@ -128,7 +128,7 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
           Each line is the best value that an experiment had reached by then.{" "}
           {cost === "trial_time"
             ? "The axis adds up the running time of all trials, so experiments with many trials at once are not favored."
-            : "Experiments with more trials at the same time get further in the same time."}
+            : "Experiments that run more trials at once get further in the same time."}
         </p>
       </Panel>
       <ComparedTable
@@ -235,7 +235,7 @@ function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
   ];
 }
 
-/** What the value of the best trial is called within a list. */
+/** The name for the value of the best trial within a list. */
 function bestName({ scope }: Experiment, metric: string): string {
   return scope === "last" ? `best last ${metric}` : `best ${metric}`;
 }

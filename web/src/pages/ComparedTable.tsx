@@ -10,7 +10,7 @@ import classes from "./ComparePage.module.css";
 import type { Address } from "./useAddress";
 
 interface ComparedTableProps {
-  /** What is compared, in the order of the colours. */
+  /** What is compared, in the order of the colors. */
   columns: readonly {
     id: string;
     name: string;
@@ -25,7 +25,7 @@ interface ComparedTableProps {
   address: Address;
 }
 
-/** Let the keyboard reach a cell whose text scrolls. A stop at every cell would put hundreds of stops in the way. */
+/** Let the keyboard reach a cell whose text scrolls. If every cell were a tab stop, there would be hundreds. */
 function reachable(cell: HTMLDivElement | null): void {
   if (cell) cell.tabIndex = cell.scrollHeight > cell.clientHeight + 1 ? 0 : -1;
 }

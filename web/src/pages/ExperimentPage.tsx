@@ -95,7 +95,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const [pointed, setPointed] = useState<number | null>(null);
   const sample = live.trials.data;
   const found = sample?.items ?? NO_TRIALS;
-  // Known from the experiment before the sample is there, so that the first rows need not wait for it.
+  // Known from the experiment before the sample has arrived, so that the first rows need not wait for it.
   const complete = sample?.complete ?? experiment.trials <= SAMPLE;
   const { labels } = experiment;
   const trials = useMemo(() => inWords(found, labels), [found, labels]);
@@ -147,7 +147,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const tab = tabs.find(([id, label]) => id === asked || slug(label) === slug(asked ?? ""))?.[0] ?? tabs[0][0];
 
   const brushText = address.get("brush");
-  // Compute the dimensions only if somebody looks at them, since they change with every report.
+  // Compute the dimensions only if they are shown, since they change with every report.
   const wanted = tab === "parameters" || brushText !== null || (history && tab === "curves");
   const { metric: objective, objectives, space } = experiment;
   const dimensions = useMemo(
@@ -436,7 +436,7 @@ function useSameMap(map: ReadonlyMap<number, number>): ReadonlyMap<number, numbe
   return same ? kept : map;
 }
 
-/** What to say of an experiment that has ended if starting and waiting took more than half of the time; else null. */
+/** Say if starting and waiting took more than half of the time of an experiment that has ended; else null. */
 function useWaste({ id, state, trials }: Experiment): string | null {
   const query = useQuery({
     queryKey: [...keys.experiment(id), "timeline", 0],
@@ -501,7 +501,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         <Figure
           label="Time"
           value={ranWords(experiment, now)}
-          title={`for which the search has run since its start at ${moment(experiment.started_at)}; pauses do not count`}
+          title={`running time since the start at ${moment(experiment.started_at)}, without pauses`}
         />
         {saved && (
           <Figure
@@ -613,7 +613,7 @@ function gpuTitle({ gpu_hours, gpu_hours_saved, expected_gpu_hours, limits }: Ex
   ].join("; ");
 }
 
-/** The first trial that failed: of very many, only the service knows which one that is. */
+/** The first trial that failed. If there are very many trials, only the service knows which one that is. */
 function useFirstFailed(experiment: Experiment, sample: Sample | undefined): Trial | undefined {
   const asked = sample !== undefined && !sample.complete && experiment.counts.failed > 0;
   const { data } = useQuery({

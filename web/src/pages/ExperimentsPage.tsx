@@ -51,7 +51,7 @@ export function isSorted(text: string): boolean {
   return Object.hasOwn(SORTED_BY, text.replace(/^-/, ""));
 }
 
-/** The choices of the phone's menu: each column in its usual order, and the present order if it is an opposite one. */
+/** The choices of the phone's menu: each column in its usual order, and the current order if it is the opposite of one. */
 export function sortChoices(sort: string): { value: string; label: string }[] {
   return (Object.keys(SORTED_BY) as SortedBy[]).flatMap((column) => {
     const usual = nextSort("", column);
@@ -112,7 +112,7 @@ export default function ExperimentsPage() {
     refetchInterval: 2000,
     placeholderData: (old) => old,
   });
-  // Running experiments come first, however old they are. With a filter of states or an order, all are in that order.
+  // Running experiments come first, however old they are. With a state filter or an order, there is one list in that order.
   const running = useQuery({
     queryKey: [...keys.experiments, "first", name, tag, project],
     queryFn: ({ signal }) => api.experiments({ state: "running", page_size: 50, ...narrowed }, signal),
@@ -207,7 +207,7 @@ export default function ExperimentsPage() {
             size="compact-sm"
             variant="default"
             disabled={chosen.length < 2}
-            title="the best values so far over their cost, and what they differ in"
+            title="the best values so far over their cost, and how they differ"
             onClick={() =>
               void navigate(
                 `/compare?experiments=${chosen
@@ -331,7 +331,7 @@ export function runningFirst(running: readonly Experiment[], listed: readonly Ex
   return [...found.values()];
 }
 
-/** What the running trials of an experiment hold: "4 GPUs", "at least 4 GPUs" if they are elastic, or "2 CPUs" without GPUs; empty if none runs. */
+/** Say what the running trials of an experiment hold: "4 GPUs", "at least 4 GPUs" if they are elastic, or "2 CPUs" without GPUs; empty if none runs. */
 export function inUse({ counts, scaling }: Pick<Experiment, "counts" | "scaling">): string {
   if (counts.running === 0) return "";
   const each = bundleOf(scaling);

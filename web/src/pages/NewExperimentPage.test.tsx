@@ -38,7 +38,7 @@ it("says that a clone with the same seed begins with the same configurations, an
       </MemoryRouter>
     </MantineProvider>,
   );
-  fireEvent.click(await screen.findByRole("button", { name: "Take another seed" }));
+  fireEvent.click(await screen.findByRole("button", { name: "Use another seed" }));
   expect(screen.queryByText(/The seed is that of digits/)).toBeNull();
   expect(screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML").value).toMatch(/^seed: (?!3$)\d+$/m);
 });

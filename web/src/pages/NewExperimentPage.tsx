@@ -60,7 +60,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
     retry: false,
     placeholderData: (old) => old,
   });
-  // Without a driver nobody knows the cluster; then nothing is said about it.
+  // Without a driver, the cluster is unknown, and nothing is said about it.
   const cluster = useQuery({
     queryKey: ["cluster"],
     queryFn: ({ signal }) => api.cluster(signal),
@@ -92,7 +92,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
             <legend className={classes.hidden}>The spec as a form</legend>
             {spec === null && (
               <p className={classes.legend} role="status">
-                Fix the YAML first: it cannot be read at the moment.
+                Fix the YAML first: it cannot be parsed at the moment.
               </p>
             )}
             <TextInput
@@ -142,7 +142,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
               min={1}
               value={numberOf(spec, "max_t")}
               placeholder={
-                numberOf(scheduler, "max_t") === "" ? undefined : `${numberOf(scheduler, "max_t")}, of the scheduler`
+                numberOf(scheduler, "max_t") === "" ? undefined : `${numberOf(scheduler, "max_t")}, from the scheduler`
               }
               onChange={(value) => set(["max_t"], value === "" ? undefined : value)}
             />
@@ -164,7 +164,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
                 The seed is that of <b>{source.name}</b>, so a search with the same method and space begins with the
                 same configurations.{" "}
                 <Button size="compact-xs" variant="default" onClick={() => set(["seed"], newSeed(source.seed))}>
-                  Take another seed
+                  Use another seed
                 </Button>
               </p>
             )}
@@ -219,7 +219,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
                       "Longest trial",
                       check.data.max_t === null ? "no limit" : trained(String(check.data.max_t), check.data.time_attr),
                     ],
-                    ["Cost at most", costWords(check.data, pace, cluster.data)],
+                    ["Maximum cost", costWords(check.data, pace, cluster.data)],
                     ...(check.data.reached ? [["Expected", reachWords(check.data)] as [string, string]] : []),
                     ["A trial asks for", askedWords(workersOf(check.data.scaling), bundleOf(check.data.scaling))],
                     ...(cluster.data
@@ -239,7 +239,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
           <div className={classes.send}>
             <NumberInput
               label="Seconds per iteration"
-              description="optional, to estimate the cost; not a part of the spec"
+              description="optional, to estimate the cost; not part of the spec"
               size="xs"
               min={0.001}
               value={seconds ?? ""}

@@ -10,7 +10,7 @@ import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
 import classes from "./SettingsPage.module.css";
 
-const AUTO = "from earlier ones of the project";
+const AUTO = "from earlier ones in the project";
 const NONE = "from none";
 
 /** The projects with their settings, and the resources that their experiments have used and may hold. A click on one lists its experiments. */
@@ -74,7 +74,7 @@ export function Projects({ mayChange }: { mayChange: boolean }) {
   );
 }
 
-/** What new experiments of a project learn from, if their specs do not say. */
+/** Choose what new experiments of a project learn from if their specs do not say. */
 function WarmStart({ project }: { project: Project }) {
   const client = useQueryClient();
   const change = useMutation({

@@ -40,7 +40,7 @@ export default function SettingsPage() {
       )}
       {refused && (
         <Alert color="yellow" variant="light" title="For admins">
-          Only an admin sees the tokens and the audit trail. You are signed in as {session.data?.name ?? "somebody"}{" "}
+          Only admins can see the tokens and the audit trail. You are signed in as {session.data?.name ?? "somebody"}{" "}
           with the role {session.data?.role ?? "viewer"}.
         </Alert>
       )}
@@ -206,7 +206,7 @@ function Revoke({ id, name }: { id: string; name: string }) {
   return (
     <span className={classes.sure}>
       <Button size="compact-xs" color="red" loading={revoke.isPending} onClick={() => revoke.mutate()}>
-        Revoke {name} for good
+        Revoke {name} permanently
       </Button>
       <Button size="compact-xs" variant="default" onClick={() => setSure(false)}>
         Keep it

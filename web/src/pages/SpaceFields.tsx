@@ -7,7 +7,7 @@ import type { Spec } from "./spec";
 
 interface SpaceFieldsProps {
   spec: Spec | null;
-  /** Change one parameter of the space; undefined takes it out. */
+  /** Change one parameter of the space; undefined removes it. */
   onChange: (name: string, domain: unknown) => void;
   onRename: (from: string, to: string) => void;
 }
@@ -94,7 +94,7 @@ function Row({ row: { name, domain, kind }, taken, onChange, onRename }: RowProp
       <CloseButton
         size="sm"
         className={classes.remove}
-        aria-label={`Take ${name} out of the space`}
+        aria-label={`Remove ${name} from the space`}
         onClick={() => onChange(undefined)}
       />
     </div>
@@ -109,7 +109,7 @@ interface TypedProps {
   wide: boolean;
 }
 
-/** A text that counts when it has been typed: with the Enter key, or when another field is chosen. */
+/** A text field whose value takes effect on Enter, or when the focus moves on. */
 function Typed({ label, title, text, onDone, wide }: TypedProps) {
   const [draft, setDraft] = useState<string | null>(null);
   const done = () => {

@@ -1,4 +1,4 @@
-/** The selections of a page, as its URL contains them, so that a link shows somebody else the same. */
+/** The selections of a page, as its URL contains them, so that a link shows the same to others. */
 
 import type { Range } from "../curves/geometry";
 import type { Zoom } from "../curves/plot";
@@ -25,7 +25,7 @@ export function formatZoom({ x, y }: Zoom): string {
   return [...ends(x), ...ends(y)].join(",");
 }
 
-/** "lr" sorts up, "-lr" down; the columns of parameters are "param:lr". */
+/** "lr" is ascending, "-lr" descending; the columns of parameters are "param:lr". */
 export function parseSort(text: string | null, fallback: Sort): Sort {
   if (!text || text === "-") return fallback;
   return text.startsWith("-") ? { column: text.slice(1), descending: true } : { column: text, descending: false };
@@ -80,7 +80,7 @@ export function parseNumbers(text: string | null): number[] {
   return [...new Set(found.map(Number))];
 }
 
-/** Names as JSON, as they may hold commas. What is no such list is empty. */
+/** Names as JSON, as they may hold commas. Anything else counts as empty. */
 export function parseList(text: string | null): string[] {
   try {
     const data: unknown = JSON.parse(text ?? "[]");

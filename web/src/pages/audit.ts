@@ -39,7 +39,7 @@ const WORDS: readonly (readonly [string, RegExp, string])[] = [
   ["POST", /^experiments\/([^/]+)\/assignments$/, "took a trial of"],
   ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/reports$/, "reported for a trial of"],
   ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/checkpoints$/, "saved a checkpoint for a trial of"],
-  ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/heartbeat$/, "was alive with a trial of"],
+  ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/heartbeat$/, "sent a heartbeat for a trial of"],
   ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/log$/, "sent the log of a trial of"],
   ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/complete$/, "completed a trial of"],
   ["POST", /^experiments\/([^/]+)\/assignments\/[^/]+\/fail$/, "failed a trial of"],
@@ -53,7 +53,7 @@ export interface Said {
   subject: string | null;
 }
 
-/** What a call did: "paused" exp_1. Of an address that is not known, the method and the address. */
+/** Say what a call did: "paused" exp_1. For an unknown path, return the method and the path. */
 export function said(method: string, path: string): Said {
   const short = path.replace(/^.*?\/api\/v1\//, "").replace(/\/$/, "");
   for (const [verb, pattern, words] of WORDS) {
@@ -63,7 +63,7 @@ export function said(method: string, path: string): Said {
   return { words: `${method} ${path}`, subject: null };
 }
 
-/** The latest entries that changed something, or that failed. The form for a new experiment checks its spec at every pause in the typing. */
+/** The latest entries that changed something, or that failed. The form for a new experiment checks its spec whenever the user stops typing. */
 export function changesAmong<T extends { method: string; path: string; status: number }>(
   entries: readonly T[],
   most = 50,
@@ -73,7 +73,7 @@ export function changesAmong<T extends { method: string; path: string; status: n
     .slice(0, most);
 }
 
-/** How a call ended. */
+/** Say how a call ended. */
 export function outcome(status: number): { words: string; good: boolean } {
   if (status < 400) return { words: "done", good: true };
   if (status === 401) return { words: "refused: not signed in", good: false };

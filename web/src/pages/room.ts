@@ -50,8 +50,8 @@ type Asked = Pick<
 >;
 
 /**
- * What a search costs at most, without early stopping or by its budget: "1,024 iterations; at 30 s each, 8 h 32 min of
- * training and 17 GPU hours, in about 2 h 8 min with 4 trials at once". `seconds`: how long an iteration takes, if somebody knows.
+ * The maximum cost of a search, without early stopping or by its budget: "1,024 iterations; at 30 s each, 8 h 32 min of
+ * training and 17 GPU hours, in about 2 h 8 min with 4 trials at once". `seconds`: how long an iteration takes, if that is known.
  */
 export function costWords(asked: Asked, seconds: number | null, cluster: Pick<Cluster, "nodes"> | undefined): string {
   const { num_samples, max_t, time_attr, scaling, limits, scheduler, gpu_hours_at_most } = asked;
@@ -74,8 +74,8 @@ export function costWords(asked: Asked, seconds: number | null, cluster: Pick<Cl
 }
 
 /**
- * What the scheduler will probably do with the trials: "27 trials reach 1 iteration, 8 reach 4, 3 reach 27; 4 GPU hours". Empty if
- * nobody knows.
+ * Say what the scheduler will probably do with the trials: "27 trials reach 1 iteration, 8 reach 4, 3 reach 27; 4 GPU hours". Empty if
+ * that is unknown.
  */
 export function reachWords({ reached, expected_gpu_hours }: Pick<DryRun, "reached" | "expected_gpu_hours">): string {
   if (reached === null || reached.length === 0) return "";

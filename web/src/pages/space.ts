@@ -16,7 +16,7 @@ export const KINDS: Readonly<Record<string, { label: string; fields: readonly st
 };
 
 const NUMBERS = ["lower", "upper", "q"];
-/** What a parameter gets that has no values yet. */
+/** The initial values of a parameter that has none yet. */
 const FRESH: Readonly<Record<string, unknown>> = {
   lower: 0,
   upper: 1,
@@ -70,7 +70,7 @@ export function withText(domain: unknown, field: string, text: string): unknown 
   return changed;
 }
 
-/** A domain of another type, with the fields of this one that it has as well. */
+/** A domain of another type, with those fields of this one that both types have. */
 export function asKind(domain: unknown, kind: string): Record<string, unknown> {
   const old = isMapping(domain) ? domain : { value: domain };
   const values = old["categories"] ?? old["values"];
@@ -90,12 +90,12 @@ export function freshName(rows: readonly SpaceRow[]): string {
   for (let n = rows.length + 1; ; n++) if (!rows.some((row) => row.name === `p${n}`)) return `p${n}`;
 }
 
-/** Split at commas that are not inside of quotes. */
+/** Split at commas that are not inside quotes. */
 function parts(text: string): string[] {
   return (text.match(/(?:"(?:[^"\\]|\\.)*"|[^,])+/g) ?? []).map((one) => one.trim()).filter((one) => one !== "");
 }
 
-/** JSON if it is some, with numbers as 1e-3; otherwise the text itself. */
+/** The text parsed as JSON, also with numbers such as 1e-3, if it is valid; otherwise the text itself. */
 function read(text: string): unknown {
   try {
     return JSON.parse(text) as unknown;

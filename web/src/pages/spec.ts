@@ -23,7 +23,7 @@ export const EXAMPLE: Spec = {
 /**
  * The spec as it was requested, without what the service has filled in.
  *
- * A `warm_start` of null stays, because a spec without one takes that of its project's settings.
+ * A `warm_start` of null stays, because a spec without one gets that of its project's settings.
  */
 export function specOf(experiment: Experiment): Spec {
   const several = experiment.objectives.length > 1;
@@ -53,7 +53,7 @@ export function newSeed(seed: number, random: () => number = Math.random): numbe
   return found === seed ? found + 1 : found;
 }
 
-/** Sections without the options that say nothing. */
+/** A section without the options that are null or empty. */
 function plain(section: object): Record<string, unknown> {
   return Object.fromEntries(Object.entries(section).filter(([, value]) => value !== null && !isEmpty(value)));
 }
@@ -62,7 +62,7 @@ function isEmpty(value: unknown): boolean {
   return typeof value === "object" && value !== null && !Array.isArray(value) && Object.keys(value).length === 0;
 }
 
-/** The text with one field changed; undefined takes it out. Comments and the form of everything else stay. */
+/** The text with one field changed; undefined removes it. Comments and the form of everything else stay. */
 export function withField(text: string, path: readonly string[], value: unknown): string {
   const document = parseDocument(text);
   if (value === undefined || value === "") document.deleteIn(path);
@@ -75,7 +75,7 @@ export function withField(text: string, path: readonly string[], value: unknown)
   return document.toString();
 }
 
-/** The text with a parameter of the space renamed, in its place. */
+/** The text with a parameter of the space renamed in place. */
 export function withName(text: string, from: string, to: string): string {
   const document = parseDocument(text);
   const space = document.get("space");
@@ -96,7 +96,7 @@ export function numberOf(spec: Spec | null, name: string): number | "" {
   return typeof value === "number" ? value : "";
 }
 
-/** How often leading configurations are repeated, as it is typed: a number, "auto", or nothing. */
+/** Return how often leading configurations are repeated, as typed: a number, "auto", or nothing. */
 export function repeatsOf(spec: Spec | null): string {
   const limits = spec?.["limits"] as Spec | null | undefined;
   const repeats = limits?.["repeats"];

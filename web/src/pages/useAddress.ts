@@ -6,8 +6,8 @@ type Choices = Readonly<Record<string, string | null>>;
 export interface Address {
   get: (key: string) => string | null;
   /**
-   * Change some of what is chosen; null leaves a key out. The page neither scrolls nor gets an entry in the history. What depends on
-   * what was chosen before is given as a function: there may be changes that have not been drawn yet.
+   * Change some of the selections; null removes a key. The page does not scroll, and the history gets no entry. Pass a function if
+   * the change depends on the previous selections, since some changes may not have been drawn yet.
    */
   set: (changes: Choices | ((get: (key: string) => string | null) => Choices)) => void;
 }

@@ -1,5 +1,5 @@
 /**
- * A search as the service would tell of it: ASHA over real shapes of curves, with a failure, a retry, a pause and an exploit.
+ * A search as the service would report it: ASHA over real shapes of curves, with a failure, a retry, a pause and an exploit.
  * Every step is what one commit changed.
  */
 

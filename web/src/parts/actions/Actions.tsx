@@ -162,7 +162,7 @@ function Item({ name, about, final, onClick }: ItemProps) {
 
 const BULK: readonly Action[] = [...BUTTONS, "archive", "unarchive"];
 
-/** Change several experiments at once, each that its state allows, after a question. What fails is said in words. */
+/** Change all those of several experiments whose state allows it, after a question. Report failures in words. */
 export function BulkActions({ experiments }: { experiments: readonly Pick<Experiment, "id" | "name" | "actions">[] }) {
   const client = useQueryClient();
   const [asked, setAsked] = useState<Action | null>(null);

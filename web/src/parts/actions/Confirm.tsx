@@ -19,7 +19,7 @@ interface ConfirmProps {
   onClose: () => void;
 }
 
-/** A question before something is done, with what it will do. */
+/** A question before an action, with what the action will do. */
 export function Confirm({ asked, pending, error, onConfirm, onClose }: ConfirmProps) {
   return (
     <Modal opened={asked !== null} onClose={onClose} title={<b>{asked?.question}</b>} centered>

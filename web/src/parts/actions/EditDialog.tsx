@@ -9,7 +9,7 @@ import classes from "./actions.module.css";
 import { draftOf, limitOf, patchOf, wrongAssumption, wrongLimit, wrongSpace } from "./edit";
 import { FormDialog, type DialogProps } from "./FormDialog";
 
-/** The form in which an experiment is changed, also while it runs. */
+/** The form for editing an experiment, even while it runs. */
 export default function EditDialog({ experiment, onClose, onDone }: DialogProps) {
   const client = useQueryClient();
   // Keep the experiment as it was when the form was opened, so that changes by others meanwhile are not undone.
@@ -24,7 +24,7 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
       onDone("Saved.");
     },
   });
-  // Editing a field takes the service's words about it away.
+  // Editing a field clears the service's messages about it.
   const places = mistakesOf(send.error, ["space", "assume"]);
   const wrong = { space: wrongSpace(draft.space), assume: wrongAssumption(draft.assume) };
   const wrongLimits = LIMITS.some(([key, , , word]) => word !== null && wrongLimit(draft.limits[key], word) !== null);
@@ -112,7 +112,7 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
       </div>
       <Textarea
         label="Search space"
-        description="as YAML; a change is a new revision of it, and the results so far are kept"
+        description="as YAML; a change makes a new revision, and the results so far are kept"
         classNames={{ input: classes.yaml! }}
         autosize
         minRows={4}

@@ -85,7 +85,7 @@ export default function ForkDialog({ experiment, onClose }: { experiment: Experi
   );
 }
 
-/** "max_t, in iterations; the scheduler ends trials at 27": the smaller one of both limits holds. */
+/** "max_t, in iterations; the scheduler ends trials at 27": the smaller of the two limits applies. */
 function longestWords({ time_attr, scheduler }: Experiment): string {
   const own = scheduler["max_t"];
   const unit = time_attr === "training_iteration" ? "iterations" : time_attr;

@@ -1,4 +1,4 @@
-/** The content of the form in which an experiment is changed, and the part of it that is sent: only what differs. */
+/** The content of the form for editing an experiment, and the part of it that is sent: only what differs. */
 
 import type { ExperimentPatch } from "../../api/client";
 import { LIMITS } from "../../api/limits";
@@ -41,7 +41,7 @@ export function draftOf(experiment: Source): Draft {
   };
 }
 
-/** Why the text is no search space; null if it is a mapping. The service checks what is in it. */
+/** Say why the text is not a search space; null if it is a mapping. The service checks what is in it. */
 export const wrongSpace = (text: string): string | null => readMapping(text, SPACE_LINE)[1];
 
 export const wrongAssumption = (text: string): string | null =>
@@ -49,7 +49,7 @@ export const wrongAssumption = (text: string): string | null =>
 
 const SPACE_LINE = "lr: {type: loguniform, lower: 0.0001, upper: 0.1}";
 
-/** The merge patch (RFC 7396) that makes the space `after` of the space `before`. A domain is replaced as a whole. */
+/** The merge patch (RFC 7396) that turns the space `before` into the space `after`. A domain is replaced as a whole. */
 export function spacePatch(before: Json, after: Json): Record<string, unknown> {
   const patch: Record<string, unknown> = {};
   for (const name of Object.keys(before)) if (!(name in after)) patch[name] = null;
@@ -73,7 +73,7 @@ function isGroup(value: unknown): value is Json {
 /** The limit that a text stands for, if a word may be given instead of a number: a number if it is one, else the text. */
 export const limitOf = (text: string): number | string => (/^\d+$/.test(text.trim()) ? Number(text) : text.trim());
 
-/** Why the value is no limit, if this word may be given instead of a number; null if it is one. */
+/** Say why the value is not a limit, if this word may be given instead of a number; null if it is one. */
 export const wrongLimit = (value: number | string, word: string): string | null =>
   typeof value === "number" || value === word ? null : `expected ${word} or a number of 0 or more`;
 

@@ -29,7 +29,7 @@ export function fieldsOf({ space, labels }: Pick<Experiment, "space" | "labels">
   });
 }
 
-/** The value that a text stands for: JSON if it is some, and otherwise the text itself. */
+/** The value that a text stands for: the parsed text if it is JSON, otherwise the text itself. */
 export function valueOf(field: Field, text: string): unknown {
   if (field.options) return field.options.find((one) => one.text === text)?.value ?? text;
   try {

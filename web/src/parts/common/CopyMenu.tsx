@@ -4,7 +4,7 @@ import { ROOT } from "../../api/root";
 import { asCurl, asPython, copyText, type Call } from "../../charts/copies";
 import classes from "./parts.module.css";
 
-/** For the buttons of an open popover: with it, Escape closes the popover and not the drawer or dialog behind it, too. */
+/** For the buttons of an open popover: with it, Escape closes only the popover, not also the drawer or dialog behind it. */
 export const ESCAPE_ENDS_HERE = { "data-mantine-stop-propagation": "true" };
 
 /** A button that copies a link to a view or its API call, for views that have nothing to save. */

@@ -5,9 +5,9 @@ interface PanelProps {
   title?: ReactNode;
   aside?: ReactNode;
   children: ReactNode;
-  /** Leave no room around its content. */
+  /** Leave out the padding around the content. */
   flush?: boolean;
-  /** Takes the height that is left in a column, its content scrolls. */
+  /** Take the height that is left in a column; the content scrolls. */
   fill?: boolean;
 }
 

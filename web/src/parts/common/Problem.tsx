@@ -20,7 +20,7 @@ export function MissingPage({ error, what, retry }: { error: unknown; what: stri
   );
 }
 
-/** Say why something could not be shown, and offer a way on. */
+/** Say why something could not be shown, and offer to try again. */
 export function ProblemBox({ error, what, retry }: { error: unknown; what: string; retry?: () => void }) {
   const api = error instanceof ApiError ? error : null;
   const title = api?.status === 404 ? `There is no such ${what}` : `The ${what} could not be read`;

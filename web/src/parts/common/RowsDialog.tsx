@@ -4,7 +4,7 @@ import type { Rows } from "../../charts/save";
 import { metric } from "../../format";
 import classes from "./parts.module.css";
 
-/** As many rows as are in the page at a time. */
+/** The number of rows on the page at a time. */
 const PAGE = 200;
 
 /** The numbers of a chart as a table, for those who cannot see it and for those who want to read it exactly. */

@@ -8,16 +8,16 @@ import classes from "./parts.module.css";
 const RowsDialog = lazy(() => import("./RowsDialog"));
 
 interface SaveMenuProps {
-  /** What the files are called. */
+  /** The name of the files. */
   name: string;
   rows: () => Rows;
-  /** The call of the service that gives the same numbers. */
+  /** The API call that returns the same numbers. */
   call: Call;
-  /** False for what is a table already: it has no picture. */
+  /** False for a table, which has no picture. */
   picture?: boolean;
 }
 
-/** Saves the chart of the panel or figure that it stands in, shows its numbers as a table, and copies what leads to it. */
+/** Saves the chart of the panel or figure that it stands in, shows its numbers as a table, and copies links and calls for it. */
 export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
   const root = useRef<HTMLSpanElement>(null);
   const [error, setError] = useState<string | null>(null);

@@ -13,7 +13,7 @@ const TONE: Record<ExperimentState | TrialState, string> = {
   failed: "bad",
 };
 
-/** The icon of each state, in a box of 12 by 12 pixels, so that states can be told apart without colours. */
+/** The icon of each state, in a box of 12 by 12 pixels, so that states can be told apart without colors. */
 const ICON: Record<ExperimentState | TrialState, string> = {
   pending: "M6 1.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9M6 3.5V6l2 1.2",
   running: "M3.5 2 10 6l-6.5 4z",

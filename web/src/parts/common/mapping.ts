@@ -1,6 +1,6 @@
 import { parseDocument } from "yaml";
 
-/** The mapping that a text in YAML is, or why it is none. `example`: a line of it. */
+/** Parse a YAML text as a mapping, or say why it is not one. `example`: a line of a mapping. */
 export function readMapping(text: string, example: string): [Readonly<Record<string, unknown>>, null] | [null, string] {
   const document = parseDocument(text);
   if (document.errors.length > 0) return [null, document.errors.map((error) => error.message.trim()).join("\n\n")];

@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useRef } from "react";
 /** The function to call when a key is pressed, by `KeyboardEvent.key`. */
 export type Keys = Readonly<Record<string, () => void>>;
 
-/** Listen for single keys while the component is there; not while somebody types, or with Ctrl, Alt or Meta. */
+/** Listen for single keys while the component is mounted, except while the user types, or with Ctrl, Alt or Meta. */
 export function useKeys(keys: Keys): void {
   const now = useRef(keys);
   // Update before the next frame, since the next key may come at once.

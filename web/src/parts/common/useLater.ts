@@ -1,6 +1,6 @@
 import { useDeferredValue, useEffect, useState } from "react";
 
-/** React delays deferred work for as long as there is other work; on a busy machine that would be too long. */
+/** React delays deferred work for as long as there is other work; on a busy machine, that is too long. */
 const AT_LATEST_MS = 1000;
 
 /** Return false until what is urgent has been drawn, so that the rest of a page does not delay it. */

@@ -36,7 +36,7 @@ interface CurvesPanelProps {
   trials: ReadonlyMap<number, Trial>;
   rank: ReadonlyMap<number, number>;
   sample: Sample | undefined;
-  /** The colours of the picked trials, by number. */
+  /** The colors of the picked trials, by number. */
   colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;

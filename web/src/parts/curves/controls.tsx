@@ -6,7 +6,7 @@ interface MetricSelectProps {
   metrics: string[];
   value: string;
   width: number;
-  /** What stands there if there is nothing to choose from. */
+  /** The text to show if there is nothing to choose from. */
   alone?: string;
   onChange: (metric: string | null) => void;
 }

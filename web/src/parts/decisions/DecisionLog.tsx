@@ -70,7 +70,7 @@ export const DecisionLog = memo(function DecisionLog({
       aria-label="Decisions, newest first"
       onKeyDown={step}
     >
-      {/* The rows follow each other as they are: one that was measured before it had its final height leaves no hole. */}
+      {/* The rows are laid out in normal flow, so one that was measured before it had its final height leaves no gap. */}
       <ol style={{ paddingTop: before, paddingBottom: after }}>
         {items.map((item) => {
           const decision = decisions[item.index]!;
@@ -135,7 +135,7 @@ export const DecisionLog = memo(function DecisionLog({
   );
 });
 
-/** Move the focus through the buttons of a list, which is a single stop of the tab key: hundreds of rows would be hundreds of stops. */
+/** Move the focus through the buttons of a list, which is a single tab stop: hundreds of rows would be hundreds of stops. */
 function step(event: KeyboardEvent<HTMLElement>): void {
   const by = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
   if (by === undefined) return;

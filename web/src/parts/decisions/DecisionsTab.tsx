@@ -33,7 +33,7 @@ export const KINDS = [
 ] as const satisfies readonly DecisionKind[];
 const REFRESH_MS = 3000;
 
-/** As CSV: those that have been read. */
+/** The decisions that have been read, as rows of a CSV file. */
 function decisionRows(decisions: readonly Decision[]): Rows {
   return [
     ["seq", "time", "kind", "trial", "reason", "state"],

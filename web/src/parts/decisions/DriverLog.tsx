@@ -29,9 +29,7 @@ export default function DriverLog({ experiment }: { experiment: Experiment }) {
   );
   return (
     <Panel title="Driver's log" aside={toggle}>
-      {!open && (
-        <p className={classes.note}>What the driver of this experiment has logged, for when something is wrong.</p>
-      )}
+      {!open && <p className={classes.note}>What the driver of this experiment has logged, for troubleshooting.</p>}
       {open && (
         <>
           <TextInput

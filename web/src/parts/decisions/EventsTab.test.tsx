@@ -33,7 +33,7 @@ describe("an event in words", () => {
     [
       "upload_failed",
       { segment: 1, checkpoint: { id: "ckp_1", step: 6 }, reason: "the disk is full" },
-      "The upload of the checkpoint of iteration 6 failed: the disk is full",
+      "Uploading the checkpoint of iteration 6 failed: the disk is full",
     ],
     ["workers_changed", { workers: 6 }, "Elastic trials may now have 6 workers together"],
     ["workers_changed", { workers: 1 }, "Elastic trials may now have 1 worker together"],

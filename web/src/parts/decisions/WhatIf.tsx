@@ -102,7 +102,7 @@ export function WhatIf({ experiment, onSelect, address }: WhatIfProps) {
   );
 }
 
-/** "reduction_factor=4, brackets=2" as an object. A value that is no JSON is text. */
+/** "reduction_factor=4, brackets=2" as an object. A value that is not JSON is text. */
 export function optionsOf(text: string): Record<string, unknown> {
   const found: Record<string, unknown> = {};
   for (const part of text.split(",")) {

@@ -78,7 +78,7 @@ export function eventWords(entry: Pick<LogEntry, "kind" | "data">): { text: stri
       return { text: `${param(data["kind"])}: ${param(data["reason"])}` };
     case "stop_judged":
       return {
-        text: `A stop function answered at iteration ${param(data["iteration"])}`,
+        text: `A stop function returned at iteration ${param(data["iteration"])}`,
         more: pretty(data["answers"]),
       };
     case "checkpoint_saved": {
@@ -91,7 +91,7 @@ export function eventWords(entry: Pick<LogEntry, "kind" | "data">): { text: stri
       return { text: `Checkpoint ${param(data["checkpoint"])} was deleted` };
     case "upload_failed": {
       const lost = data["checkpoint"] as { step?: number } | null | undefined;
-      return { text: `The upload of the checkpoint of iteration ${param(lost?.step)} failed${because(data)}` };
+      return { text: `Uploading the checkpoint of iteration ${param(lost?.step)} failed${because(data)}` };
     }
     case "pinned":
       return { text: `Checkpoint ${param(data["checkpoint"])} was ${data["pinned"] ? "pinned" : "unpinned"}` };

@@ -37,7 +37,7 @@ export function FirstExperiment() {
         <Anchor component={Link} to="/new" size="sm">
           fill in a form
         </Anchor>
-        . It shows up here by itself.
+        . It appears here automatically.
       </p>
       <Panel>
         <Tabs defaultValue="python">

@@ -75,7 +75,7 @@ export default function Importance({ experiment, where, metric = null, objective
   );
 }
 
-/** What plots of the parameters hide if most trials were stopped early; null if they were not. */
+/** Say what plots of the parameters hide if most trials were stopped early; null if they were not. */
 export function earlyWords(
   { counts, trials }: Pick<Experiment, "counts" | "trials">,
   shown: readonly Pick<Trial, "state">[],

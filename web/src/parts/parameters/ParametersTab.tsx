@@ -29,7 +29,7 @@ interface ParametersTabProps {
   rank: ReadonlyMap<number, number>;
   brushes: Brushes;
   sample: Sample | undefined;
-  /** The colours of the picked trials, by number. */
+  /** The colors of the picked trials, by number. */
   colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;
@@ -72,7 +72,7 @@ export default function ParametersTab({
       onChange={(value) => address.set({ objective: value === experiment.metric ? null : value })}
     />
   );
-  // Values of different iterations do not compare configurations, so users can leave out trials that were stopped
+  // Values at different iterations are not comparable, so users can leave out trials that were stopped
   // early.
   const mixed = shown.trials.some(isFinished) && !shown.trials.every(isFinished);
   const finishedOnly = mixed && address.get("finished") !== null;

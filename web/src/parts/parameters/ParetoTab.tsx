@@ -23,7 +23,7 @@ interface ParetoTabProps {
   trials: readonly Trial[];
   byNumber: ReadonlyMap<number, Trial>;
   sample: Sample | undefined;
-  /** The colours of the picked trials, by number. */
+  /** The colors of the picked trials, by number. */
   colours: ReadonlyMap<number, string>;
   only: ReadonlySet<number> | null;
   selected: number | null;
@@ -126,7 +126,9 @@ export default function ParetoTab({ experiment, sample, trials, byNumber, where,
           </div>
         )}
         {names.length > 2 && (
-          <p className={classes.noShares}>The front is that of all {names.length} objectives; two of them are drawn.</p>
+          <p className={classes.noShares}>
+            The front takes all {names.length} objectives into account; two of them are drawn.
+          </p>
         )}
       </Panel>
       {growth.length > 0 && (

@@ -14,7 +14,7 @@ import { earlyWords } from "./Importance";
 interface SlicesPanelProps extends Marking {
   experiment: Experiment;
   trials: readonly Trial[];
-  /** In the order in which they are shown; the objective among them. */
+  /** In the order in which they are shown, including the objective. */
   dimensions: readonly Dimension[];
   where: readonly string[];
   /** Chooses the objective, if there are several, and which trials to show. */
@@ -24,7 +24,7 @@ interface SlicesPanelProps extends Marking {
 /** The number of parameters to show. They are sorted by importance, so the others matter little. */
 const MOST = 12;
 
-/** The objective over each parameter, of the trials that the filters leave; the objective's axis spans their values. */
+/** The objective over each parameter, for the trials that pass the filters; the objective's axis spans their values. */
 export default function SlicesPanel(props: SlicesPanelProps) {
   const { experiment, trials, dimensions, where, choices, ...marking } = props;
   const { only } = marking;

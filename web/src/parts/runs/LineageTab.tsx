@@ -43,7 +43,7 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect,
             <Select
               size="xs"
               w={150}
-              aria-label="Colours show"
+              aria-label="Color by"
               allowDeselect={false}
               data={[
                 { value: "", label: `${experiment.metric}` },

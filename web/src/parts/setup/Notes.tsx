@@ -3,7 +3,7 @@ import type { ReactNode } from "react";
 import classes from "./Notes.module.css";
 
 const OPTIONS = {
-  // Notes are written by anybody who may edit: no HTML, only what Markdown makes.
+  // Anybody who may edit can write notes, so allow no HTML, only what Markdown produces.
   disableParsingRawHTML: true,
   forceBlock: true,
   wrapperProps: { className: classes.notes } as object,

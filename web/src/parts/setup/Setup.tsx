@@ -32,7 +32,7 @@ export function Setup({ experiment }: { experiment: Experiment }) {
               objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", "),
             ],
             ["Entrypoint", experiment.entrypoint ?? "a function, by value"],
-            ["Trials at most", experiment.num_samples ?? "as many as the time budget allows"],
+            ["Maximum trials", experiment.num_samples ?? "as many as the time budget allows"],
             ["Longest trial", longest === null ? "no limit" : trained(param(longest), experiment.time_attr)],
             ...(resolved?.budget ? [["Budget", resolved.budget] as [string, string]] : []),
             ["Seed", experiment.seed],

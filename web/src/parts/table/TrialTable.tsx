@@ -46,7 +46,7 @@ interface TrialTableProps {
   total: number;
   onMore?: (() => void) | undefined;
   loading?: boolean;
-  /** The service sorts, which can do so by most columns. */
+  /** True if the service sorts, which it can do by most columns. */
   sortedByService?: boolean;
   rank: ReadonlyMap<number, number>;
   theme: Theme;
@@ -72,9 +72,9 @@ interface TrialTableProps {
 }
 
 const ROW = 31;
-/** On a phone, where a row has the configuration and the reason in up to four lines. */
+/** The height of a row on a phone, where it has the configuration and the reason in up to four lines. */
 const TALL_ROW = 68;
-/** Of a parameter's name there, so that its value is in sight. */
+/** The maximum letters of a parameter's name there, so that its value is in sight. */
 const MOST_LETTERS = 19;
 const STATES: TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 const ALWAYS = ["number", "best"];
@@ -146,7 +146,7 @@ export function TrialTable(props: TrialTableProps) {
       onChoice({ hidden, pinned: (functionalUpdate(updater, pinning).left ?? []).filter((id) => id !== "number") }),
   });
   const shown = [...table.getLeftVisibleLeafColumns(), ...table.getCenterVisibleLeafColumns()];
-  // Again only when what is shown of a row changes, not with every batch of reports.
+  // Computed again only when the visible columns change, not with every batch of reports.
   const layout = useSame(
     shown.map((column) => ({ column: metaOf(column), pinned: column.getIsPinned() ? column.getStart("left") : null })),
     shown.map((column) => `${column.id}\0${column.getIsPinned() ? column.getStart("left") : ""}`).join("\0") +
@@ -355,7 +355,7 @@ function tableRows(rows: readonly Trial[], layout: readonly { column: Column }[]
   return [columns.map((column) => column.label), ...rows.map((trial) => columns.map((column) => value(trial, column)))];
 }
 
-/** Return the picked trials after a click on this one. If there are more than colours, the first one is dropped. */
+/** Return the picked trials after a click on this one. If there are more trials than colors, the first one is dropped. */
 export function toggled(picked: readonly number[], number: number): readonly number[] {
   if (picked.includes(number)) return picked.filter((one) => one !== number);
   return [...picked, number].slice(-MOST_PICKED);
@@ -417,7 +417,7 @@ interface RowProps {
   /** In pixels. */
   height: number;
   selected: boolean;
-  /** Its own colour, if it is picked. */
+  /** Its own color, if it is picked. */
   picked: string | null;
   /** True if no more trials can be picked. */
   full: boolean;

@@ -14,9 +14,9 @@ export interface Column {
   label: string;
   numeric: boolean;
   value: (trial: Trial) => unknown;
-  /** Of reported values: the most digits after the point, by which the points are kept in line. */
+  /** For reported values: the maximum number of digits after the point, with which the points are kept in line. */
   decimals?: number;
-  /** Of whole configurations: what the indices of choices stand for. */
+  /** For whole configurations: what the indices of choices stand for. */
   labels?: Labels;
 }
 

@@ -11,7 +11,7 @@ const LOOK_MS = 10_000; // a trial may read its first data set at any time
 /** Show what a running trial reads through Ray Data. Show nothing for the many trials that do not use it. */
 export function DataSets({ trial, source }: { trial: TrialWithSegments; source: Experiment["source"] }) {
   const running = trial.state === "running";
-  // Only the driver of the service answers. What a script has started runs without it, and the trials of a study have no ranks.
+  // Only the service's driver can answer. Experiments of scripts run without it, and the trials of a study have no ranks.
   const apart = source === "python" || source === "study";
   const query = useQuery({
     queryKey: ["trial", trial.id, "live"],
@@ -62,7 +62,7 @@ function One({ set }: { set: DataSet }) {
       )}
       {set.stats && (
         <details>
-          <summary>Statistics of Ray Data</summary>
+          <summary>Ray Data statistics</summary>
           <pre className={classes.pre} tabIndex={0}>
             {set.stats}
           </pre>

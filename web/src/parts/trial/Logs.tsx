@@ -232,7 +232,7 @@ function atEnd(box: HTMLElement | null): boolean {
 function mayGrow(trial: TrialWithSegments, logs: readonly { complete: boolean }[]): boolean {
   if (!hasEnded(trial.state)) return true;
   if (logs.length > 0 && logs.every((log) => log.complete)) return false;
-  // The ranks of a trial may be gone only a while after the trial was ended.
+  // A trial's ranks may exit only some time after the trial has ended.
   const endings = [trial, ...trial.segments].map((one) => Date.parse(one.ended_at ?? "")).filter(Number.isFinite);
   return Date.now() - Math.max(...endings) < LATE_MS;
 }

@@ -80,7 +80,7 @@ describe("the profile of a rank", () => {
     expect(screen.getByRole("treeitem", { name: "step · train.py:12: 4.00 s, 80.0 %" }).style.width).toBe("80%");
     expect(screen.getByText(/until the segment ended.*the 498 samples cost 50 ms/)).toBeTruthy();
     expect(screen.getByText("Child processes are not sampled.")).toBeTruthy();
-    const lines = screen.getByRole("region", { name: "Lines that took the most time themselves" });
+    const lines = screen.getByRole("region", { name: "Lines with the most time of their own" });
     expect(within(lines).getAllByRole("row")[0]!.textContent).toBe("4.00 strain.py:12step");
   });
 

@@ -15,7 +15,7 @@ import { useNow } from "../common/useNow";
 const SECONDS = [2, 5, 10, 30, 60];
 const LINES = 10;
 
-/** Observe a running rank for some seconds: where its time goes, or what it allocates. */
+/** Observe a running rank for a few seconds: where its time goes, or what it allocates. */
 export default function Profile({ trial }: { trial: TrialWithSegments }) {
   const count = ranks(trial);
   const [rank, setRank] = useState("0");
@@ -69,8 +69,8 @@ export default function Profile({ trial }: { trial: TrialWithSegments }) {
       </form>
       {!running && !asked.data && (
         <p className={classes.none}>
-          {hasEnded(trial.state) ? "The trial has ended" : "The trial does not train at the moment"}: only running ranks
-          can be profiled.
+          {hasEnded(trial.state) ? "The trial has ended" : "The trial is not training at the moment"}: only running
+          ranks can be profiled.
         </p>
       )}
       {asked.isPending && <Waiting asking={asked.variables} since={asked.submittedAt} />}
@@ -78,8 +78,7 @@ export default function Profile({ trial }: { trial: TrialWithSegments }) {
       {asked.data && <Shown key={asked.submittedAt} profile={asked.data} name={`trial_${trial.number}`} />}
       {!asked.data && !asked.isPending && running && (
         <p className={classes.none}>
-          The rank continues to train. Sampling its stacks costs little time. Tracing its memory slows down its Python
-          code.
+          The rank keeps training. Sampling its stacks costs little time. Tracing its memory slows down its Python code.
         </p>
       )}
     </>
@@ -168,7 +167,7 @@ function Shown({ profile, name }: ShownProps) {
       {!part && <p className={classes.none}>Nothing was recorded.</p>}
       {cpu && part && (
         <Lines
-          title="Lines that took the most time themselves"
+          title="Lines with the most time of their own"
           rows={hottest(frames, part, LINES).map(({ frame, own }) => [frame.name, place(frame), frame.file, say(own)])}
         />
       )}

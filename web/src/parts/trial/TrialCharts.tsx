@@ -141,7 +141,7 @@ function MetricChart({ item, trial, across, rank, of, view, onView }: MetricChar
     plot.current?.setZoom(zoom);
   });
   useEffect(() => {
-    // Use the colour of its rank among all trials.
+    // Use the color of its rank among all trials.
     const ranks = new Map([
       [-1, Math.max(1, of)],
       [trial.number, rank ?? 1],

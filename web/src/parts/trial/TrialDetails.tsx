@@ -46,13 +46,13 @@ interface TrialDetailsProps {
   rank: number | undefined;
   of: number;
   onSelect: (number: number) => void;
-  /** The open tab stands in it. */
+  /** It contains the open tab. */
   address: Address;
 }
 
 const VIEWS = ["overview", "segments", "checkpoints", "lineage", "neighbours", "decisions", "logs", "usage", "profile"];
 
-/** Everything known of one trial: what it is, how it went, why it ended. */
+/** Everything known about one trial: what it is, how it went, why it ended. */
 export function TrialDetails({ id, experiment, rank, of, onSelect, address }: TrialDetailsProps) {
   const query = useQuery({ queryKey: keys.trial(id), queryFn: ({ signal }) => api.trial(id, signal) });
   const tab = VIEWS.find((one) => one === address.get("view")) ?? "overview";

@@ -1,10 +1,10 @@
-/** The lines of a trial's logs: split from what the service answers, counted, searched, and the first error among them. */
+/** The lines of a trial's logs: split from the service's response, counted and searched, and the first error among them. */
 
 import type { LogPart } from "../../api/types";
 
 /** A line, or the heading above the lines of one rank. */
 export interface Line {
-  /** Of its rank and segment, from 1, among the lines that were read; 0 for a heading. */
+  /** The line's position, from 1, among those read of its rank and segment; 0 for a heading. */
   number: number;
   rank: number;
   text: string;
@@ -25,7 +25,7 @@ export function linesOf(parts: readonly Pick<LogPart, "rank" | "stream" | "text"
   });
 }
 
-/** What a terminal would show of a line: a progress bar writes over itself, and colours are codes. */
+/** Return what a terminal would show of a line: the last state of a progress bar, and no color codes. */
 function shown(line: string): string {
   // eslint-disable-next-line no-control-regex
   const plain = line.replace(/\u001b\[[0-9;]*[A-Za-z]/g, "").replace(/\r+$/, "");
