@@ -96,8 +96,9 @@ async def _record(store: Store, folder: Path) -> dict[str, Any]:
                     continue
                 body = bodies.get(path) or POSTS.get(path)
                 answer = await client.request(method, path.format_map({**ids, "token_id": "?"}), json=body)
-                if answer.status_code < 300:
-                    found[name] = _short(answer.json())
+                if answer.status_code >= 300:
+                    raise RuntimeError(f"{method.upper()} {path} returned {answer.status_code}: {answer.text}")
+                found[name] = _short(answer.json())
         found["Problem"] = (await client.post("/api/v1/experiments/dry-run", json={"space": {}})).json()
     app.state.context.end()
     return found
