@@ -136,12 +136,12 @@ def once_free(profile: Callable[[], Any]) -> Any:
         try:
             return profile()
         except Conflict as error:
-            if "is being profiled already" not in str(error) and "is still summarizing" not in str(error):
+            if "is already being profiled" not in str(error) and "is still summarizing" not in str(error):
                 raise
 
 
 def seconds(why: str) -> int:
-    """Return the seconds of "rank 0 is being profiled already, for 59 s more"."""
+    """Return the seconds of "rank 0 is already being profiled, for 59 s more"."""
     return int(why.split()[-3])
 
 

@@ -257,7 +257,7 @@ def test_profiles_of_a_running_trial(local_bench: LocalBench) -> None:
         local_bench.host.call("profile", launch.segment_id, 0, ProfileRequest(kind="memory", duration_s=60))
     )
 
-    assert "rank 0 is being profiled already, for " in refused_of(local_bench, launch)
+    assert "rank 0 is already being profiled, for " in refused_of(local_bench, launch)
     until(lambda: local_bench.reports(launch)[-1].metrics["profiled"])
     with pytest.raises(SpecError, match="the trial has one rank, 0"):
         local_bench.call("profile", launch.segment_id, 1, ProfileRequest())
@@ -278,7 +278,7 @@ def test_profiles_of_a_running_trial(local_bench: LocalBench) -> None:
     assert "computes" in names
     assert cpu["speedscope"]["name"] == f"trial {again.trial_number}, rank 0"
     lost = local_bench.submit(local_bench.host.call("profile", again.segment_id, 0, ProfileRequest(duration_s=60)))
-    assert "rank 0 is being profiled already, for " in refused_of(local_bench, again)
+    assert "rank 0 is already being profiled, for " in refused_of(local_bench, again)
     until(lambda: local_bench.reports(again)[-1].metrics["profiled"])
     os.kill(pid_of(local_bench, again), signal.SIGKILL)
     with pytest.raises(Conflict, match="rank 0 exited while it was being profiled"):

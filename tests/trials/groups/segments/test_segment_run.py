@@ -100,7 +100,7 @@ def test_a_profile_that_is_taken_is_not_stopped() -> None:
 def test_a_second_request_says_what_the_first_one_does() -> None:
     async def twice(segment: SegmentRun) -> None:
         segment.profiling[0] = time.monotonic() + 10
-        with pytest.raises(Conflict, match="rank 0 is being profiled already, for 10 s more"):
+        with pytest.raises(Conflict, match="rank 0 is already being profiled, for 10 s more"):
             await segment.profile(0, REQUEST)
         segment.profiling[0] = time.monotonic()
         with pytest.raises(Conflict, match="rank 0 is still summarizing an earlier profile"):

@@ -230,7 +230,7 @@ def test_one_profile_at_a_time(train: Any) -> None:
     profiler = Profiler()
     assert profiler.start(running.subject, ProfileRequest(duration_s=30)) is None
     why = profiler.start(running.subject, ProfileRequest(kind="memory"))
-    assert why in ("is being profiled already, for 30 s more", "is being profiled already, for 29 s more")
+    assert why in ("is already being profiled, for 30 s more", "is already being profiled, for 29 s more")
     assert profiler.take("seg") is None
     running.ended.set()
     assert taken(profiler)["kind"] == "cpu"

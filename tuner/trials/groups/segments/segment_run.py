@@ -136,7 +136,7 @@ class SegmentRun:
         if (until := self.profiling.get(rank)) is not None:
             if (left := until - time.monotonic()) <= 0:
                 raise Conflict(f"rank {rank} is still summarizing an earlier profile")
-            raise Conflict(f"rank {rank} is being profiled already, for {left:.0f} s more")
+            raise Conflict(f"rank {rank} is already being profiled, for {left:.0f} s more")
         profile_id = secrets.token_hex(8)
         self.profiling[rank] = time.monotonic() + request.duration_s
         try:

@@ -95,7 +95,7 @@ class Profiler:
                 left = self._until - time.monotonic()
                 if left <= 0 or self._running.told.is_set() or self._running.ended.is_set():
                     return STILL_SUMS_UP
-                return f"is being profiled already, for {left:.0f} s more"
+                return f"is already being profiled, for {left:.0f} s more"
             self._running, self._until, self._made = subject, time.monotonic() + request.duration_s, None
         threading.Thread(target=self._make, args=(subject, request), name="tuner-profile", daemon=True).start()
         return None
