@@ -71,7 +71,7 @@ def without_helpers(server: ForkServer | None = None) -> Iterator[None]:
         start = services.start_ray_process
         stack.callback(setattr, services, "start_ray_process", start)
         services.start_ray_process = functools.partial(_start_process, start, server)
-        # A signal to the script's process group, such as SIGHUP from a closed terminal, would stop Ray before the search is paused.
+        # A signal to the script's process group, such as a closing terminal's SIGHUP, would stop Ray before the search is paused.
         stack.callback(setattr, services, "ConsolePopen", services.ConsolePopen)
         services.ConsolePopen = functools.partial(services.ConsolePopen, process_group=0)
         yield
