@@ -67,14 +67,17 @@ def rests() -> None:
     time.sleep(0.001)
 
 
-def uneven() -> tuple[float, float, float]:
-    """Compute for three milliseconds and sleep for one. Return the seconds of computing, of its CPU time, and of both parts."""
+def counts() -> int:
+    return sum(number * number for number in range(2000))
+
+
+def uneven() -> tuple[float, float]:
+    """Compute three times as long in `computes` as in `counts`. Return the CPU time and the time that passed, in seconds."""
     begun, cpu = time.monotonic(), time.thread_time()
-    while time.monotonic() < begun + 0.003:
+    for _ in range(3):
         computes()
-    computed, cpu = time.monotonic() - begun, time.thread_time() - cpu
-    time.sleep(0.001)
-    return computed, cpu, time.monotonic() - begun
+    counts()
+    return time.thread_time() - cpu, time.monotonic() - begun
 
 
 def stacks(found: dict[str, Any], part: int = 0) -> dict[tuple[str, ...], float]:
@@ -88,43 +91,30 @@ def stacks(found: dict[str, Any], part: int = 0) -> dict[tuple[str, ...], float]
     return weights
 
 
-def undisturbed_profile(train: Any) -> tuple[dict[str, Any], float, float, float]:
-    """Profile `uneven` until nothing else has taken the processor from it for long, at most twenty times.
-
-    Otherwise the sampler, too, has waited for its turn, and got it more often while the thread slept. Return the profile, and
-    the seconds of computing, of its CPU time, and of both parts of `uneven`.
-    """
-    for _ in range(20):
-        spent: list[tuple[float, float, float]] = []
-        running = train(lambda spent=spent: spent.append(uneven()))
-        found = sampled(running.subject, ProfileRequest(duration_s=0.5, rate_hz=200))
-        running.end()
-        wall, cpu_s, whole = (sum(column) for column in zip(*spent, strict=True))
-        if cpu_s > 0.9 * wall and wall > 0.6 * whole:
-            break
-    return found, wall, cpu_s, whole
-
-
-@pytest.mark.slow  # the fast tests run at the lowest priority, at which the thread hardly ever computes without a break
 def test_samples_show_where_the_time_goes(train: Any) -> None:
     """The code between two releases of the GIL takes less than the interval after which Python takes the GIL away."""
     assert sys.getswitchinterval() == 0.005
-    found, wall, cpu_s, whole = undisturbed_profile(train)
+    spent: list[tuple[float, float]] = []
+    running = train(lambda: spent.append(uneven()))
+    found = sampled(running.subject, ProfileRequest(duration_s=1.0, rate_hz=200))
+    running.end()
     weights = stacks(found)
     assert {stack[0] for stack in weights} == {"_train"}, "without the frames of threading around it"
-    computing = sum(weight for stack, weight in weights.items() if "computes" in stack)
-    # Three of four milliseconds on an idle machine. On a busy one, the thread also waits for its turn after each sleep.
-    assert computing > 0.6 * wall / whole * sum(weights.values())
+    share = {name: sum(weight for stack, weight in weights.items() if name in stack) for name in ("computes", "counts")}
+    assert share["computes"] / sum(share.values()) == pytest.approx(0.75, abs=0.15)
+    assert sum(share.values()) > 0.7 * sum(weights.values())
     assert sum(weights.values()) == pytest.approx(found["duration_s"], rel=1e-3)
-    assert 0.5 <= found["duration_s"] < 5
+    assert 1.0 <= found["duration_s"] < 10
     cpu = found["cpu"]
     assert cpu["samples"] > 20
     assert cpu["threads"][0]["name"] == "train"
+    cpu_s, whole = (sum(column) for column in zip(*spent, strict=True))
     assert cpu["threads"][0]["cpu_s"] > 0.5 * cpu_s / whole * found["duration_s"]
     assert 0 < cpu["sampler_cpu_s"] < cpu["cpu_s"]
     assert (found["complete"], found["memory"]) == (True, None)
     lines = {frame["line"] for frame in found["speedscope"]["shared"]["frames"] if frame["name"] == "computes"}
-    assert lines == {computes.__code__.co_firstlineno + 1}
+    begins = computes.__code__.co_firstlineno  # seldom, a sample is taken as the function begins
+    assert begins + 1 in lines <= {begins, begins + 1}
     assert sys.getswitchinterval() == 0.005
 
 
