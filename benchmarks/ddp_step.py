@@ -26,7 +26,7 @@ WARM = 30
 
 
 def step_times(steps: int, every: int) -> list[float]:
-    """Return the seconds of each step of a small network under DDP, with a report every few steps. A process group exists."""
+    """Return the seconds of each step of a small network under DDP, with a report every few steps. A process group must exist."""
     import torch
 
     gpu = torch.distributed.get_backend() == "nccl"

@@ -3,7 +3,7 @@
     python -m benchmarks.gpu [--cpu] [--only CASE ...]
 
 One device is enough; two or more also compare NCCL across devices. --cpu runs each case as far as a CPU goes: gloo, not NCCL,
-and smaller sizes. Cases, or parts of them, that say nothing without a GPU then say so.
+and smaller sizes. Cases, or parts of them, that are meaningless without a GPU then say so.
 
 Each case runs in a process of its own, with a Ray and a home of its own, so that a case that fails does not spoil the others.
 """
@@ -48,7 +48,7 @@ def _model(width: int) -> Any:
 
 
 def _wait() -> None:
-    """Wait until the GPU has done what it was given. On a CPU, everything is done already."""
+    """Wait until the GPU has finished its queued work. On a CPU, everything is done already."""
     import torch
 
     if torch.cuda.is_available():
@@ -150,7 +150,7 @@ def touches(config: dict[str, Any]) -> None:
 
 
 def hoards(config: dict[str, Any]) -> None:
-    """Keep a large tensor alive by a traceback, as training code does by mistake."""
+    """Keep a large tensor alive through a traceback, as training code does by mistake."""
     import torch
 
     import tuner
@@ -310,7 +310,7 @@ def compiled(bench: Bench) -> Figures:
 
 
 def usage_figures(bench: Bench) -> Figures:
-    """Look at the usage figures that the service stores for a rank that keeps its device busy, from NVML with a GPU."""
+    """Check the usage figures that the service stores for a rank that keeps its device busy: with a GPU, those from NVML."""
     from tuner.settings import Settings
     from tuner.store import Store
 
