@@ -3,9 +3,9 @@
     python benchmarks/asha_cost.py [--trials 100000]
 
 Runs one search with random configurations through the real core, event by event, without storing anything. It times
-`Core.handle` for every report: this folds the report, ranks it at its rung, decides, and makes the log entries. Prints
-one line of JSON. Times are CPU time in microseconds. Each is a median over blocks of a hundred reports, made when about
-that many trials existed.
+`Core.handle` for every report: this folds the report, ranks it at its rung, decides, and creates the log entries. Prints
+one line of JSON. Times are CPU time in microseconds. Each is the median over the blocks of a hundred reports that were made when
+about the given number of trials existed.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
 The peer is bare Ray: `ray.init`, a placement group, and actors that import torch and form a process group. Both run in turns,
 each in a fresh process. Both clocks start before Ray is imported, ours after `import tuner`.
 
-`phases` are the seconds that each phase of tuner takes, in order, up to the first report. `cpu_s` is the CPU time of
-the script and all processes that it has started, at that moment. `after_failure_s` is the time from the error of a
-trial to the first report of the next one, whose processes are new.
+`phases` are the seconds that each phase of tuner takes, in order, up to the first report. `cpu_s` is the CPU time of the script
+and all processes that it has started, up to the first report. `after_failure_s` is the time from the error of a trial to the
+first report of the next one, whose processes are new.
 """
 
 from __future__ import annotations

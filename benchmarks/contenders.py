@@ -29,7 +29,7 @@ ETA = 3
 OPTION = "option."
 History = list[tuple[float, float]]
 Report = Callable[[int, float], bool]
-"""(report count, value) -> whether the trial goes on."""
+"""(report count, value) -> whether the trial continues."""
 Training = tuple[dict[str, Any], int, Report]
 """A configuration, its reports so far, and the receiver of the next ones."""
 
@@ -256,7 +256,7 @@ class _PrototypeBase:
 
 
 def played(problem: Problem, contender: Contender, setting: Setting) -> History:
-    """Let workers train the trials that a contender starts, until it ends or the time is over."""
+    """Let workers train the trials that a contender starts, until it ends or the time is up."""
     end, order, history = setting.seconds(problem), itertools.count(), []
     heap: list[tuple[float, int, int, Any]] = []
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.ddp_step [--rounds 5] [--steps 300] [--ranks 2] [--gpu]
 
-Without --gpu, the ranks train on CPUs, by gloo. With it, each rank has a GPU, and they train by NCCL.
+Without --gpu, the ranks train on CPUs, over gloo. With it, each rank has a GPU, and they train over NCCL.
 
 Inside a trial it is measured twice: with a report every 20 steps, and with one at every step, which is unusual in practice. All
 take turns, so that changes of the machine's speed affect all alike. A ratio is the median over the rounds of the ratios of the
@@ -26,7 +26,7 @@ WARM = 30
 
 
 def step_times(steps: int, every: int) -> list[float]:
-    """Return the seconds of each step of a small network under DDP, with a report every few steps. A process group exists."""
+    """Return the seconds of each step of a small network under DDP, with a report every few steps. A process group must exist."""
     import torch
 
     gpu = torch.distributed.get_backend() == "nccl"

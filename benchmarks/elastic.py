@@ -2,10 +2,10 @@
 
 python -m benchmarks.elastic [--seeds 20] [--trials 16 64] [--serial 0.05] [--startup 30] [--report 60]
 
-A search runs three times with the same configurations: with one worker for each trial, and with 1 to 8 workers, evenly and to the
-top. The problems are the recorded learning curves of `benchmarks/curves`, whose reports take --report seconds on one worker.
-n workers are n / (1 + serial × (n − 1)) times as fast (Amdahl's law; 5.9 times for 8 workers and 0.05). Every start, resume and
-resize takes --startup seconds.
+A search runs three times with the same configurations: with one worker for each trial, and with 1 to 8 workers, which are
+allocated "even" and "top". The problems are the recorded learning curves of `benchmarks/curves`, whose reports take --report
+seconds on one worker. n workers are n / (1 + serial × (n − 1)) times as fast (Amdahl's law; 5.9 times for 8 workers and 0.05).
+Every start, resume and resize takes --startup seconds.
 
 Resizes change the order of reports, and thus a few decisions of ASHA, so the three searches end with different best
 values. The worst of these is the target, and "time" is the time until a search has reached it, divided by the time with

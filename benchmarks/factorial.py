@@ -2,7 +2,7 @@
 
     python -m benchmarks.factorial --factors "apart:novelty.CROWDED=0.1" "thaw:option.thaw=0.15" --blocks 30 --results FILE
 
-There are four to eight factors. A factor is NAME:changes, with the changes that `benchmarks.quality` takes for a variant. Each
+There are four to eight factors. A factor is NAME:changes, with the changes that `benchmarks.quality` accepts for a variant. Each
 run has every factor either on or off. A block is four runs on the same problem and seed; in each block, every factor is on in two
 of the four runs. The four kinds of blocks together have sixteen different combinations. No effect of a single factor is
 confounded with the interaction of two others.
@@ -136,7 +136,7 @@ def design(factors: int) -> Floats:
 
 
 def runs(problems: Sequence[str], factors: int, blocks: int) -> list[tuple[int, str, Floats]]:
-    """Return (run, problem, which factors are on) of all runs, in an order of which every beginning is balanced."""
+    """Return (run, problem, which factors are on) of all runs, in an order in which every prefix is balanced."""
     kinds = design(factors)
     out = []
     for block in range(blocks):

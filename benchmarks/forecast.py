@@ -4,9 +4,9 @@
 
 Each search is forecast at several times, from the data that was known then. An interval should contain the true value in eight of
 ten cases. The constants of the forecasts are fitted on all families except the one on which they are tested. Families differ, so
-the quantiles of 10 and 90 % of some families hold in fewer than 80 % of the cases of another one. So the intervals of the end use
-the first of TAILS that holds in 80 % of the cases when each family is left out in turn. It is chosen without the tested family,
-too. --fit prints the constants for all families together, which are those in `tuner/schedulers/shared/forecast.py` and
+the quantiles of 10 and 90 % of some families hold in fewer than 80 % of the cases of another one. So the intervals for the end
+use the first of TAILS that holds in 80 % of the cases when each family is left out in turn. It is chosen without the tested
+family, too. --fit prints the constants for all families together, which are those in `tuner/schedulers/shared/forecast.py` and
 `tuner/experiment/analysis/forecast.py`.
 """
 
@@ -60,7 +60,7 @@ TAILS = (
     0.03,
     0.02,
     0.01,
-)  # of the intervals of the end; the first that holds is used
+)  # of the intervals for the end; the first that holds is used
 Row = dict[str, Any]
 
 
@@ -252,7 +252,7 @@ def ends_of(row: Row) -> Iterator[Case]:
 
 
 def end_figures(cases: Sequence[Case]) -> list[list[list[float]]]:
-    """Return the figures of the end with the tail that makes their intervals hold on families that had no part in them."""
+    """Return the figures for the end, with the first tail whose intervals hold on families that were left out of the fit."""
     for tail in TAILS:
         row = judged(cases, lambda some, tail=tail: end_quantiles(some, tail), end_interval).get("all")  # type: ignore[misc]
         if row is not None and row["held"] >= HIGH - LOW:

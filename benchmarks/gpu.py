@@ -3,7 +3,7 @@
     python -m benchmarks.gpu [--cpu] [--only CASE ...]
 
 One device is enough; two or more also compare NCCL across devices. --cpu runs each case as far as a CPU goes: gloo, not NCCL,
-and smaller sizes. Cases, or parts of them, that say nothing without a GPU then say so.
+and smaller sizes. Cases, or parts of them, that are meaningless without a GPU then say so.
 
 Each case runs in a process of its own, with a Ray and a home of its own, so that a case that fails does not spoil the others.
 """
@@ -48,7 +48,7 @@ def _model(width: int) -> Any:
 
 
 def _wait() -> None:
-    """Wait until the GPU has done what it was given. On a CPU, everything is done already."""
+    """Wait until the GPU has finished its queued work. On a CPU, everything is done already."""
     import torch
 
     if torch.cuda.is_available():
@@ -150,7 +150,7 @@ def touches(config: dict[str, Any]) -> None:
 
 
 def hoards(config: dict[str, Any]) -> None:
-    """Keep a large tensor alive by a traceback, as training code does by mistake."""
+    """Keep a large tensor alive through a traceback, as training code does by mistake."""
     import torch
 
     import tuner
@@ -226,7 +226,7 @@ class Bench:
 
 
 def two_ranks_on_one_gpu(bench: Bench) -> Figures:
-    """Compare a step of two ranks that share a device, by gloo, with a step of one rank."""
+    """Compare a step of two ranks that share a device, over gloo, with a step of one rank."""
     config = {"width": bench.sized(1024, 256), "batch": 256, "steps": 60}
     [alone] = bench.ran(trains_ddp, config)
     [shared] = bench.ran(trains_ddp, config, ranks=2, share=0.5)
@@ -271,7 +271,7 @@ def memory_after_a_kill(bench: Bench) -> Figures:
 
 
 def ddp_step(bench: Bench) -> Figures:
-    """Compare a DDP step with the same step under torchrun, by `benchmarks.ddp_step`."""
+    """Compare a DDP step with the same step under torchrun, with `benchmarks.ddp_step`."""
     ranks = min(2, bench.gpus) if bench.gpus else 2
     arguments = ["--rounds", str(bench.sized(5, 2)), "--steps", str(bench.sized(500, 150)), "--ranks", str(ranks)]
     row = _other("ddp_step", *arguments, *(["--gpu"] if bench.gpus else []))
@@ -279,7 +279,7 @@ def ddp_step(bench: Bench) -> Figures:
 
 
 def exploit(bench: Bench) -> Figures:
-    """Measure an exploit of PBT with a checkpoint of 1 GB (100 MB without a GPU), by `benchmarks.exploit`."""
+    """Measure an exploit of PBT with a checkpoint of 1 GB (100 MB without a GPU), with `benchmarks.exploit`."""
     row = _other("exploit", "--megabytes", str(bench.sized(1000, 100)), *(["--gpu"] if bench.gpus else []))
     found = {"megabytes": row["megabytes"], "exploits": row["exploits"]}
     return found | {name: row[name]["p50"] for name in ("to_function_s", "decision_to_first_step_s")}
@@ -310,7 +310,7 @@ def compiled(bench: Bench) -> Figures:
 
 
 def usage_figures(bench: Bench) -> Figures:
-    """Look at the usage figures that the service stores for a rank that keeps its device busy, from NVML with a GPU."""
+    """Check the usage figures that the service stores for a rank that keeps its device busy: with a GPU, those from NVML."""
     from tuner.settings import Settings
     from tuner.store import Store
 

@@ -5,7 +5,7 @@
     python -m benchmarks.quality --methods halving-hyperband halving-dehb --runs 8
     python -m benchmarks.halving [--samples 64] [--runs 4]
 
-Run by itself, the module lets promotion and PASHA search a limited number of configurations to the end, and trains
+Run directly, the module lets promotion and PASHA search a limited number of configurations to the end, and trains
 their winners to the end, too. It prints how much training each needed, in full trainings, and the regret.
 """
 
@@ -164,7 +164,7 @@ def ranked(values: Floats) -> Floats:
 
 
 def precisions(predictions: list[Floats], final: Floats, rng: np.random.Generator) -> Floats:
-    """Return for each level the share of bootstrap samples in which it ranks most pairs right. The lowest wins ties."""
+    """Return for each level the share of bootstrap samples in which it ranks the most pairs correctly. The lowest wins ties."""
     picked = rng.integers(len(final), size=(SAMPLES, len(final)))
     counts = np.array([np.bincount(row, minlength=len(final)) for row in picked], dtype=float)
     order = final[:, None] < final[None, :]
@@ -179,7 +179,7 @@ def precisions(predictions: list[Floats], final: Floats, rng: np.random.Generato
 
 
 class Promotion(Halving):
-    """ASHA that promotes trials. Without `samples`, there is no end of new trials."""
+    """ASHA that promotes trials. Without `samples`, it never runs out of new trials."""
 
     def __init__(self, problem: Problem, seed: int, setting: Setting, samples: int | None = None) -> None:
         super().__init__(problem, seed, setting)
@@ -249,7 +249,7 @@ def noise(curves: list[list[float]]) -> float:
 
 
 def same_order(upper: list[int], lower: list[tuple[float, int]], epsilon: float) -> bool:
-    """Return whether each trial of the upper rung is within epsilon, in the lower rung, of the trial that has its place there.
+    """Return whether each trial of the upper rung is within epsilon, in the lower rung, of the trial at the same position there.
 
     upper: trials, best first. lower: (score, trial), best first, of the same trials.
     """
@@ -267,7 +267,7 @@ class Bracket:
     round: int = 0
     issued: int = 0
     arrived: list[tuple[float, int]] = field(default_factory=list)  # (-score, trial) of this round
-    before: list[tuple[float, int]] = field(default_factory=list)  # of the round before, best first
+    before: list[tuple[float, int]] = field(default_factory=list)  # of the previous round, best first
 
     def size(self) -> int:
         return self.shape.left(self.shape.trials, self.round, ETA)

@@ -29,7 +29,7 @@ Curve = Callable[[Mapping[str, Any]], tuple[Floats, Floats]]
 RECORDED = Path(__file__).parent / "curves"
 SHARED = Path(os.environ.get("CURVES", Path(__file__).resolve().parents[2] / "shared" / "curves"))
 HALVES = ("both", "first", "second")
-OTHER_CATEGORY = 10.0  # the distance of two categories, if the range of a number is 1
+OTHER_CATEGORY = 10.0  # the distance between two categories, if the range of a number is 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ METHODS: dict[str, Callable[[Problem, int, Setting], History]] = {
 
 
 def names(curves: Path) -> Sequence[str]:
-    """Return the methods that can be run, except those of `halving`. The prototype is one only if its file exists."""
+    """Return the methods that can be run, except those of `halving`. Include the prototype only if its file exists."""
     there = (curves / "freeze_thaw_prototype.py").exists()
     return [name for name in METHODS if there or name != "prototype"]
 

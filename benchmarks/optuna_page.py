@@ -39,7 +39,7 @@ for line in sys.stdin:
             "VALUES (?, ?, ?, 'FINITE')", [(trial, step, value) for step, value in enumerate(values, 1)])
     connection.close()
 last = study.trials[-1] if len(values) < 1000 else None
-assert last is None or list(last.intermediate_values.values()) == values, "Optuna reads something else than was written"
+assert last is None or list(last.intermediate_values.values()) == values, "Optuna reads back something other than was written"
 """
 _VERSION = "from importlib.metadata import version; print(version('optuna-dashboard'))"
 
@@ -81,7 +81,7 @@ def serving(python: str, file: Path) -> Iterator[tuple[str, int]]:
                 httpx.get(url, timeout=60)
                 break
             if process.poll() is not None:
-                raise RuntimeError(f"{' '.join(command)} ended with exit status {process.returncode}")
+                raise RuntimeError(f"{' '.join(command)} exited with status {process.returncode}")
             time.sleep(0.1)
         yield url, process.pid
     finally:

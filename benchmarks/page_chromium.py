@@ -317,7 +317,7 @@ def _settled(browser: Chromium, url: str) -> Any:
 
 
 def live(browser: Chromium, service: Service, store: Store, trials: int, reports: int) -> None:
-    """Commit 100 reports a second, in ten commits, from one thread; then one report a second of a trial far above the others."""
+    """Commit 100 reports a second, ten at a time, from one thread, and every 1.3 s a report of a trial far above the others."""
     writer, running = live_trials(store, trials, reports)
     highest = running.pop()
     first = _high(writer, highest, 2 * reports)
@@ -331,7 +331,7 @@ def live(browser: Chromium, service: Service, store: Store, trials: int, reports
             time.sleep(max(0.0, begin + n / 10 - time.perf_counter()))
             chosen = [running[(10 * n + i) % len(running)] for i in range(10)]
             log = [one for trial in chosen for one in writer.reports(trial, 1)]
-            with_high = n > 20 and n % 13 == 0  # 1.3 s apart, at all phases of what the page does regularly
+            with_high = n > 20 and n % 13 == 0  # 1.3 s apart, so at varying phases of what the page does regularly
             if with_high:
                 log, chosen = [*log, *_high(writer, highest, 1)], [*chosen, highest]
             writer.commit(log, chosen)

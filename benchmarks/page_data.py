@@ -1,4 +1,4 @@
-"""Make large experiments through the store, as a driver commits them, and start the service in a separate process."""
+"""Create large experiments through the store, as a driver commits them, and start the service in a separate process."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Writer:
 
 
 def make(store: Store, name: str, trials: int, reports: int) -> ExperimentRecord:
-    """Return an experiment whose trials have all ended. Make it, unless an earlier run has made it."""
+    """Return an experiment whose trials have all ended. Create it, unless an earlier run did."""
     if found := store.experiments.named(name):
         return found[0]
     writer = Writer(store, name)

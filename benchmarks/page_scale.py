@@ -4,13 +4,13 @@
         [--mute 1000] [--backlog 20000] [--only curves|trials|stream|mute|page] [--pages many,few,long,live] [--rounds 3]
         [--browser PATH] [--peer PYTHON] [--keep DIR]
 
-Makes the data through the store, as a driver commits it, in an SQLite file that --keep DIR leaves for another run. A
+Makes the data through the store, as a driver commits it, in an SQLite file that --keep DIR keeps for another run. A
 separate process serves it. Measures over HTTP: the curves of all trials (all points and a part of them, in the page's
 binary form and as JSON), a page of the many trials by several columns, the importance of their parameters, and a GET on
 a kept-alive connection. Also measures how long it takes from the commit of a report until all --clients of the event
 stream have seen it. `memory_mb` is the growth of the API's process; `cpu` is in cores.
 
-The part `mute` adds clients to the event streams that ask for them and read nothing, while reports arrive. It prints
+The part `mute` adds clients that ask for the event streams and read nothing, while reports arrive. It prints
 the latency of a GET and of ten clients that do read, without such clients and with them. It also prints the memory of
 the service, and the memory that the kernel holds for the streams (`socket_mb`: `mem` in /proc/net/sockstat, for all TCP
 connections of the machine). It then measures the same with clients that ask for --backlog earlier reports each.
@@ -138,7 +138,7 @@ def mute(
 ) -> None:
     """Commit reports of a hundred trials, first without clients that read nothing, and then with `clients` of them.
 
-    backlog: the number of earlier reports, which these clients ask for; 0: they ask only for what is new.
+    backlog: the number of earlier reports that these clients ask for; 0: they ask only for what is new.
     """
     rows = 100
     writer = Writer(store, f"mute {time.time()}")
@@ -206,7 +206,7 @@ def _socket_mb() -> float:
 class Listeners:
     """Clients of an event stream, which one thread reads as cheaply as it can, so that it hardly slows down the service.
 
-    seen: the id of each message, and when it had arrived, for each client.
+    seen: the id of each message, and when it arrived, for each client.
     greeted: set once every client has had a message.
     """
 
@@ -269,13 +269,15 @@ def main() -> None:
     parser.add_argument("--many", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--clients", type=int, default=100)
-    parser.add_argument("--mute", type=int, default=1000, help="clients that read nothing, of the part `mute`")
+    parser.add_argument(
+        "--mute", type=int, default=1000, help="the number of clients that read nothing, in the part `mute`"
+    )
     parser.add_argument(
         "--backlog", type=int, default=20_000, help="earlier reports that the second half of `mute` asks for"
     )
-    parser.add_argument("--keep", help="a folder for the data, used again if it has them")
+    parser.add_argument("--keep", help="a folder for the data, which are reused if they are there")
     parser.add_argument("--only", choices=["curves", "trials", "stream", "mute", "page"], help="this part alone")
-    parser.add_argument("--pages", default="many,few,long,live", help="of the part `page`, only these")
+    parser.add_argument("--pages", default="many,few,long,live", help="which pages the part `page` opens")
     parser.add_argument("--rounds", type=int, default=3, help="how often each page is opened")
     parser.add_argument("--browser", help="the browser for the pages; default: Chromium's headless shell, or Chromium")
     parser.add_argument("--peer", help="the Python of an environment that has optuna-dashboard")

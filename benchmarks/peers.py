@@ -193,7 +193,7 @@ _OF_RAY = ("IDLE", "DashboardAgent", "RuntimeEnvAgent")
 
 
 def cpu_of_home(home: str) -> float:
-    """Return the CPU seconds of all living processes whose TUNER_HOME is this home, and of their children that have ended."""
+    """Return the CPU seconds of all live processes whose TUNER_HOME is this home, and of their children that have ended."""
     import psutil
 
     total = 0.0
@@ -317,7 +317,7 @@ def _gloo_member(rank: int, repeats: int, queue: Any) -> None:
         dist.init_process_group("gloo", store=dist.PrefixStore(f"run/{number}", store), rank=rank, world_size=2)
         dist.all_reduce(torch.ones(1))
         dist.destroy_process_group()
-        sys.excepthook = hook  # each init_process_group wraps the hook of the one before
+        sys.excepthook = hook  # each init_process_group wraps the hook of the previous one
         if rank == 0:
             for key in store.list_keys():
                 if key.startswith(f"run/{number}/"):

@@ -91,7 +91,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--budgets", nargs="+", type=float, default=[2.5, 5, 10, 20, 40])
     parser.add_argument("--runs", type=int, default=3, help="of each problem")
-    parser.add_argument("--first-run", type=int, default=0, help="its number; another one gives other seeds")
+    parser.add_argument(
+        "--first-run", type=int, default=0, help="the number of the first run; another one gives other seeds"
+    )
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--startup", type=float, default=0.0, help="cost of a start, as a share of a training")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")

@@ -52,9 +52,9 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The regrets of a pair of searches, and how many repeats the second one made.
+    """The regrets of a pair of searches, and how many repeats the first one made.
 
-    alone: the regret of the second one before its repeats.
+    without: the regret of the second search. alone: that of the first one before its repeats.
     """
 
     task: Task

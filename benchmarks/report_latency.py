@@ -5,7 +5,7 @@
 Between milestones it fills a buffer. At a milestone it waits until the report is in the database and the scheduler has
 answered. There are three floors, measured in the same run:
 
-- `floor_p50_ms`: a call of a Ray actor that commits one row to SQLite
+- `floor_p50_ms`: a call to a Ray actor that commits one row to SQLite
 - `raw_p50_ms`: a round trip over a raw socket, plus a commit of one row. The target is a verdict within twice this
 - `raw_transaction_p50_ms`: a round trip over a raw socket, plus the transaction with which the driver stores such a report,
   carried out in bare sqlite3 (`benchmarks.verdict_floor`)

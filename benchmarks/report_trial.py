@@ -1,4 +1,4 @@
-"""The search of the benchmarks of `tuner.report`: a single trial."""
+"""The search that the benchmarks of `tuner.report` run: a single trial."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tuner.sdk.result import Result
 
 MILESTONES = {"type": "median", "grace_period": 1, "min_samples_required": 10}
-"""A scheduler that judges every report, and lets the only trial go on."""
+"""A scheduler that judges every report, and lets the only trial continue."""
 
 
 def trial(config: dict[str, Any]) -> None:

@@ -7,8 +7,8 @@ The ranks are stubs (`stub_ranks.py`): all of them are in one process, which sen
 sockets. Each trial reports five metrics `--rate` / `--trials` times a second, and every tenth report is a milestone of PBT. A PBT
 population never ends, so that all trials run all the time.
 
-- `sqlite` and `postgres`: one driver host, while a client of the API gets the table of trials, the curves and the stream of
-  changes all the time (not with --no-api).
+- `sqlite` and `postgres`: one driver host, while a client of the API continuously gets the table of trials, the curves and the
+  stream of changes (not with --no-api).
 - `hosts`: several driver hosts with one experiment each, over one PostgreSQL, at the same rate together.
 - `finished`: 64 trials at once of 10 reports each with ASHA, until --finished trials have ended. It prints the CPU time
   and memory of the driver for each quarter, and its longest garbage collection, to show what grows with the number of

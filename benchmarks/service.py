@@ -3,15 +3,15 @@
     python -m benchmarks.service [--experiments 10000] [--starts 5] [--clients 50] [--posts 1000]
         [--only start|list|post] [--keep DIR]
 
-Makes the experiments through the store, in an SQLite file that --keep DIR leaves for another run. Prints one JSON line for
+Makes the experiments through the store, in an SQLite file that --keep DIR keeps for another run. Prints one JSON line for
 each part:
 
-- start: the seconds from the start of the process of `tuner serve` to its first answer of 200 to `/healthz`, and to `/readyz`.
+- start: the seconds from the start of the process of `tuner serve` until it first answers `/healthz`, and `/readyz`, with 200.
   The first start is without Ray (`ray: false`), so the service starts it; the others find the Ray and the driver host of the
   first. `healthz_cpu_s` and `readyz_cpu_s` are the CPU time of the service's process by then, without Ray and the driver host.
 - list: the milliseconds of a page of 100 experiments, for several queries, in sequence over one connection.
 - post: the milliseconds of `POST /experiments`, with all clients at once. Each client has one connection, and sends its next
-  request as soon as it has its answer. `cpu_ms` is the CPU time of the service for one request. The clients are tasks of this
+  request as soon as it has its response. `cpu_ms` is the CPU time of the service for one request. The clients are tasks of this
   process that write prepared bytes. It is measured without a driver, and then with `tuner serve`, whose driver runs the posted
   experiments on the same cores.
 """

@@ -1,4 +1,4 @@
-"""Ranks that are stubs, for `benchmarks.scale`: they only speak the protocols of ranks, thousands of them in one process.
+"""Stub ranks for `benchmarks.scale`: they only speak the protocols of ranks, thousands of them in one process.
 
 The driver host is the real one, with its pool, its watch over ranks, its sockets and its store. Only the calls that Ray would
 carry to the ranks' actors, and the processes behind them, are replaced: `StubBuilder` takes the place of `GroupBuilder`, and
@@ -68,7 +68,7 @@ async def _received(reader: asyncio.StreamReader) -> Any:
 
 
 def many_files() -> None:
-    """Let this process have as many open files as it may."""
+    """Raise this process's limit on open files as far as it may."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -411,7 +411,7 @@ async def _drive(settings: Settings, experiment: str, path: str, nodes: int, con
     if driving.done():
         control.send(("ended", driving.result()))
         return
-    os._exit(0)  # the benchmark needs no orderly end
+    os._exit(0)  # the benchmark needs no clean shutdown
 
 
 class Collections:
@@ -499,5 +499,5 @@ class Process:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a quantile of values that are sorted; NaN if there are none."""
+    """Return a quantile of sorted values; NaN if there are none."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

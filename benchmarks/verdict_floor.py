@@ -1,4 +1,4 @@
-"""Measure the transaction that a verdict waits for, without anything of the driver: the same statements in bare sqlite3.
+"""Measure the transaction that a verdict waits for, without the driver: the same statements in bare sqlite3.
 
 A search on the local executor is recorded: a copy of the database before a report, and the statements of all transactions from
 then on. Then these transactions are carried out again on the copy, one after another, with a pause before each as between two

@@ -4,8 +4,8 @@
 
 A trial of the local executor reports at milestones. Its driver host runs in a thread of this process, with the same sockets, loop
 and store as a host on Ray, so this program can note when a report passes from one part to the next. The clock is the same in both
-processes. Each figure is the median of a phase, in microseconds; a phase begins where the one before ends. `sum` is the median of
-the whole. Noting costs about a microsecond for each phase.
+processes. Each figure is the median of a phase, in microseconds; a phase begins where the previous one ends. `sum` is the median
+of the whole. Noting costs about a microsecond for each phase.
 
 There are two floors, measured in the same run: a round trip over a raw socket plus a commit of one row (`over_raw`), or plus the
 statements of "SQL" and "COMMIT" in bare sqlite3 (`over_raw_transaction`).

@@ -1,4 +1,4 @@
-"""Training code as a class: `setup`, `step`, `save`, `load`. The data are passed besides the configuration.
+"""Training code as a class: `setup`, `step`, `save`, `load`. The data are passed in addition to the configuration.
 
 python examples/class_form.py [asha|pbt]
 """
@@ -19,7 +19,7 @@ import tuner
 
 class Digits:
     def setup(self, config: dict[str, Any], images: np.ndarray, labels: np.ndarray) -> None:
-        """Build the model. Each start of the trial, including a start after an exploit, makes a new object."""
+        """Build the model. Each start of the trial, including a start after an exploit, creates a new object."""
         self.x, self.y = torch.tensor(images, dtype=torch.float32), torch.tensor(labels)
         self.model = tuner.torch.prepare_model(nn.Linear(64, 10))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config["lr"])

@@ -8,7 +8,7 @@ set -euo pipefail
 
 api="${1:-http://localhost:8000}/api/v1"
 
-# call METHOD PATH [BODY] [HEADER] prints the answer, and ends the script if the service refuses.
+# call METHOD PATH [BODY] [HEADER] prints the response, and stops the script if the service refuses the call.
 call() {
     local arguments=(--silent --show-error --fail-with-body --request "$1" "$api$2")
     if [ -n "${TUNER_TOKEN:-}" ]; then arguments+=(--header "Authorization: Bearer $TUNER_TOKEN"); fi

@@ -1,6 +1,6 @@
 """Write a scheduler, try it in virtual time, and run it on a cluster, all from this file.
 
-`Halfway` lets a trial continue at half of `max_t` only if it is better than the mean of the trials that got there before.
+`Halfway` lets a trial continue at half of `max_t` only if it is better than the mean of the trials that got there earlier.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def ring(count: int) -> torch.Tensor:
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Return the energy distance of two samples: 0 if they come from one distribution."""
+    """Return the energy distance between two samples: 0 if they come from one distribution."""
     return (2 * torch.cdist(a, b).mean() - torch.cdist(a, a).mean() - torch.cdist(b, b).mean()).item()
 
 

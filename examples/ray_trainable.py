@@ -1,4 +1,4 @@
-"""A `ray.tune.Trainable` class: saved and loaded through pauses and PBT, with a number of ranks. Only the run line is new.
+"""A `ray.tune.Trainable` class: saved and loaded for pauses and PBT, on any number of ranks. Only the run line is new.
 
 python examples/ray_trainable.py [asha|pbt]
 """
