@@ -222,42 +222,44 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   // The curves are drawn first, and then what is around them.
   const later = useLater();
   const views = { selected, pointed, onSelect: select, onPoint: setPointed, only, address, colours };
-  const table = later && (
-    <>
-      {live.trials.isError && !live.trials.data && (
-        <ProblemBox error={live.trials.error} what="list of trials" retry={() => void live.trials.refetch()} />
-      )}
-      {query.isError && !query.data && (
-        <ProblemBox error={query.error} what="list of trials" retry={() => void query.refetch()} />
-      )}
-      <TrialTable
-        experiment={experiment}
-        trials={trials}
-        rows={sorted}
-        total={complete ? sorted.length : (pages?.[0]?.total ?? 0)}
-        onMore={complete ? undefined : onMore}
-        loading={live.trials.isLoading || query.isLoading}
-        sortedByService={!complete}
-        rank={rank}
-        theme={theme}
-        selected={selected}
-        onSelect={select}
-        onPoint={setPointed}
-        state={state}
-        onState={(next) => set({ state: next })}
-        sort={sort}
-        onSort={(next) => set({ sort: formatSort(next, best) })}
-        chips={chips}
-        onShowAll={() => set({ state: null, brush: null })}
-        picked={picked}
-        onPick={pick}
-        onCompare={compare}
-        call={trialsCall(experiment.id, where, `${sort.descending ? "-" : ""}${column}`)}
-        choice={choice}
-        onChoice={({ hidden, pinned }) => set({ hide: formatList(hidden), pin: formatList(pinned) })}
-      />
-    </>
-  );
+  const table = (colourOf?: (trial: Trial) => string | null) =>
+    later && (
+      <>
+        {live.trials.isError && !live.trials.data && (
+          <ProblemBox error={live.trials.error} what="list of trials" retry={() => void live.trials.refetch()} />
+        )}
+        {query.isError && !query.data && (
+          <ProblemBox error={query.error} what="list of trials" retry={() => void query.refetch()} />
+        )}
+        <TrialTable
+          experiment={experiment}
+          trials={trials}
+          rows={sorted}
+          total={complete ? sorted.length : (pages?.[0]?.total ?? 0)}
+          onMore={complete ? undefined : onMore}
+          loading={live.trials.isLoading || query.isLoading}
+          sortedByService={!complete}
+          rank={rank}
+          {...(colourOf ? { colourOf } : {})}
+          theme={theme}
+          selected={selected}
+          onSelect={select}
+          onPoint={setPointed}
+          state={state}
+          onState={(next) => set({ state: next })}
+          sort={sort}
+          onSort={(next) => set({ sort: formatSort(next, best) })}
+          chips={chips}
+          onShowAll={() => set({ state: null, brush: null })}
+          picked={picked}
+          onPick={pick}
+          onCompare={compare}
+          call={trialsCall(experiment.id, where, `${sort.descending ? "-" : ""}${column}`)}
+          choice={choice}
+          onChoice={({ hidden, pinned }) => set({ hide: formatList(hidden), pin: formatList(pinned) })}
+        />
+      </>
+    );
 
   return (
     <div className={classes.page} data-drawer={open}>
@@ -338,7 +340,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                     <Importance experiment={experiment} where={where} />
                   </Suspense>
                 )}
-                {table}
+                {table()}
               </>
             )}
             {tab === "pareto" && (
@@ -351,7 +353,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                   where={where}
                   {...views}
                 />
-                {table}
+                {table()}
               </>
             )}
             {tab === "parameters" && (
@@ -366,7 +368,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                   where={where}
                   {...views}
                 />
-                {table}
+                {table()}
               </>
             )}
             {tab === "lineage" && (
@@ -378,8 +380,8 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                   selected={selected}
                   onSelect={select}
                   address={address}
+                  table={table}
                 />
-                {table}
               </>
             )}
             {tab === "timeline" && (

@@ -49,6 +49,8 @@ interface TrialTableProps {
   /** The service sorts, which can do so by most columns. */
   sortedByService?: boolean;
   rank: ReadonlyMap<number, number>;
+  /** The colour of a trial's dot; by default, that of its rank. */
+  colourOf?: (trial: Trial) => string | null;
   theme: Theme;
   state: TrialState | null;
   onState: (state: TrialState | null) => void;
@@ -85,7 +87,7 @@ export function TrialTable(props: TrialTableProps) {
   const { experiment, trials, rows, total, onMore, loading = false, sortedByService = false, rank, theme } = props;
   const { state, onState, onShowAll, sort, onSort, chips, selected, onSelect, onPoint, picked, onPick, onCompare } =
     props;
-  const { choice, onChoice, call } = props;
+  const { choice, onChoice, call, colourOf } = props;
   const scroll = useRef<HTMLDivElement>(null);
   const phone = useMediaQuery("(max-width: 640px)") ?? false;
   const height = phone ? TALL_ROW : ROW;
@@ -304,6 +306,7 @@ export function TrialTable(props: TrialTableProps) {
             {items.map((item) => {
               const trial = rows[item.index]!;
               const place = rank.get(trial.number);
+              const byRank = place === undefined ? null : colourAt(shareOfRank(place, ranked), theme);
               return (
                 <Row
                   key={trial.number}
@@ -314,7 +317,7 @@ export function TrialTable(props: TrialTableProps) {
                   selected={trial.number === selected}
                   picked={colours.get(trial.number) ?? null}
                   full={picked.length >= MOST_PICKED}
-                  colour={place === undefined ? null : colourAt(shareOfRank(place, ranked), theme)}
+                  colour={colourOf ? colourOf(trial) : byRank}
                   onSelect={onSelect}
                   onPoint={onPoint}
                   onPick={onPickRow}
