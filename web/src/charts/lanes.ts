@@ -155,7 +155,7 @@ export function shareOfTrial(
 }
 
 /** From this ratio of the largest to the smallest value on, scores are shaded on a log scale. */
-const DECADES = 100;
+const DECADES = 10;
 
 /** Shade the pieces by their last value: 1 for the best. */
 export function shadesOfScores(pieces: readonly Piece[], mode: "min" | "max"): Shades {

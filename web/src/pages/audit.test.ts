@@ -5,7 +5,10 @@ import { changesAmong, outcome, pageOf, said } from "./audit";
 describe("the audit trail in words", () => {
   it("says what was done to what", () => {
     expect(said("POST", "/api/v1/experiments/exp_1/pause")).toEqual({ words: "paused", subject: "exp_1", made: null });
-    expect(said("DELETE", "/team/tuner/api/v1/experiments/exp_1")).toMatchObject({ words: "deleted", subject: "exp_1" });
+    expect(said("DELETE", "/team/tuner/api/v1/experiments/exp_1")).toMatchObject({
+      words: "deleted",
+      subject: "exp_1",
+    });
     expect(said("POST", "/api/v1/tokens")).toMatchObject({ words: "created a token", subject: null });
   });
 

@@ -677,7 +677,17 @@ describe("the set-up", () => {
 describe("the runs of the best configuration", () => {
   it("have a mean, its error, the single values with links, and the noise", () => {
     const onSelect = vi.fn();
-    const runs = { trials: [12, 101], values: [0.92, 0.906], mean: 0.913, error: 0.00612, noise: 0.0121, pairs: 7 };
+    const runs = {
+      trials: [12, 101],
+      values: [0.92, 0.906],
+      mean: 0.913,
+      error: 0.00612,
+      noise: 0.0121,
+      pairs: 7,
+      repeated: [],
+      single: null,
+      dropped: [],
+    };
     show(<Runs experiment={EXPERIMENT} runs={runs} onSelect={onSelect} />);
     expect(document.body.textContent).toContain(
       "Mean of 2 runs: 0.913 ± 0.0061, from trial 12 (0.92), trial 101 (0.906). " +
