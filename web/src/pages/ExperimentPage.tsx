@@ -455,7 +455,8 @@ function useWaste({ id, state, trials }: Experiment): string | null {
     queryFn: ({ signal }) => api.timeline(id, 0, MOST_TIMED, signal),
     enabled: experimentEnded(state) && trials > 0 && trials <= MOST_TIMED,
   });
-  return query.data ? wasteWords(query.data.totals) : null;
+  // The timeline of a running experiment may be there as well, since its tab reads it.
+  return query.data && experimentEnded(state) ? wasteWords(query.data.totals) : null;
 }
 
 interface HeaderProps {
