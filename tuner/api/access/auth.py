@@ -306,7 +306,9 @@ class Authenticate:
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
-                note(message["status"], _created(message))  # before the client has the answer, and can ask for the trail
+                note(
+                    message["status"], _created(message)
+                )  # before the client has the answer, and can ask for the trail
             await send(message)
 
         try:
@@ -384,7 +386,7 @@ class Authenticate:
 
 
 def _created(start: Message) -> str | None:
-    """Return the public id of what a request has created, which the address of the new object ends with; None if there is none."""
+    """Return the public id of what a request has created, or None. The address of the new object ends with it."""
     location = Headers(raw=start.get("headers") or []).get("location") if start["status"] == 201 else None
     return location.rpartition("/")[2] if location else None
 

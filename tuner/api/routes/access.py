@@ -147,7 +147,9 @@ class AuditEntry(Model):
     address: Annotated[str, Field(description="the IP address of the caller")]
     created: Annotated[
         str | None,
-        Field(description="the id of the experiment, trial or webhook that the request created; null if it created none"),
+        Field(
+            description="the id of the experiment, trial or webhook that the request created; null if it created none"
+        ),
     ]
 
     @classmethod

@@ -86,12 +86,12 @@ class Runs(Model):
     repeated: Annotated[
         list[Repeated],
         Field(
-            description="the configurations with several runs, the one with the best expected value first; at most 100. "
-            "The best configuration is the one with the best expected value, and these are compared with those that have a single run"
+            description="the configurations with several runs, the one with the best expected value first; at most 100"
         ),
     ] = []  # noqa: RUF012 - pydantic copies it
     single: Annotated[
-        Single | None, Field(description="what is expected of the configurations with a single run; null in old experiments")
+        Single | None,
+        Field(description="what is expected of the configurations with a single run; null in old experiments"),
     ] = None
     dropped: Annotated[
         list[int],

@@ -78,7 +78,10 @@ def test_the_leader_is_repeated_first_and_a_lucky_one_loses_its_lead() -> None:
     assert ranking is not None
     expected = {place.runs.number: -place.mean for place in ranking.standings}
     listed, single = best["runs"]["repeated"], best["runs"]["single"]
-    assert [(one["trials"], one["mean"]) for one in listed] == [([4, 16], pytest.approx(0.13)), ([1, 15], pytest.approx(0.3))]
+    assert [(one["trials"], one["mean"]) for one in listed] == [
+        ([4, 16], pytest.approx(0.13)),
+        ([1, 15], pytest.approx(0.3)),
+    ]
     assert [one["expected"] for one in listed] == [pytest.approx(expected[4]), pytest.approx(expected[1])]
     for number in (0, 8, 9):
         value = single["middle"] + single["weight"] * (MANY[number] - single["middle"])
