@@ -661,3 +661,33 @@ def test_axe_finds_nothing_serious_in_menus_and_dialogs(visit: Open, service: Se
             expect(page.get_by_role("menuitem").first).to_be_focused()
         page.keyboard.press("Escape")
         expect(page.get_by_role(role)).to_have_count(0)
+
+
+def test_names_break_between_their_words_and_tabs_stay_together_on_a_phone(visit: Open, service: Service) -> None:
+    space = {
+        "lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1},
+        "width": {"type": "choice", "categories": [16, 32, 64]},
+        "label_smoothing_of_training_targets": {"type": "uniform", "lower": 0, "upper": 0.2},
+    }
+    search = Search(service.store, digits(trials=4, space=space), start=time.time() - 600)
+    search.advance()
+    first, second, *_ = service.store.trials.page(search.id).items
+    page = visit(f"/compare?trials={first.public_id},{second.public_id}", width=420)
+    name = page.get_by_role("rowheader", name="label_smoothing_of_training_targets")
+    expect(name).to_be_visible()
+    # Each text node is a word. One that is broken has a box on each of its lines.
+    assert name.evaluate(
+        """cell => [...cell.childNodes].filter(node => node.nodeType === Node.TEXT_NODE).map(node => {
+          const range = document.createRange();
+          range.selectNodeContents(node);
+          return [node.textContent, range.getClientRects().length];
+        })"""
+    ) == [[word, 1] for word in ("label_", "smoothing_", "of_", "training_", "targets")]
+    page.set_viewport_size({"width": 420, "height": 800})
+    page.goto(f"{service.url}/experiments/{search.public_id}")
+    tabs = page.get_by_role("tab")
+    expect(tabs).to_have_count(6)
+    assert len({tab.bounding_box()["y"] for tab in tabs.all()}) == 1
+    page.set_viewport_size({"width": 360, "height": 800})
+    rows = [tab.bounding_box()["y"] for tab in tabs.all()]
+    assert [rows.count(y) for y in sorted(set(rows))] == [3, 3]

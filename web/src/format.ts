@@ -42,6 +42,11 @@ export function title(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
+/** Capitalize the first letter of a text, unless the text begins with a name such as `train.py` or `exp_1`. */
+export function sentence(text: string): string {
+  return /^[a-z]+[ ,:]/.test(text) ? title(text) : text;
+}
+
 /** A blank as wide as a digit. */
 const BLANK = "\u2007";
 /** A blank as wide as a decimal point. */

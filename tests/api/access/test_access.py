@@ -268,6 +268,19 @@ async def test_who_changed_what_is_written_down(stranger: httpx.AsyncClient, sql
     assert [entry["actor"] for entry in rest["items"]] == ["guest"]
 
 
+async def test_the_trail_names_what_was_created(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
+    made = await client.post(EXPERIMENTS, json=spec)
+    fork = await client.post(f"{EXPERIMENTS}/{made.json()['id']}/fork", json={"changes": {"seed": 2}})
+    webhook = await client.post("/api/v1/webhooks", json={"url": "https://example.com/a", "events": ["trial.failed"]})
+    paused = await client.post(f"{EXPERIMENTS}/{made.json()['id']}/pause")
+    refused = await client.post(EXPERIMENTS, json={})
+    assert [one.status_code for one in (made, fork, webhook, paused, refused)] == [201, 201, 201, 202, 422]
+    assert (await client.get(webhook.headers["location"])).json()["id"] == webhook.json()["id"]
+    found = (await client.get("/api/v1/audit")).json()["items"]
+    created = [one.json()["id"] for one in (webhook, fork, made)]
+    assert [entry["created"] for entry in found] == [None, None, *created]
+
+
 async def test_strangers_cannot_fill_the_trail(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
     for i in range(5):
         assert (await stranger.post(f"/api/v1/{'x' * 500}{i}")).status_code == 401

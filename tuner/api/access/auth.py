@@ -295,18 +295,19 @@ class Authenticate:
         identity: Identity | None = None
         noted: asyncio.Future[None] | None = None
 
-        def note(status: int) -> None:
+        def note(status: int, created: str | None = None) -> None:
             """Start writing the request to the audit trail, if it belongs there and has not been written yet."""
             nonlocal noted
             # Requests without a valid token are not recorded, because anybody could fill the disk with them. Requests from
             # agents are not recorded either, because the experiment's log already has them, with the agent's name.
             quiet = status < 400 and FOR_AGENTS.fullmatch(path)
             if noted is None and method not in SAFE and identity is not None and not quiet:
-                noted = self._note(scope, identity, method, path, status)
+                noted = self._note(scope, identity, method, path, status, created)
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
-                note(message["status"])  # before the client gets the response, and can ask for the trail
+                # before the client gets the response, and can ask for the trail
+                note(message["status"], _created(message))
             await send(message)
 
         try:
@@ -366,7 +367,9 @@ class Authenticate:
             return identity, problem_response(403, detail)
         return identity, None
 
-    def _note(self, scope: Scope, identity: Identity, method: str, path: str, status: int) -> asyncio.Future[None]:
+    def _note(
+        self, scope: Scope, identity: Identity, method: str, path: str, status: int, created: str | None
+    ) -> asyncio.Future[None]:
         record = AuditRecord(
             time=time.time(),
             actor=identity.name,
@@ -376,8 +379,15 @@ class Authenticate:
             status=status,
             address=address_of(scope),
             project=identity.project,
+            created=created,
         )
         return self._authenticator.note(record)
+
+
+def _created(start: Message) -> str | None:
+    """Return the public id of what a request has created, or None. The address of the new object ends with it."""
+    location = Headers(raw=start.get("headers") or []).get("location") if start["status"] == 201 else None
+    return location.rpartition("/")[2] if location else None
 
 
 def address_of(scope: Scope) -> str:

@@ -145,6 +145,12 @@ class AuditEntry(Model):
     path: Annotated[str, Field(description="the path that was requested")]
     status: Annotated[int, Field(description="the HTTP status of the response; 401 and 403: the request was refused")]
     address: Annotated[str, Field(description="the IP address of the caller")]
+    created: Annotated[
+        str | None,
+        Field(
+            description="the id of the experiment, trial or webhook that the request created; null if it created none"
+        ),
+    ]
 
     @classmethod
     def of(cls, number: int, record: AuditRecord) -> AuditEntry:
@@ -158,6 +164,7 @@ class AuditEntry(Model):
             path=record.path,
             status=record.status,
             address=record.address,
+            created=record.created,
         )
 
 

@@ -56,7 +56,8 @@ def create_webhook(here: Here, request: Request, data: Annotated[object, Depends
         format=given.format,
         threshold=given.threshold,
     )
-    return answer(Webhook.of(record, record.secret), 201, {"Cache-Control": "no-store"})
+    where = f"/api/v1/webhooks/{record.public_id}"
+    return answer(Webhook.of(record, record.secret), 201, {"Cache-Control": "no-store", "Location": where})
 
 
 @router.get(

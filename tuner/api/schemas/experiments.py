@@ -53,8 +53,23 @@ class BestOf(Model):
     trial_number: int
 
 
+class Repeated(Model):
+    """A configuration with several runs."""
+
+    trials: Annotated[list[int], Field(description="the numbers of the trials, the first run first")]
+    mean: Annotated[Number, Field(description="the mean of their values")]
+    expected: Annotated[Number, Field(description="the expected value of the configuration, given its runs")]
+
+
+class Single(Model):
+    """What is expected of a configuration with a single run: middle + weight * (value - middle)."""
+
+    middle: Annotated[Number, Field(description="what is expected of a configuration without a run")]
+    weight: Annotated[Number, Field(description="how much a single run counts, from 0 to 1")]
+
+
 class Runs(Model):
-    """The runs of the best configuration, after repeats (`limits.repeats`)."""
+    """The runs of the best configuration, after repeats (`limits.repeats`), and what is expected of the others."""
 
     trials: Annotated[list[int], Field(description="the numbers of the trials, the first run first")]
     values: Annotated[list[Number], Field(description="the value of each of these trials")]
@@ -68,6 +83,23 @@ class Runs(Model):
     pairs: Annotated[
         int, Field(description="the number of runs from which the noise was estimated, not counting first runs")
     ]
+    repeated: Annotated[
+        list[Repeated],
+        Field(
+            description="the configurations with several runs, the one with the best expected value first; at most 100"
+        ),
+    ] = []  # noqa: RUF012 - pydantic copies it
+    single: Annotated[
+        Single | None,
+        Field(description="what is expected of the configurations with a single run; null in old experiments"),
+    ] = None
+    dropped: Annotated[
+        list[int],
+        Field(
+            description="the first runs of the configurations that do not lead because a repeat failed, diverged or violated "
+            "the constraints"
+        ),
+    ] = []  # noqa: RUF012 - pydantic copies it
 
 
 class Best(Model):

@@ -69,11 +69,16 @@ class Ranking:
 
     noise: the estimated standard deviation of a configuration's scores from run to run.
     pairs: the degrees of freedom of this estimate: the number of runs beyond the first one of each configuration.
+    middle: the prior mean.
+    weight: how much a single run counts: the posterior mean of a configuration with one run lies at this share of the way
+        from the middle to the run's score.
     """
 
     noise: float
     pairs: int
     standings: Sequence[Standing]
+    middle: float = 0.0
+    weight: float = 1.0
 
     @property
     def leader(self) -> Standing:
@@ -115,7 +120,9 @@ def ranking(configurations: Sequence[Runs]) -> Ranking:
     noise = (PRIOR_WEIGHT * PRIOR_SHARE * whole + squares) / (PRIOR_WEIGHT + pairs)
     spread = max(whole - noise, LEAST_SPREAD * noise)
     standings = [_standing(one, middle, spread, noise) for one in configurations]
-    return Ranking(math.sqrt(noise), pairs, sorted(standings, key=lambda one: (-one.mean, one.runs.number)))
+    ranked = sorted(standings, key=lambda one: (-one.mean, one.runs.number))
+    weight = 1.0 if noise < SMALLEST_VARIANCE else spread / (spread + noise)
+    return Ranking(math.sqrt(noise), pairs, ranked, middle, weight)
 
 
 def _standing(runs: Runs, middle: float, spread: float, noise: float) -> Standing:

@@ -93,6 +93,7 @@ class AuditRecord:
     status: int
     address: str  # where the request came from
     project: str | None = None  # the project of the token; None: all projects
+    created: str | None = None  # the public id of what the request created; None: nothing that has a page or a path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -448,6 +448,7 @@ audit = Table(
     Column("status", Integer, nullable=False),
     Column("address", Text, nullable=False),
     Column("project", String(100)),  # of the token; NULL: all projects
+    Column("created", String(64)),  # public id of what the request created
 )
 
 project = Table(

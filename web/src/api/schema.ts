@@ -1452,6 +1452,11 @@ export interface components {
              * @description the IP address of the caller
              */
             address: string;
+            /**
+             * Created
+             * @description the id of the experiment, trial or webhook that the request created; null if it created none
+             */
+            created: string | null;
         };
         /**
          * AuditPage
@@ -3876,6 +3881,27 @@ export interface components {
             trials: number;
         };
         /**
+         * Repeated
+         * @description A configuration with several runs.
+         */
+        Repeated: {
+            /**
+             * Trials
+             * @description the numbers of the trials, the first run first
+             */
+            trials: number[];
+            /**
+             * Mean
+             * @description the mean of their values
+             */
+            mean: number | null;
+            /**
+             * Expected
+             * @description the expected value of the configuration, given its runs
+             */
+            expected: number | null;
+        };
+        /**
          * Replay
          * @description The outcome of a replay, compared with the outcome of the experiment.
          *
@@ -4018,7 +4044,7 @@ export interface components {
         };
         /**
          * Runs
-         * @description The runs of the best configuration, after repeats (`limits.repeats`).
+         * @description The runs of the best configuration, after repeats (`limits.repeats`), and what is expected of the others.
          */
         Runs: {
             /**
@@ -4051,6 +4077,20 @@ export interface components {
              * @description the number of runs from which the noise was estimated, not counting first runs
              */
             pairs: number;
+            /**
+             * Repeated
+             * @description the configurations with several runs, the one with the best expected value first; at most 100
+             * @default []
+             */
+            repeated: components["schemas"]["Repeated"][];
+            /** @description what is expected of the configurations with a single run; null in old experiments */
+            single: components["schemas"]["Single"] | null;
+            /**
+             * Dropped
+             * @description the first runs of the configurations that do not lead because a repeat failed, diverged or violated the constraints
+             * @default []
+             */
+            dropped: number[];
         };
         /**
          * Scaling
@@ -4405,6 +4445,22 @@ export interface components {
              * @description the importance of the parameter, from 0 to 1
              */
             share: number;
+        };
+        /**
+         * Single
+         * @description What is expected of a configuration with a single run: middle + weight * (value - middle).
+         */
+        Single: {
+            /**
+             * Middle
+             * @description what is expected of a configuration without a run
+             */
+            middle: number | null;
+            /**
+             * Weight
+             * @description how much a single run counts, from 0 to 1
+             */
+            weight: number | null;
         };
         /**
          * Speedscope

@@ -2,22 +2,21 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useMemo, useState } from "react";
 import { colourAt } from "../curves/colours";
 import { ticks } from "../curves/ticks";
-import { config, metric as written, param, readable, type Labels } from "../format";
+import { config, metric as written, param, paramName, type Labels } from "../format";
 import type { SourceOf } from "../live/useExperiment";
 import classes from "./charts.module.css";
-import { ancestry, partsOf, shadesOfParam, shadesOfScores, type Lanes, type Piece, type Shades } from "./lanes";
+import { ancestry, partsOf, type Lanes, type Piece, type Shades } from "./lanes";
 import { useWidth } from "./useWidth";
 
 interface LaneChartProps {
   lanes: Lanes;
   source: SourceOf;
   metric: string;
-  mode: "min" | "max";
   labels: Labels;
+  /** What the colors mean. */
+  shades: Shades;
   /** The parameter that the colors show; null for the last values of the metric. */
   by: string | null;
-  /** True if the space has this parameter on a log scale; undefined if it does not say. */
-  log?: boolean | undefined;
   selected: number | null;
   onSelect: (number: number) => void;
 }
@@ -28,7 +27,7 @@ const BAR = 12;
 const THIN = 3;
 
 /** A lane for each member of a population, its segments colored by score or by a parameter, with arrows from donors to recipients. */
-export function LaneChart({ lanes, source, metric, mode, labels, by, log, selected, onSelect }: LaneChartProps) {
+export function LaneChart({ lanes, source, metric, labels, shades, by, selected, onSelect }: LaneChartProps) {
   const [root, width] = useWidth<HTMLDivElement>();
   const theme = useComputedColorScheme("light");
   const [pointed, setPointed] = useState<Piece | null>(null);
@@ -38,10 +37,6 @@ export function LaneChart({ lanes, source, metric, mode, labels, by, log, select
   const row = useMemo(
     () => new Map(lanes.order.map((number, i) => [number, TOP + i * LANE + LANE / 2])),
     [lanes.order],
-  );
-  const shades = useMemo(
-    () => (by === null ? shadesOfScores(lanes.pieces, mode) : shadesOfParam(lanes.pieces, by, log)),
-    [lanes.pieces, mode, by, log],
   );
   const chain = useMemo(
     () => (selected === null ? null : ancestry(lanes, source, selected)),
@@ -138,7 +133,7 @@ export function LaneChart({ lanes, source, metric, mode, labels, by, log, select
       </svg>
       <Legend
         shades={shades}
-        name={`${by ?? `last ${metric} of a bar`}${shades.log ? " (log scale)" : ""}`}
+        name={legendOf(by === null ? null : paramName(by, labels), metric, shades)}
         say={by === null ? written : param}
         theme={theme}
       />
@@ -156,7 +151,15 @@ export function LaneChart({ lanes, source, metric, mode, labels, by, log, select
 function wordsOf({ trial, from, to, kept, score, params }: Piece, metric: string, labels: Labels): string {
   const where = to > from + 1 ? `iterations ${from + 1} to ${to}` : `iteration ${to}`;
   const given = kept < to ? `, of which it lost those after ${kept}` : "";
-  return `Trial ${trial}, ${where}${given}: ${metric} ${written(score)} at the end${params ? `; ${config(readable(params, labels), labels)}` : ""}`;
+  return `Trial ${trial}, ${where}${given}: ${metric} ${written(score)} at the end${params ? `; ${config(params, labels)}` : ""}`;
+}
+
+/** Say what the colours of the bars mean, and those of the dots in the table below, which are on the same scale. */
+function legendOf(by: string | null, metric: string, { log }: Shades): string {
+  const scale = log ? " (log scale)" : "";
+  return by === null
+    ? `last ${metric} of a bar, best ${metric} of a dot in the table${scale}`
+    : `${by} of a bar, and of a dot in the table${scale}`;
 }
 
 interface LegendProps {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Series } from "../api/types";
 import type { Source } from "../curves/geometry";
-import { ancestry, lanesOf, partsOf, shadesOfParam, shadesOfScores, type Piece as Bar } from "./lanes";
+import { ancestry, lanesOf, partsOf, shadesOfParam, shadesOfScores, shareOfTrial, type Piece as Bar } from "./lanes";
 
 type Piece = Series["segments"][number];
 
@@ -95,6 +95,19 @@ describe("the lanes of a population", () => {
     expect([at(0), at(0.475), at(0.95)].map((one) => Math.round(one! * 100))).toEqual([0, 50, 100]);
     expect(shadesOfScores(lanes.pieces, "min").share({ score: 0.95 } as Bar)).toBe(0);
     expect(ends).toEqual([0, 0.95]);
+  });
+
+  it("share their scale with the dots of the trials", () => {
+    const scores = shadesOfScores(lanes.pieces, "max");
+    const trial = { best_value: 0.475, params: { lr: 0.01 } };
+    expect(shareOfTrial(scores, trial)).toBe(scores.share({ score: 0.475 } as Bar));
+    expect(shareOfTrial(scores, { ...trial, best_value: null })).toBeNull();
+    const rates = shadesOfParam(
+      [0.001, 0.1].map((lr) => ({ params: { lr } }) as unknown as Bar),
+      "lr",
+      true,
+    );
+    expect(shareOfTrial(rates, trial)).toBeCloseTo(0.5, 9);
   });
 
   it("are coloured on a log scale if scores differ by orders of magnitude", () => {

@@ -1,6 +1,6 @@
 /** The lineage of a population as lanes: a lane for each member, its segments, and the arrows between them. */
 
-import type { Curves, Params } from "../api/types";
+import type { Curves, Params, Trial } from "../api/types";
 import { rankedOf } from "../curves/colours";
 import type { SourceOf } from "../live/useExperiment";
 
@@ -139,15 +139,23 @@ export function partsOf(piece: Piece, chain: ReadonlyMap<string, number> | null)
 
 /** What the colors of pieces mean. `share` is a position on the color scale; null for a piece without a value. */
 export interface Shades {
-  share: (piece: Piece) => number | null;
+  share: (piece: Pick<Piece, "score" | "params">) => number | null;
   /** The values at both ends of the scale, or all values with their places on it. */
   ends: [number, number] | null;
   log?: boolean;
   values: [string, number][];
 }
 
+/** Return a trial's position on the color scale, by its best value or its parameters, for marks beside the lanes. */
+export function shareOfTrial(
+  { share }: Shades,
+  { best_value, params }: Pick<Trial, "best_value" | "params">,
+): number | null {
+  return share({ score: best_value, params });
+}
+
 /** If the largest value is at least this many times the smallest, scores are shaded on a log scale. */
-const DECADES = 100;
+const DECADES = 10;
 
 /** Shade the pieces by their last value: 1 for the best. */
 export function shadesOfScores(pieces: readonly Piece[], mode: "min" | "max"): Shades {
@@ -180,7 +188,7 @@ function placeBetween(low: number, high: number, log: boolean): (value: number) 
  * without it, the scale is a log scale if the values span a decade.
  */
 export function shadesOfParam(pieces: readonly Piece[], name: string, logarithmic?: boolean): Shades {
-  const of = ({ params }: Piece): unknown => params?.[name];
+  const of = ({ params }: Pick<Piece, "params">): unknown => params?.[name];
   const known = pieces.map(of).filter((value) => value !== undefined && value !== null);
   const numbers = known.filter((value): value is number => typeof value === "number");
   if (numbers.length > 0 && numbers.length === known.length) {

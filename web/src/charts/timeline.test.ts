@@ -1,6 +1,20 @@
+/// <reference types="node" />
+import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import type { Timeline } from "../api/types";
-import { boxOf, byDevice, byTrial, shares, spanAt, timelineRows, wasteWords, xOf, type Frame } from "./timeline";
+import { TONE } from "../parts/common/StateBadge";
+import {
+  boxOf,
+  byDevice,
+  byTrial,
+  PHASES,
+  shares,
+  spanAt,
+  timelineRows,
+  wasteWords,
+  xOf,
+  type Frame,
+} from "./timeline";
 
 const span = (phase: "waiting" | "running" | "idle", start: number, end: number, trial: number | null = 0) => ({
   phase,
@@ -62,6 +76,20 @@ describe("a timeline", () => {
       { phase: "waiting", seconds: 20, share: 0.2 },
     ]);
     expect(shares({})).toEqual([]);
+  });
+
+  it("has the colors of the states that its phases are, and not the color of failures", () => {
+    const tones = readFileSync("src/parts/common/parts.module.css", "utf8");
+    const colours = new Map(
+      [...tones.matchAll(/\[data-tone="(\w+)"\] \{\s*--tone: light-dark\((#\w+), (#\w+)\)/g)].map(
+        ([, tone, light, dark]) => [tone, [light, dark]],
+      ),
+    );
+    const phase = (name: keyof typeof PHASES) => [PHASES[name].light, PHASES[name].dark];
+    expect(phase("running")).toEqual(colours.get(TONE.running));
+    expect(phase("paused")).toEqual(colours.get(TONE.paused));
+    expect(phase("waiting")).toEqual(colours.get(TONE.pending));
+    expect(Object.values(PHASES).map(({ light }) => light)).not.toContain(colours.get(TONE.failed)![0]);
   });
 
   it("is a table of its spans", () => {

@@ -13,16 +13,19 @@ export interface Lane {
   spans: readonly Span[];
 }
 
-/** Every phase has its own height, so that it can be told apart without color: the less is being done, the thinner. */
+/**
+ * Every phase has its own height, so that it can be told apart without color: the less is being done, the thinner. A color that means a
+ * state elsewhere means it here, too: blue is running, amber paused, grey waiting. No phase is red, which means a failure.
+ */
 export const PHASES: Record<Phase, { words: string; light: string; dark: string; share: number }> = {
   running: { words: "running", light: "#2563c9", dark: "#6ea8fe", share: 1 },
   starting: { words: "starting", light: "#0f8a8a", dark: "#4fd0cf", share: 0.7 },
   exploiting: { words: "exploit (takes over a checkpoint)", light: "#8a3ffc", dark: "#c4a1ff", share: 0.7 },
   restarting: { words: "starting again", light: "#4d7c0f", dark: "#a3d45c", share: 0.7 },
-  checkpointing: { words: "checkpointing", light: "#c2255c", dark: "#ff8fb8", share: 1 },
-  waiting: { words: "waiting for resources", light: "#b08500", dark: "#f0b429", share: 0.34 },
-  paused: { words: "paused", light: "#8a93a3", dark: "#7c8698", share: 0.2 },
-  idle: { words: "idle", light: "#c92a2a", dark: "#ff8787", share: 0.2 },
+  checkpointing: { words: "checkpointing", light: "#a61e8c", dark: "#f59be6", share: 1 },
+  waiting: { words: "waiting for resources", light: "#656d7b", dark: "#949cab", share: 0.34 },
+  paused: { words: "paused", light: "#965900", dark: "#f0b429", share: 0.2 },
+  idle: { words: "idle", light: "#a3abba", dark: "#5b6475", share: 0.2 },
 };
 
 /**

@@ -4,6 +4,8 @@
  * worst end has a contrast of 3 to 1 with it, as WCAG requires for lines.
  */
 
+import type { Expected } from "./expected";
+
 export type Theme = "light" | "dark";
 
 interface Stop {
@@ -54,21 +56,30 @@ export interface Ranked {
   number: number;
   best_value: number | null;
   feasible?: boolean | null;
+  repeat_of?: number | null;
 }
 
 /**
- * Return the 1-based rank of each trial by best value. Equal values share a rank, and trials without a value have none.
- * Trials that violate the constraints come after all others.
+ * Return the 1-based rank of each trial by best value, or after repeats by what is expected of its configuration. Equal values
+ * share a rank, and trials without a value have none. Trials that violate the constraints come after all others.
  */
-export function ranks(trials: readonly Ranked[], mode: "min" | "max"): Map<number, number> {
+export function ranks(
+  trials: readonly Ranked[],
+  mode: "min" | "max",
+  expected: Expected | null = null,
+): Map<number, number> {
   const sign = mode === "max" ? -1 : 1;
-  const valued = trials.filter((t) => t.best_value !== null && Number.isFinite(t.best_value));
-  const outside = (t: Ranked) => Number(t.feasible === false);
-  valued.sort((a, b) => outside(a) - outside(b) || sign * (a.best_value! - b.best_value!) || a.number - b.number);
+  const judged = (t: Ranked) => ({ ...t, repeat_of: t.repeat_of ?? null });
+  const valued = trials.flatMap((t) => {
+    const value = expected ? expected.value(judged(t)) : t.best_value;
+    const outside = Number(t.feasible === false || (expected?.dropped(judged(t)) ?? false));
+    return value !== null && Number.isFinite(value) ? [{ number: t.number, value, outside }] : [];
+  });
+  valued.sort((a, b) => a.outside - b.outside || sign * (a.value - b.value) || a.number - b.number);
   const rank = new Map<number, number>();
   valued.forEach((trial, i) => {
     const before = valued[i - 1];
-    const tie = before && before.best_value === trial.best_value && outside(before) === outside(trial);
+    const tie = before && before.value === trial.value && before.outside === trial.outside;
     rank.set(trial.number, tie ? rank.get(before.number)! : i + 1);
   });
   return rank;

@@ -84,7 +84,7 @@ export function ComparedTable({ columns, rows, best, words, address }: ComparedT
                 .map((row) => (
                   <tr key={row.name}>
                     <th scope="row">
-                      <Breakable name={row.name} />
+                      <Breakable name={row.name} words />
                     </th>
                     {row.values.map((value, i) => (
                       <td key={columns[i]!.id}>

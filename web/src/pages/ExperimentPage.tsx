@@ -11,6 +11,7 @@ import { chosenWords, conditionsOf, dimensionsOf, matches, type Dimension } from
 import { frontOf, pointsOf } from "../charts/pareto";
 import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
+import { expectedOf } from "../curves/expected";
 import { duration, leading, metric, moment, number, rangeWords, ranWords, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import type { Sample } from "../live/changes";
@@ -37,7 +38,7 @@ import { CopyMenu } from "../parts/common/CopyMenu";
 import { Sentence } from "../parts/common/Sentence";
 import { Setup } from "../parts/setup/Setup";
 import { StateBadge } from "../parts/common/StateBadge";
-import { columnsOf, serverColumn, sortTrials } from "../parts/table/trialColumns";
+import { columnsOf, EXPECTED, serverColumn, sortTrials } from "../parts/table/trialColumns";
 import { TrialTable } from "../parts/table/TrialTable";
 import { useLater } from "../parts/common/useLater";
 import { useNow } from "../parts/common/useNow";
@@ -101,7 +102,11 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const trials = useMemo(() => inWords(found, labels), [found, labels]);
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
   const places = sample?.places;
-  const rank = useSameMap(useMemo(() => places ?? ranks(trials, experiment.mode), [places, trials, experiment.mode]));
+  // Of very many trials, the service knows the places, by single runs.
+  const expected = useMemo(() => (complete ? expectedOf(experiment.best) : null), [complete, experiment.best]);
+  const rank = useSameMap(
+    useMemo(() => places ?? ranks(trials, experiment.mode, expected), [places, trials, experiment.mode, expected]),
+  );
 
   const chosen = address.get("trial");
   const selected = chosen === null ? null : Number(chosen);
@@ -166,7 +171,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   );
   const only = useMemo(() => (filtered ? new Set(shown.map((trial) => trial.number)) : null), [filtered, shown]);
 
-  const best = useMemo(() => ({ column: "best", descending: experiment.mode === "max" }), [experiment.mode]);
+  const best = useMemo(
+    () => ({ column: expected ? EXPECTED : "best", descending: experiment.mode === "max" }),
+    [experiment.mode, expected],
+  );
   const sortText = address.get("sort");
   const sort = useMemo(() => parseSort(sortText, best), [sortText, best]);
 
@@ -188,8 +196,9 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         experiment.scope,
         false,
         labels,
+        expected,
       ),
-    [trials, experiment.metric, experiment.time_attr, experiment.objectives, experiment.scope, labels],
+    [trials, experiment.metric, experiment.time_attr, experiment.objectives, experiment.scope, labels, expected],
   );
   const sorted = useMemo(
     () => (complete ? sortTrials(shown, columns, sort) : read),
@@ -222,42 +231,45 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   // The curves are drawn first, and then what is around them.
   const later = useLater();
   const views = { selected, pointed, onSelect: select, onPoint: setPointed, only, address, colours };
-  const table = later && (
-    <>
-      {live.trials.isError && !live.trials.data && (
-        <ProblemBox error={live.trials.error} what="list of trials" retry={() => void live.trials.refetch()} />
-      )}
-      {query.isError && !query.data && (
-        <ProblemBox error={query.error} what="list of trials" retry={() => void query.refetch()} />
-      )}
-      <TrialTable
-        experiment={experiment}
-        trials={trials}
-        rows={sorted}
-        total={complete ? sorted.length : (pages?.[0]?.total ?? 0)}
-        onMore={complete ? undefined : onMore}
-        loading={live.trials.isLoading || query.isLoading}
-        sortedByService={!complete}
-        rank={rank}
-        theme={theme}
-        selected={selected}
-        onSelect={select}
-        onPoint={setPointed}
-        state={state}
-        onState={(next) => set({ state: next })}
-        sort={sort}
-        onSort={(next) => set({ sort: formatSort(next, best) })}
-        chips={chips}
-        onShowAll={() => set({ state: null, brush: null })}
-        picked={picked}
-        onPick={pick}
-        onCompare={compare}
-        call={trialsCall(experiment.id, where, `${sort.descending ? "-" : ""}${column}`)}
-        choice={choice}
-        onChoice={({ hidden, pinned }) => set({ hide: formatList(hidden), pin: formatList(pinned) })}
-      />
-    </>
-  );
+  const table = (colourOf?: (trial: Trial) => string | null) =>
+    later && (
+      <>
+        {live.trials.isError && !live.trials.data && (
+          <ProblemBox error={live.trials.error} what="list of trials" retry={() => void live.trials.refetch()} />
+        )}
+        {query.isError && !query.data && (
+          <ProblemBox error={query.error} what="list of trials" retry={() => void query.refetch()} />
+        )}
+        <TrialTable
+          experiment={experiment}
+          trials={trials}
+          rows={sorted}
+          total={complete ? sorted.length : (pages?.[0]?.total ?? 0)}
+          onMore={complete ? undefined : onMore}
+          loading={live.trials.isLoading || query.isLoading}
+          sortedByService={!complete}
+          rank={rank}
+          expected={expected}
+          {...(colourOf ? { colourOf } : {})}
+          theme={theme}
+          selected={selected}
+          onSelect={select}
+          onPoint={setPointed}
+          state={state}
+          onState={(next) => set({ state: next })}
+          sort={sort}
+          onSort={(next) => set({ sort: formatSort(next, best) })}
+          chips={chips}
+          onShowAll={() => set({ state: null, brush: null })}
+          picked={picked}
+          onPick={pick}
+          onCompare={compare}
+          call={trialsCall(experiment.id, where, `${sort.descending ? "-" : ""}${column}`)}
+          choice={choice}
+          onChoice={({ hidden, pinned }) => set({ hide: formatList(hidden), pin: formatList(pinned) })}
+        />
+      </>
+    );
 
   return (
     <div className={classes.page} data-drawer={open}>
@@ -268,7 +280,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         keepMounted={false}
         classNames={{ list: classes.tabs! }}
       >
-        <Tabs.List aria-label="Views of this experiment">
+        <Tabs.List aria-label="Views of this experiment" data-many={tabs.length > 6}>
           {tabs.map(([id, label]) => (
             <Tabs.Tab key={id} value={id}>
               {label}
@@ -338,7 +350,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                     <Importance experiment={experiment} where={where} />
                   </Suspense>
                 )}
-                {table}
+                {table()}
               </>
             )}
             {tab === "pareto" && (
@@ -351,7 +363,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                   where={where}
                   {...views}
                 />
-                {table}
+                {table()}
               </>
             )}
             {tab === "parameters" && (
@@ -366,7 +378,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                   where={where}
                   {...views}
                 />
-                {table}
+                {table()}
               </>
             )}
             {tab === "lineage" && (
@@ -378,8 +390,8 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                   selected={selected}
                   onSelect={select}
                   address={address}
+                  table={table}
                 />
-                {table}
               </>
             )}
             {tab === "timeline" && (
@@ -443,7 +455,8 @@ function useWaste({ id, state, trials }: Experiment): string | null {
     queryFn: ({ signal }) => api.timeline(id, 0, MOST_TIMED, signal),
     enabled: experimentEnded(state) && trials > 0 && trials <= MOST_TIMED,
   });
-  return query.data ? wasteWords(query.data.totals) : null;
+  // The timeline of a running experiment may be there as well, since its tab reads it.
+  return query.data && experimentEnded(state) ? wasteWords(query.data.totals) : null;
 }
 
 interface HeaderProps {

@@ -239,7 +239,7 @@ function Audit() {
             </thead>
             <tbody>
               {changes.map((entry) => {
-                const { words, subject } = said(entry.method, entry.path);
+                const { words, subject, made } = said(entry.method, entry.path, entry.created);
                 const end = outcome(entry.status);
                 return (
                   <tr key={entry.id} title={`${entry.method} ${entry.path}: ${entry.status}`}>
@@ -247,6 +247,12 @@ function Audit() {
                     <td>{entry.actor}</td>
                     <td>
                       {words} {subject && <Subject id={subject} />}
+                      {made && (
+                        <>
+                          {" "}
+                          as <Subject id={made} />
+                        </>
+                      )}
                     </td>
                     <td data-bad={!end.good}>{end.words}</td>
                     <td>{entry.address}</td>

@@ -6,6 +6,7 @@ import { api } from "../api/client";
 import type { TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
 import { rankedOf, ranks } from "../curves/colours";
+import { expectedOf } from "../curves/expected";
 import { keys, useExperiment } from "../live/useExperiment";
 import { HeadingLevel } from "../parts/common/Heading";
 import { Panel } from "../parts/common/Panel";
@@ -31,7 +32,11 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
   const experiment = live.experiment.data;
   const sample = live.trials.data;
   const rank = useMemo(
-    () => sample?.places ?? (sample && experiment ? ranks(sample.items, experiment.mode) : new Map<number, number>()),
+    () =>
+      sample?.places ??
+      (sample && experiment
+        ? ranks(sample.items, experiment.mode, expectedOf(experiment.best))
+        : new Map<number, number>()),
     [sample, experiment],
   );
   if (live.experiment.isError)

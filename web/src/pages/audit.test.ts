@@ -4,9 +4,28 @@ import { changesAmong, outcome, pageOf, said } from "./audit";
 
 describe("the audit trail in words", () => {
   it("says what was done to what", () => {
-    expect(said("POST", "/api/v1/experiments/exp_1/pause")).toEqual({ words: "paused", subject: "exp_1" });
-    expect(said("DELETE", "/team/tuner/api/v1/experiments/exp_1")).toEqual({ words: "deleted", subject: "exp_1" });
-    expect(said("POST", "/api/v1/tokens")).toEqual({ words: "created a token", subject: null });
+    expect(said("POST", "/api/v1/experiments/exp_1/pause")).toEqual({ words: "paused", subject: "exp_1", made: null });
+    expect(said("DELETE", "/team/tuner/api/v1/experiments/exp_1")).toMatchObject({
+      words: "deleted",
+      subject: "exp_1",
+    });
+    expect(said("POST", "/api/v1/tokens")).toMatchObject({ words: "created a token", subject: null });
+  });
+
+  it("names what was created", () => {
+    expect(said("POST", "/api/v1/experiments", "exp_1")).toEqual({
+      words: "created the experiment",
+      subject: "exp_1",
+      made: null,
+    });
+    expect(said("POST", "/api/v1/webhooks", "whk_1")).toMatchObject({ words: "created the webhook", subject: "whk_1" });
+    expect(said("POST", "/api/v1/experiments/exp_1/fork", "exp_2")).toEqual({
+      words: "forked",
+      subject: "exp_1",
+      made: "exp_2",
+    });
+    // A request that was refused, or an entry of an older version.
+    expect(said("POST", "/api/v1/experiments")).toMatchObject({ words: "created an experiment", subject: null });
   });
 
   it("knows every call of the API that changes something", () => {
@@ -25,7 +44,7 @@ describe("the audit trail in words", () => {
   });
 
   it("shows an unknown call as it is", () =>
-    expect(said("PUT", "/api/v1/new")).toEqual({ words: "PUT /api/v1/new", subject: null }));
+    expect(said("PUT", "/api/v1/new")).toMatchObject({ words: "PUT /api/v1/new", subject: null }));
 
   it("leaves out checks of specs, unless they failed", () => {
     const entry = (path: string, status = 200) => ({ method: "POST", path: `/api/v1/${path}`, status });

@@ -49,18 +49,23 @@ const WORDS: readonly (readonly [string, RegExp, string])[] = [
 
 export interface Said {
   words: string;
-  /** The id of the object that the call changed, if the URL contains it. */
+  /** The id of the object that the call changed, if the URL contains it, or of the one that it created. */
   subject: string | null;
+  /** The id of what it made from its subject. */
+  made: string | null;
 }
 
 /** Say what a call did: "paused" exp_1. For an unknown path, return the method and the path. */
-export function said(method: string, path: string): Said {
+export function said(method: string, path: string, created: string | null = null): Said {
   const short = path.replace(/^.*?\/api\/v1\//, "").replace(/\/$/, "");
   for (const [verb, pattern, words] of WORDS) {
     const match = verb === method ? pattern.exec(short) : null;
-    if (match) return { words, subject: match[1] ?? null };
+    if (!match) continue;
+    const subject = match[1] ?? null;
+    if (subject !== null || created === null) return { words, subject, made: created };
+    return { words: words.replace(/^created an? /, "created the "), subject: created, made: null };
   }
-  return { words: `${method} ${path}`, subject: null };
+  return { words: `${method} ${path}`, subject: null, made: created };
 }
 
 /** The latest entries that changed something, or that failed. The form for a new experiment checks its spec whenever the user stops typing. */

@@ -7,7 +7,8 @@ import type { Decision, Experiment, Lineage, Trial, TrialState } from "../api/ty
 import { ranks } from "../curves/colours";
 import { config } from "../format";
 import { after, nothing, story } from "../test/run";
-import { DecisionLog, factsOf } from "./decisions/DecisionLog";
+import { TONE } from "./common/StateBadge";
+import { DecisionLog, factsOf, toneOf } from "./decisions/DecisionLog";
 import { parseKinds } from "./decisions/DecisionsTab";
 import { Runs } from "./curves/BestPanel";
 import { FailureNotice } from "./trial/FailureNotice";
@@ -204,6 +205,18 @@ describe("the decision log", () => {
     expect(items.some((text) => text.includes("stop") && text.includes("is below the cut"))).toBe(true);
   });
 
+  it("gives the decisions that lead to a state the tone of that state", () => {
+    expect(toneOf("stop")).toBe(TONE.stopped);
+    expect(toneOf("pause")).toBe(TONE.paused);
+    expect(toneOf("complete")).toBe(TONE.completed);
+    expect(toneOf("stop")).not.toBe(toneOf("pause"));
+    expect(toneOf("note")).toBeUndefined();
+    show(<DecisionLog decisions={VIEWS.decisions} onSelect={() => {}} height={400} />);
+    const stop = VIEWS.decisions.find(({ kind }) => kind === "stop")!;
+    const kinds = screen.getAllByText(stop.kind, { selector: "[data-kind=stop]" });
+    expect(kinds[0]!.dataset["tone"]).toBe(TONE.stopped);
+  });
+
   it("is one stop of the tab key, and the arrow keys go through its buttons", () => {
     show(<DecisionLog decisions={VIEWS.decisions} onSelect={() => {}} height={400} details />);
     const list = screen.getByRole("region");
@@ -292,7 +305,7 @@ describe("what went wrong", () => {
     expect(screen.getByText("1 of 27 trials failed:").parentElement!.textContent).toContain("RuntimeError: boom");
     fireEvent.click(screen.getByRole("button", { name: "Show trial 7" }));
     expect(selected).toEqual([7]);
-    expect(screen.getByText("all 27 trials ended")).toBeTruthy();
+    expect(screen.getByText("All 27 trials ended")).toBeTruthy();
   });
 
   it("is an alert with links where the experiment has failed", () => {
@@ -305,7 +318,7 @@ describe("what went wrong", () => {
         onShowFailed={() => all++}
       />,
     );
-    expect(screen.getByRole("alert").textContent).toContain("trial 7: RuntimeError: boom");
+    expect(screen.getByRole("alert").textContent).toContain("Trial 7: RuntimeError: boom");
     fireEvent.click(screen.getByRole("button", { name: "Show all 3 failed trials" }));
     expect(all).toBe(1);
   });
@@ -664,7 +677,17 @@ describe("the set-up", () => {
 describe("the runs of the best configuration", () => {
   it("have a mean, its error, the single values with links, and the noise", () => {
     const onSelect = vi.fn();
-    const runs = { trials: [12, 101], values: [0.92, 0.906], mean: 0.913, error: 0.00612, noise: 0.0121, pairs: 7 };
+    const runs = {
+      trials: [12, 101],
+      values: [0.92, 0.906],
+      mean: 0.913,
+      error: 0.00612,
+      noise: 0.0121,
+      pairs: 7,
+      repeated: [],
+      single: null,
+      dropped: [],
+    };
     show(<Runs experiment={EXPERIMENT} runs={runs} onSelect={onSelect} />);
     expect(document.body.textContent).toContain(
       "Mean of 2 runs: 0.913 ± 0.0061, from trial 12 (0.92), trial 101 (0.906). " +

@@ -74,6 +74,18 @@ def test_the_leader_is_repeated_first_and_a_lucky_one_loses_its_lead() -> None:
     assert (best["trial_number"], best["value"], best["runs"]["trials"]) == (4, pytest.approx(0.13), [4, 16])
     assert best["runs"]["values"] == [0.12, 0.14]
     assert best["params"] == bench.core.trials[4].params
+    ranking = bench.core.experiment.repeats.ranking
+    assert ranking is not None
+    expected = {place.runs.number: -place.mean for place in ranking.standings}
+    listed, single = best["runs"]["repeated"], best["runs"]["single"]
+    assert [(one["trials"], one["mean"]) for one in listed] == [
+        ([4, 16], pytest.approx(0.13)),
+        ([1, 15], pytest.approx(0.3)),
+    ]
+    assert [one["expected"] for one in listed] == [pytest.approx(expected[4]), pytest.approx(expected[1])]
+    for number in (0, 8, 9):
+        value = single["middle"] + single["weight"] * (MANY[number] - single["middle"])
+        assert value == pytest.approx(expected[number])
     assert bench.core.best_trial() is bench.core.trials[4]
 
 
@@ -178,6 +190,9 @@ def test_a_configuration_that_does_not_always_work_does_not_lead(how: str) -> No
     best = agree(bench).core.best_trial()
     assert best is not None
     assert best.number != 1
+    shown = bench.core.summary()["best"]
+    assert isinstance(shown, dict)
+    assert shown["runs"]["dropped"] == [1]
     assert f"trial 1 does not count, because its repeat, trial 15, {word}" in reasons(bench)[-1]
     assert all(first != 1 for _, first in repeats(bench)[1:])
 

@@ -21,6 +21,8 @@ from tuner.schedulers.shared.repeats import LARGEST, Ranking, Runs, ranking
 
 _S = TrialState
 
+MOST_SHOWN = 100
+"""The largest number of configurations with several runs that the summary lists."""
 MOST_COMPARED = 500
 """The maximum number of configurations to rank: those with the best results, and those that were repeated."""
 
@@ -123,7 +125,7 @@ class Repeats:
         return self._trials[leader.runs.number]
 
     def summary(self) -> dict[str, Any] | None:
-        """Return a summary of the best configuration's runs, as JSON.
+        """Return a summary of the best configuration's runs, and what is expected of the others, as JSON.
 
         Return None before the first repeat, or if the best trial cannot be repeated.
         """
@@ -139,6 +141,16 @@ class Repeats:
             "error": leader.sd,
             "noise": self.ranking.noise,
             "pairs": self.ranking.pairs,
+            "repeated": [
+                {
+                    "trials": [trial.number for trial in self._runs[one.runs.number]],
+                    "mean": self._objective.score(one.runs.mean),
+                    "expected": self._objective.score(one.mean),
+                }
+                for one in islice((one for one in self.ranking.standings if len(one.runs.scores) > 1), MOST_SHOWN)
+            ],
+            "single": {"middle": self._objective.score(self.ranking.middle), "weight": self.ranking.weight},
+            "dropped": sorted(self._dropped),
         }
 
     def _compute(self) -> None:

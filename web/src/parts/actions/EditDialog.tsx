@@ -7,6 +7,7 @@ import type { Experiment } from "../../api/types";
 import { keys } from "../../live/keys";
 import classes from "./actions.module.css";
 import { draftOf, limitOf, patchOf, wrongAssumption, wrongLimit, wrongSpace } from "./edit";
+import { Sentence } from "../common/Sentence";
 import { FormDialog, type DialogProps } from "./FormDialog";
 
 /** The form for editing an experiment, even while it runs. */
@@ -95,7 +96,7 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
         {LIMITS.map(([key, label, description, word]) => {
           const value = draft.limits[key];
           const set = (limit: number | string) => setDraft({ ...draft, limits: { ...draft.limits, [key]: limit } });
-          const field = { label, description };
+          const field = { label, description: <Sentence text={description} /> };
           return word === null ? (
             <NumberInput key={key} {...field} value={value} min={0} onChange={(limit) => set(number(limit))} />
           ) : (

@@ -1,4 +1,5 @@
 import type { ReactNode } from "react";
+import { Breakable } from "./Breakable";
 import classes from "./parts.module.css";
 
 interface PanelProps {
@@ -37,7 +38,9 @@ export function Facts({ items, scroll }: { items: [string, ReactNode][]; scroll?
     >
       {items.map(([name, value]) => (
         <div key={name}>
-          <dt>{name}</dt>
+          <dt>
+            <Breakable name={name} words />
+          </dt>
           <dd>{value}</dd>
         </div>
       ))}

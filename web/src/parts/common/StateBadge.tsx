@@ -1,7 +1,7 @@
 import type { ExperimentState, TrialState } from "../../api/types";
 import classes from "./parts.module.css";
 
-const TONE: Record<ExperimentState | TrialState, string> = {
+export const TONE: Record<ExperimentState | TrialState, string> = {
   pending: "quiet",
   running: "active",
   pausing: "held",

@@ -49,8 +49,8 @@ const NO_RUNGS: readonly number[] = [];
 const TOP = [5, 10, 25, 100] as const;
 
 /**
- * Return the axes. By default, curves are drawn over what the scheduler measures training in, on a log axis if rungs lie at
- * multiples; and over time if no trial reports twice.
+ * Return the axes. By default, curves are drawn over what the scheduler measures training in, on a log axis if several
+ * rungs lie at multiples; and over time if no trial reports twice.
  */
 export function axesOf(
   experiment: Experiment,
@@ -66,7 +66,7 @@ export function axesOf(
   const scale = address.get("xs");
   return {
     across,
-    logX: scale === null ? rungs.length > 2 : scale === "log",
+    logX: scale === null ? rungs.length > 1 : scale === "log",
     log: address.get("y") === "log",
     rungs,
   };

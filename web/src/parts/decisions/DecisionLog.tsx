@@ -1,8 +1,9 @@
 import { Anchor, Button } from "@mantine/core";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useRef, useState, type CSSProperties, type KeyboardEvent } from "react";
-import type { Decision } from "../../api/types";
+import type { Decision, TrialState } from "../../api/types";
 import { clock, config, moment, param } from "../../format";
+import { TONE } from "../common/StateBadge";
 import classes from "./DecisionLog.module.css";
 
 interface DecisionLogProps {
@@ -19,6 +20,23 @@ interface DecisionLogProps {
   details?: boolean;
   /** Reads more; absent if all are shown. */
   onOlder?: () => Promise<void>;
+}
+
+/** The state that a decision leads to, whose color it has. Others are only in bold. */
+const LEADS_TO: Partial<Record<Decision["kind"], TrialState>> = {
+  start: "running",
+  resume: "running",
+  pause: "paused",
+  stop: "stopped",
+  complete: "completed",
+  fail: "failed",
+  retry: "failed",
+  cancel: "cancelled",
+};
+
+export function toneOf(kind: Decision["kind"]): string | undefined {
+  const state = LEADS_TO[kind];
+  return state && TONE[state];
 }
 
 const NO_DECISIONS: readonly Decision[] = [];
@@ -80,7 +98,7 @@ export const DecisionLog = memo(function DecisionLog({
               <time dateTime={decision.time} title={moment(decision.time)}>
                 {clock(decision.time)}
               </time>
-              <span className={classes.kind} data-kind={decision.kind}>
+              <span className={classes.kind} data-kind={decision.kind} data-tone={toneOf(decision.kind)}>
                 {decision.kind}
               </span>
               <span className={classes.trial}>

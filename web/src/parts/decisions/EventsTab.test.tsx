@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, render } from "@testing-library/react";
+import { act, render, screen } from "@testing-library/react";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { Experiment, LogEntry } from "../../api/types";
@@ -84,6 +84,7 @@ describe("the list of events", () => {
     const { rerender } = render(tab("running", 5));
     await pass();
     expect(read).toHaveBeenCalledTimes(1);
+    expect(screen.getByText(/A segment is one uninterrupted run.*A warm group is/)).toBeTruthy();
     rerender(tab("running", 6));
     await pass();
     expect(read).toHaveBeenCalledTimes(2);

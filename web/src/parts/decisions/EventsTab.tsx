@@ -79,9 +79,11 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
         <ProblemBox error={query.error} what="list of events" retry={() => void query.refetch()} />
       )}
       {query.isLoading && <Skeleton height={240} />}
-      {chosen.length === 0 && (
-        <p className={classes.hint}>All but reports and decisions. Choose groups above to see other events.</p>
-      )}
+      <p className={classes.hint}>
+        {chosen.length === 0 && "All but reports and decisions. Choose groups above to see other events. "}A segment is
+        one uninterrupted run of a trial: a pause, a failure or an exploit ends it, and the trial goes on in the next
+        one. A warm group is the worker processes of an earlier segment, which start a trial sooner than new ones.
+      </p>
       {query.data && entries.length === 0 && (
         <p className={parts.none}>
           {chosen.length > 0 || trial !== undefined ? "No event matches." : "Nothing has happened yet."}{" "}

@@ -17,12 +17,13 @@ import { shortened } from "../../charts/dimensions";
 import { frontOf, pointsOf } from "../../charts/pareto";
 import type { Rows } from "../../charts/save";
 import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../../curves/colours";
-import { config, duration, metricInColumn, param, paramName } from "../../format";
+import type { Expected } from "../../curves/expected";
+import { config, duration, metricInColumn, number, param, paramName } from "../../format";
 import { Breakable } from "../common/Breakable";
 import { Panel } from "../common/Panel";
 import { SaveMenu } from "../common/SaveMenu";
 import { StateBadge } from "../common/StateBadge";
-import { BRIEF, columnsOf, FRONT, serverColumn, type Column, type Sort } from "./trialColumns";
+import { BRIEF, columnsOf, EXPECTED, FRONT, rounded, serverColumn, type Column, type Sort } from "./trialColumns";
 import classes from "./TrialTable.module.css";
 import { useKeys } from "../common/useKeys";
 import { useSame } from "../common/useSame";
@@ -49,6 +50,10 @@ interface TrialTableProps {
   /** True if the service sorts, which it can do by most columns. */
   sortedByService?: boolean;
   rank: ReadonlyMap<number, number>;
+  /** What is expected of the trials after repeats; null without repeats. */
+  expected?: Expected | null;
+  /** The colour of a trial's dot; by default, that of its rank. */
+  colourOf?: (trial: Trial) => string | null;
   theme: Theme;
   state: TrialState | null;
   onState: (state: TrialState | null) => void;
@@ -85,15 +90,15 @@ export function TrialTable(props: TrialTableProps) {
   const { experiment, trials, rows, total, onMore, loading = false, sortedByService = false, rank, theme } = props;
   const { state, onState, onShowAll, sort, onSort, chips, selected, onSelect, onPoint, picked, onPick, onCompare } =
     props;
-  const { choice, onChoice, call } = props;
+  const { choice, onChoice, call, colourOf, expected = null } = props;
   const scroll = useRef<HTMLDivElement>(null);
   const phone = useMediaQuery("(max-width: 640px)") ?? false;
   const height = phone ? TALL_ROW : ROW;
 
   const { metric, time_attr, objectives, scope, labels } = experiment;
   const found = useMemo(
-    () => columnsOf(trials, metric, time_attr, objectives, scope, phone, labels),
-    [trials, metric, time_attr, objectives, scope, phone, labels],
+    () => columnsOf(trials, metric, time_attr, objectives, scope, phone, labels, expected),
+    [trials, metric, time_attr, objectives, scope, phone, labels, expected],
   );
   // Keep the same object while the columns are the same, or every row would be drawn again with every report.
   const columns = useSame(
@@ -208,7 +213,9 @@ export function TrialTable(props: TrialTableProps) {
     const flip = () =>
       onSort({
         column: column.id,
-        descending: active ? !sort.descending : column.id === "best" && experiment.mode === "max",
+        descending: active
+          ? !sort.descending
+          : (column.id === "best" || column.id === EXPECTED) && experiment.mode === "max",
       });
     const left = tableColumn.getIsPinned() ? tableColumn.getStart("left") : null;
     return (
@@ -287,6 +294,12 @@ export function TrialTable(props: TrialTableProps) {
           </button>
         </div>
       )}
+      {expected && (
+        <p className={classes.hint}>
+          Some configurations were run several times. Trials are ranked by the {metric} that is expected of their
+          configuration: the mean of its runs, drawn towards the results of the others by as much as luck explains.
+        </p>
+      )}
       <div
         ref={scroll}
         className={`${classes.scroll} sideways`}
@@ -304,6 +317,7 @@ export function TrialTable(props: TrialTableProps) {
             {items.map((item) => {
               const trial = rows[item.index]!;
               const place = rank.get(trial.number);
+              const byRank = place === undefined ? null : colourAt(shareOfRank(place, ranked), theme);
               return (
                 <Row
                   key={trial.number}
@@ -314,7 +328,8 @@ export function TrialTable(props: TrialTableProps) {
                   selected={trial.number === selected}
                   picked={colours.get(trial.number) ?? null}
                   full={picked.length >= MOST_PICKED}
-                  colour={place === undefined ? null : colourAt(shareOfRank(place, ranked), theme)}
+                  colour={colourOf ? colourOf(trial) : byRank}
+                  runs={expected && runsWords(expected.runs(trial))}
                   onSelect={onSelect}
                   onPoint={onPoint}
                   onPick={onPickRow}
@@ -422,13 +437,15 @@ interface RowProps {
   /** True if no more trials can be picked. */
   full: boolean;
   colour: string | null;
+  /** After repeats: the runs of its configuration in words. */
+  runs: string | null;
   onSelect: (number: number) => void;
   onPoint: (number: number | null) => void;
   onPick: (number: number) => void;
 }
 
 const Row = memo(function Row(props: RowProps) {
-  const { trial, layout, index, height, selected, picked, full, colour, onSelect, onPoint, onPick } = props;
+  const { trial, layout, index, height, selected, picked, full, colour, runs, onSelect, onPoint, onPick } = props;
   return (
     <tr
       aria-rowindex={index + 2}
@@ -457,12 +474,17 @@ const Row = memo(function Row(props: RowProps) {
               style={picked ? { accentColor: picked } : undefined}
             />
           )}
-          <Cell trial={trial} column={column} colour={colour} onSelect={onSelect} />
+          <Cell trial={trial} column={column} colour={colour} runs={runs} onSelect={onSelect} />
         </td>
       ))}
     </tr>
   );
 });
+
+/** "mean 0.098 of trials 14, 31, 33" */
+function runsWords(runs: ReturnType<Expected["runs"]>): string {
+  return runs ? `mean ${number(runs.mean)} of trials ${runs.trials.join(", ")}` : "a single run";
+}
 
 function reasonOf(trial: Trial): string {
   if (trial.state === "failed") return trial.error?.message ?? trial.reason;
@@ -473,10 +495,11 @@ interface CellProps {
   trial: Trial;
   column: Column;
   colour: string | null;
+  runs: string | null;
   onSelect: (number: number) => void;
 }
 
-function Cell({ trial, column, colour, onSelect }: CellProps) {
+function Cell({ trial, column, colour, runs, onSelect }: CellProps) {
   switch (column.id) {
     case "number":
       return (
@@ -498,10 +521,19 @@ function Cell({ trial, column, colour, onSelect }: CellProps) {
           <StateBadge state={trial.state} />
         </span>
       );
+    case EXPECTED:
+      return (
+        <span title={runs ?? undefined}>
+          <i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />
+          {metricInColumn(rounded(column.value(trial) as number | null), column.decimals ?? 0)}
+        </span>
+      );
     case "best":
       return (
         <>
-          <i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />
+          {runs === null && (
+            <i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />
+          )}
           {metricInColumn(trial.best_value, column.decimals ?? 0)}
         </>
       );

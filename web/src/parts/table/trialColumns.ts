@@ -2,10 +2,13 @@
 
 import type { Experiment, Trial } from "../../api/types";
 import { frontOf, pointsOf } from "../../charts/pareto";
+import type { Expected } from "../../curves/expected";
 import { config, counted, decimals, paramName, title, type Labels } from "../../format";
 
 /** The column that says which trials are on the Pareto front. */
 export const FRONT = "front";
+/** The column of what is expected of the configurations after repeats, by which they are ranked. */
+export const EXPECTED = "expected";
 /** The column of narrow screens with the whole configuration and the reason of the state, in a few lines. */
 export const BRIEF = "brief";
 
@@ -16,8 +19,15 @@ export interface Column {
   value: (trial: Trial) => unknown;
   /** For reported values: the maximum number of digits after the point, with which the points are kept in line. */
   decimals?: number;
+  /** Returns whether a trial comes after all others in the order of this column. */
+  outside?: (trial: Trial) => boolean;
   /** For whole configurations: what the indices of choices stand for. */
   labels?: Labels;
+}
+
+/** Four significant digits: more would only be noise. */
+export function rounded(value: number | null): number | null {
+  return value === null ? null : Number(value.toPrecision(4));
 }
 
 const STATE_ORDER = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
@@ -31,6 +41,7 @@ export function columnsOf(
   scope: Experiment["scope"] = "all",
   narrow = false,
   labels: Labels = {},
+  expected: Expected | null = null,
 ): Column[] {
   const front = objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives) : new Set<number>();
   const most = (value: (trial: Trial) => number | null | undefined) =>
@@ -43,19 +54,27 @@ export function columnsOf(
       if (value !== null) numeric.set(name, (numeric.get(name) ?? true) && typeof value === "number");
     }
   }
+  const best: Column = {
+    id: "best",
+    label: title(counted({ metric, scope })),
+    numeric: true,
+    value: (trial) => trial.best_value,
+    decimals: most((trial) => trial.best_value),
+  };
+  const repeats: Column[] = trials.some((trial) => typeof trial.repeat_of === "number")
+    ? [
+        {
+          id: "repeat_of",
+          label: "Repeats trial",
+          numeric: true,
+          value: (trial) => trial.repeat_of ?? undefined, // an empty cell
+        },
+      ]
+    : [];
   return [
     { id: "number", label: "Trial", numeric: true, value: (trial) => trial.number },
     { id: "state", label: "State", numeric: false, value: (trial) => STATE_ORDER.indexOf(trial.state) },
-    ...(trials.some((trial) => typeof trial.repeat_of === "number")
-      ? [
-          {
-            id: "repeat_of",
-            label: narrow ? "Repeats" : "Repeats trial",
-            numeric: true,
-            value: (trial: Trial) => trial.repeat_of ?? undefined, // an empty cell
-          },
-        ]
-      : []),
+    ...(narrow ? [] : repeats),
     ...(objectives.length > 1
       ? [
           {
@@ -66,13 +85,19 @@ export function columnsOf(
           },
         ]
       : []),
-    {
-      id: "best",
-      label: title(counted({ metric, scope })),
-      numeric: true,
-      value: (trial) => trial.best_value,
-      decimals: most((trial) => trial.best_value),
-    },
+    ...(expected
+      ? [
+          {
+            id: EXPECTED,
+            label: `Expected ${metric}`,
+            numeric: true,
+            value: (trial: Trial) => expected.value(trial),
+            decimals: most((trial) => rounded(expected.value(trial))),
+            outside: expected.dropped,
+          },
+        ]
+      : []),
+    ...(narrow && expected ? [] : [best]),
     ...(trials.some((trial) => trial.feasible !== null)
       ? [
           {
@@ -92,6 +117,9 @@ export function columnsOf(
             value: (trial: Trial) => config(trial.params, labels),
             labels,
           },
+          // Behind it, so that the configuration is in sight.
+          ...(expected ? [best] : []),
+          ...repeats,
         ]
       : []),
     // The front is made of last values, so they are shown for the other objectives, too. Twice the same numbers say nothing.
@@ -135,7 +163,7 @@ export function serverColumn(id: string): string | null {
   if (id.startsWith("param:")) return `params.${id.slice("param:".length)}`;
   if (id.startsWith("metric:")) return `last.${id.slice("metric:".length)}`;
   const names: Record<string, string> = { best: "best_value", last: "last_value" };
-  return id === "feasible" || id === FRONT || id === BRIEF ? null : (names[id] ?? id);
+  return id === "feasible" || id === EXPECTED || id === FRONT || id === BRIEF ? null : (names[id] ?? id);
 }
 
 export interface Sort {
@@ -148,7 +176,8 @@ export function sortTrials(trials: readonly Trial[], columns: readonly Column[],
   const column = columns.find((one) => one.id === sort.column) ?? columns[0]!;
   const sign = sort.descending ? -1 : 1;
   // Of the results, those within the constraints come first: the first row is then the best trial.
-  const outside = ({ feasible }: Trial) => (column.id === "best" && feasible === false ? 1 : 0);
+  const judges = column.id === "best" || column.id === EXPECTED;
+  const outside = (trial: Trial) => Number(judges && (trial.feasible === false || (column.outside?.(trial) ?? false)));
   const keyed = trials.map((trial) => ({ trial, key: column.value(trial) ?? null }));
   keyed.sort((a, b) => {
     if (a.key === null || b.key === null)

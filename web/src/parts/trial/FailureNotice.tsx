@@ -1,5 +1,6 @@
 import { Alert, Anchor } from "@mantine/core";
 import type { Experiment, Trial } from "../../api/types";
+import { sentence } from "../../format";
 import classes from "../common/parts.module.css";
 
 interface FailureNoticeProps {
@@ -30,7 +31,9 @@ export function FailureNotice({ experiment, first, onSelect, onShowFailed }: Fai
   if (experiment.state === "failed") {
     return (
       <Alert className={classes.wholeRow} color="red" variant="light" role="alert" title="The experiment failed">
-        <p className={classes.noticeText}>{experiment.error || experiment.reason || "No reason was recorded."}</p>
+        <p className={classes.noticeText}>
+          {sentence(experiment.error || experiment.reason || "No reason was recorded.")}
+        </p>
         <span className={classes.noticeLinks}>{links}</span>
       </Alert>
     );
@@ -38,7 +41,7 @@ export function FailureNotice({ experiment, first, onSelect, onShowFailed }: Fai
   if (failed === 0 && !experiment.error && !experiment.reason) return null;
   return (
     <div className={classes.notice}>
-      {experiment.reason && <span>{experiment.reason}</span>}
+      {experiment.reason && <span>{sentence(experiment.reason)}</span>}
       {failed > 0 && (
         <span data-tone="bad">
           <b>

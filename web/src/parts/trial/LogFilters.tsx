@@ -1,6 +1,7 @@
 import { TextInput } from "@mantine/core";
 import type { Address } from "../../pages/useAddress";
 import classes from "../common/parts.module.css";
+import { useTyped } from "../common/useTyped";
 
 /** The number of the trial that the address chooses for a list of decisions or events; undefined: all trials. */
 export function chosenTrial(address: Address): number | undefined {
@@ -32,15 +33,10 @@ export function KindChips<T extends string>({ kinds, chosen, onChange }: KindChi
 }
 
 export function TrialFilter({ address }: { address: Address }) {
-  return (
-    <TextInput
-      size="xs"
-      w={92}
-      inputMode="numeric"
-      placeholder="Trial"
-      aria-label="Filter by trial"
-      value={chosenTrial(address) ?? ""}
-      onChange={(event) => address.set({ of: event.currentTarget.value.replace(/\D/g, "").slice(0, 9) })}
-    />
-  );
+  const typed = useTyped(String(chosenTrial(address) ?? ""), (text) => {
+    const of = text.replace(/\D/g, "").slice(0, 9);
+    address.set({ of });
+    return of;
+  });
+  return <TextInput size="xs" w={92} inputMode="numeric" placeholder="Trial" aria-label="Filter by trial" {...typed} />;
 }

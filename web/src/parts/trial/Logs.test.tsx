@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, cleanup, render, screen } from "@testing-library/react";
+import { act, cleanup, fireEvent, render, screen } from "@testing-library/react";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { TrialWithSegments } from "../../api/types";
@@ -50,6 +50,18 @@ describe("the logs of a trial that has ended", () => {
     expect(screen.getByLabelText("Log lines").textContent).toContain("Traceback");
     await pass(20_000);
     expect(logs).toHaveBeenCalledTimes(3);
+  });
+
+  it("keep what is typed into their search until the address is drawn", async () => {
+    answer = [];
+    await show(1);
+    const field = screen.getByLabelText<HTMLInputElement>("Search the log");
+    fireEvent.change(field, { target: { value: "e" } });
+    expect(field.value).toBe("e");
+    fireEvent.change(field, { target: { value: "ep" } });
+    expect(field.value).toBe("ep");
+    fireEvent.blur(field);
+    expect(field.value).toBe("");
   });
 
   it("are read also if nothing has come yet, but not for longer than a minute", async () => {

@@ -10,6 +10,7 @@ import type { Address } from "../../pages/useAddress";
 import { errorAt, linesOf } from "./logLines";
 import classes from "./Logs.module.css";
 import { ProblemBox } from "../common/Problem";
+import { useTyped } from "../common/useTyped";
 
 /** How many lines of each rank are read, and how many if somebody asks for more. */
 const TAIL = 500;
@@ -25,6 +26,10 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
   const segment = trial.segments.some(({ ordinal }) => ordinal === asked) ? asked : last;
   const rank = /^\d{1,6}$/.test(address.get("logrank") ?? "") ? address.get("logrank")! : "";
   const search = (address.get("logq") ?? "").slice(0, 1000);
+  const typed = useTyped(search, (text) => {
+    address.set({ logq: text || null });
+    return text;
+  });
   const [whole, setWhole] = useState(false);
   const phone = useMediaQuery("(max-width: 640px)") ?? false;
   const asks = address.get("wrap");
@@ -73,14 +78,7 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
             ...ranksOf(parts ?? [], rank).map((one) => ({ value: String(one), label: `rank ${one}` })),
           ]}
         />
-        <TextInput
-          size="xs"
-          w={180}
-          aria-label="Search the log"
-          placeholder="lines that contain…"
-          value={search}
-          onChange={(event) => address.set({ logq: event.currentTarget.value || null })}
-        />
+        <TextInput size="xs" w={180} aria-label="Search the log" placeholder="lines that contain…" {...typed} />
       </Group>
       {query.isError && <ProblemBox error={query.error} what="logs" retry={() => void query.refetch()} />}
       {query.isLoading && <Skeleton height={120} />}
