@@ -39,11 +39,10 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect,
   }, [curves.data, source, rank, segments, labels]);
   const params = [...new Set(segments.flatMap((one) => Object.keys(one.params)))].sort();
   const by = params.find((one) => one === address.get("shade")) ?? null;
-  const pieces = lanes?.pieces;
   const shades = useMemo(() => {
-    if (!pieces) return null;
-    return by === null ? shadesOfScores(pieces, mode) : shadesOfParam(pieces, by, isLog(space, by));
-  }, [pieces, by, mode, space]);
+    if (!lanes) return null;
+    return by === null ? shadesOfScores(lanes.pieces, mode) : shadesOfParam(lanes.pieces, by, isLog(space, by));
+  }, [lanes, by, mode, space]);
   const colourOf = useCallback(
     (trial: Trial) => {
       const share = shades && shareOfTrial(shades, trial);
