@@ -154,7 +154,7 @@ function wordsOf({ trial, from, to, kept, score, params }: Piece, metric: string
   return `Trial ${trial}, ${where}${given}: ${metric} ${written(score)} at the end${params ? `; ${config(params, labels)}` : ""}`;
 }
 
-/** Say what the colours of the bars mean, and those of the dots in the table below, which are on the same scale. */
+/** Say what the colors of the bars mean, and those of the dots in the table below, which are on the same scale. */
 function legendOf(by: string | null, metric: string, { log }: Shades): string {
   const scale = log ? " (log scale)" : "";
   return by === null

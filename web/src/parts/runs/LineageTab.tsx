@@ -23,7 +23,7 @@ interface LineageTabProps {
   selected: number | null;
   onSelect: (number: number) => void;
   address: Address;
-  /** The table of the trials, with dots in these colours; without it, they are coloured by rank. */
+  /** The table of the trials, with dots in these colors; without it, they are colored by rank. */
   table: (colourOf?: (trial: Trial) => string | null) => ReactNode;
 }
 
@@ -38,7 +38,8 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect,
     return curves.data && lanesOf(curves.data, source, rank, worded);
   }, [curves.data, source, rank, segments, labels]);
   const params = [...new Set(segments.flatMap((one) => Object.keys(one.params)))].sort();
-  const by = params.find((one) => one === address.get("shade")) ?? null;
+  const shade = `${address.get("shade") ?? ""}`;
+  const by = params.includes(shade) ? shade : null;
   const shades = useMemo(() => {
     if (!lanes) return null;
     return by === null ? shadesOfScores(lanes.pieces, mode) : shadesOfParam(lanes.pieces, by, isLog(space, by));

@@ -52,7 +52,7 @@ interface TrialTableProps {
   rank: ReadonlyMap<number, number>;
   /** What is expected of the trials after repeats; null without repeats. */
   expected?: Expected | null;
-  /** The colour of a trial's dot; by default, that of its rank. */
+  /** The color of a trial's dot; by default, that of its rank. */
   colourOf?: (trial: Trial) => string | null;
   theme: Theme;
   state: TrialState | null;
