@@ -180,9 +180,9 @@ describe("the time that an experiment has run", () => {
   const now = 500_000;
   it.each([
     ["runs, without a pause", at(100), null, 0, null, 400, "6 min 40 s"],
-    ["runs again after a pause", at(100), null, 300, null, 100, "1 min 40 s, paused 5 min"],
-    ["is paused again", at(100), null, 60, at(200), 40, "40 s, paused 6 min"],
-    ["was continued and has ended", at(100), at(420), 300, null, 20, "20 s, paused 5 min"],
+    ["runs again after a pause", at(100), null, 300, null, 100, "1 min 40 s, idle 5 min"],
+    ["is paused again", at(100), null, 60, at(200), 40, "40 s, idle 6 min"],
+    ["was continued and has ended", at(100), at(420), 300, null, 20, "20 s, idle 5 min"],
     ["has not started", null, null, 0, null, null, "–"],
   ])("leaves out pauses if it %s", (_, started_at, ended_at, paused_s, paused_since, seconds, words) => {
     const times = { started_at, ended_at, paused_s, paused_since };

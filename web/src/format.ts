@@ -209,10 +209,10 @@ export function pausedFor({ ended_at, paused_s, paused_since }: Times, now: numb
   return paused_s + (ended_at === null ? (elapsed(paused_since, null, now) ?? 0) : 0);
 }
 
-/** "1 min 20 s", or "1 min 20 s, paused 44 min". */
+/** "1 min 20 s", or "1 min 20 s, idle 44 min": a search is idle while it is paused, and from its end until it is continued. */
 export function ranWords(times: Times, now: number): string {
   const pauses = pausedFor(times, now);
-  return `${duration(ran(times, now))}${pauses >= 1 ? `, paused ${duration(pauses)}` : ""}`;
+  return `${duration(ran(times, now))}${pauses >= 1 ? `, idle ${duration(pauses)}` : ""}`;
 }
 
 export function ago(time: string | null, now: number): string {

@@ -24,7 +24,7 @@ export const PHASES: Record<Phase, { words: string; light: string; dark: string;
   restarting: { words: "starting again", light: "#4d7c0f", dark: "#a3d45c", share: 0.7 },
   checkpointing: { words: "checkpointing", light: "#a61e8c", dark: "#f59be6", share: 1 },
   waiting: { words: "waiting for resources", light: "#656d7b", dark: "#949cab", share: 0.34 },
-  paused: { words: "paused", light: "#965900", dark: "#f0b429", share: 0.2 },
+  paused: { words: "trial paused", light: "#965900", dark: "#f0b429", share: 0.2 },
   idle: { words: "idle", light: "#a3abba", dark: "#5b6475", share: 0.2 },
 };
 
@@ -145,7 +145,8 @@ export function wasteWords(totals: Timeline["totals"]): string | null {
   const all = start + wait + seconds(["running", "checkpointing"]);
   if (all < LEAST_S || start + wait <= all / 2) return null;
   const what = [start > 0 ? "starting" : "", wait > 0 ? "waiting for resources" : ""].filter(Boolean).join(" and ");
-  return `${Math.round((100 * (start + wait)) / all)} % of the time of all trials went into ${what}`;
+  const percent = Math.round((100 * (start + wait)) / all);
+  return `${percent === 100 && start + wait < all ? "over 99" : percent} % of the time of all trials went into ${what}`;
 }
 
 export function timelineRows(lanes: readonly Lane[]): unknown[][] {

@@ -470,6 +470,7 @@ interface HeaderProps {
 
 function Header({ experiment, live, sample, trials, onSelect, address }: HeaderProps) {
   const now = useNow(!experimentEnded(experiment.state));
+  const ofFailed = trials.some(({ number, state }) => number === experiment.best?.trial_number && state === "failed");
   const saved = useMemo(
     () => (sample && !sample.complete ? savedOfMany(sample.trained, experiment) : savedTraining(trials, experiment)),
     [sample, trials, experiment],
@@ -501,7 +502,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
           />
         ) : (
           <Figure
-            label={experiment.best?.runs ? `${leading(experiment)}, mean` : leading(experiment)}
+            label={`${leading(experiment)}${experiment.best?.runs ? ", mean" : ofFailed ? ", of a failed trial" : ""}`}
             value={metric(experiment.best?.value)}
             title={
               experiment.best?.runs
@@ -514,7 +515,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         <Figure
           label="Time"
           value={ranWords(experiment, now)}
-          title={`running time since the start at ${moment(experiment.started_at)}, without pauses`}
+          title={`running time since the start at ${moment(experiment.started_at)}, without the time in which it was paused or had ended before it was continued`}
         />
         {saved && (
           <Figure

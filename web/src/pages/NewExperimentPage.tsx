@@ -12,6 +12,7 @@ import { config, readable, trained } from "../format";
 import { keys } from "../live/keys";
 import { limitOf } from "../parts/actions/edit";
 import { readMapping } from "../parts/common/mapping";
+import { Loading } from "../parts/common/Loading";
 import { Mistakes } from "../parts/common/Mistakes";
 import { Facts, Panel } from "../parts/common/Panel";
 import { MissingPage } from "../parts/common/Problem";
@@ -234,7 +235,7 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
                 ))}
               </div>
             )}
-            {!check.data && !check.isError && <Skeleton height={80} />}
+            {!check.data && !check.isError && <Loading what="the preview" height={80} />}
           </div>
           <div className={classes.send}>
             <NumberInput

@@ -70,7 +70,7 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
         />
       )}
       {best?.runs && <Runs experiment={experiment} runs={best.runs} onSelect={onSelect} />}
-      {best && <Finished experiment={experiment} onSelect={onSelect} />}
+      {best && !best.runs && <Finished experiment={experiment} onSelect={onSelect} />}
     </Panel>
   );
 }
@@ -113,7 +113,7 @@ function rounded(value: number | null): string {
   return value === null ? "–" : String(Number(value.toPrecision(2)));
 }
 
-/** The best value may be a temporary peak, so also show the best trial that was trained to its end. */
+/** The best value may be a temporary peak, so also show the best trial that was trained to its end. Repeats replace this: they count single runs. */
 function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | "onSelect">) {
   const finished = experiment.best?.finished;
   if (finished) {

@@ -1,4 +1,4 @@
-import { Button, Skeleton, TextInput } from "@mantine/core";
+import { Button, TextInput } from "@mantine/core";
 import { useDebouncedCallback } from "@mantine/hooks";
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -15,6 +15,7 @@ import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
 import { ProblemBox } from "../common/Problem";
 import { SaveMenu } from "../common/SaveMenu";
+import { Loading } from "../common/Loading";
 import { WhatIf } from "./WhatIf";
 
 export const KINDS = [
@@ -120,7 +121,7 @@ export default function DecisionsTab({
         {query.isError && !query.data && (
           <ProblemBox error={query.error} what="list of decisions" retry={() => void query.refetch()} />
         )}
-        {query.isLoading && <Skeleton height={240} />}
+        {query.isLoading && <Loading what="decisions" height={240} />}
         {query.data && (decisions.length > 0 || !filtered) && (
           <DecisionLog
             decisions={decisions}

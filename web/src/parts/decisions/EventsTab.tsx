@@ -1,4 +1,4 @@
-import { Anchor, Button, Skeleton } from "@mantine/core";
+import { Anchor, Button } from "@mantine/core";
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../../api/client";
@@ -16,6 +16,7 @@ import { Panel } from "../common/Panel";
 import parts from "../common/parts.module.css";
 import { ProblemBox } from "../common/Problem";
 import { SaveMenu } from "../common/SaveMenu";
+import { Loading } from "../common/Loading";
 
 const REFRESH_MS = 3000;
 
@@ -78,7 +79,7 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
       {query.isError && !query.data && (
         <ProblemBox error={query.error} what="list of events" retry={() => void query.refetch()} />
       )}
-      {query.isLoading && <Skeleton height={240} />}
+      {query.isLoading && <Loading what="events" height={240} />}
       <p className={classes.hint}>
         {chosen.length === 0 && "All but reports and decisions. Choose groups above to see other events. "}A segment is
         one uninterrupted run of a trial: a pause, a failure or an exploit ends it, and the trial goes on in the next

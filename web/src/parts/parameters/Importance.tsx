@@ -1,4 +1,3 @@
-import { Skeleton } from "@mantine/core";
 import { useDebouncedValue } from "@mantine/hooks";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
@@ -13,6 +12,7 @@ import { Panel } from "../common/Panel";
 import { ProblemBox } from "../common/Problem";
 import { SaveMenu } from "../common/SaveMenu";
 import classes from "../common/parts.module.css";
+import { Loading } from "../common/Loading";
 
 const TITLE = "Importance of parameters";
 const REFRESH_MS = 20_000;
@@ -45,7 +45,7 @@ export default function Importance({ experiment, where, metric = null, objective
   if (!query.data)
     return (
       <Panel title={TITLE}>
-        <Skeleton height={60} />
+        <Loading what="importance" height={60} />
       </Panel>
     );
   const { items } = query.data;

@@ -1,4 +1,4 @@
-import { Select, Skeleton, useComputedColorScheme } from "@mantine/core";
+import { Select, useComputedColorScheme } from "@mantine/core";
 import { useCallback, useMemo, type ReactNode } from "react";
 import type { Experiment, Trial } from "../../api/types";
 import { LaneChart } from "../../charts/LaneChart";
@@ -15,6 +15,7 @@ import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
 import { ProblemBox } from "../common/Problem";
 import { SaveMenu } from "../common/SaveMenu";
+import { Loading } from "../common/Loading";
 
 interface LineageTabProps {
   experiment: Experiment;
@@ -82,7 +83,7 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect,
         {curves.isError && !curves.data && (
           <ProblemBox error={curves.error} what="curves" retry={() => void curves.refetch()} />
         )}
-        {curves.isLoading && <Skeleton height={240} />}
+        {curves.isLoading && <Loading what="curves" height={240} />}
         {lanes &&
           shades &&
           (lanes.order.length > 0 ? (

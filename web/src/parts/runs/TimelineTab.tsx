@@ -1,4 +1,4 @@
-import { Button, SegmentedControl, Skeleton, useComputedColorScheme } from "@mantine/core";
+import { Button, SegmentedControl, useComputedColorScheme } from "@mantine/core";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api } from "../../api/client";
@@ -14,6 +14,7 @@ import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
 import { ProblemBox } from "../common/Problem";
 import { SaveMenu } from "../common/SaveMenu";
+import { Loading } from "../common/Loading";
 
 const REFRESH_MS = 3000;
 
@@ -63,7 +64,7 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
       }
     >
       {query.isError && !data && <ProblemBox error={query.error} what="timeline" retry={() => void query.refetch()} />}
-      {query.isLoading && <Skeleton height={240} />}
+      {query.isLoading && <Loading what="timeline" height={240} />}
       {data && (
         <>
           <ul className={classes.legend} aria-label="Time by phase, summed over trials">
@@ -127,11 +128,11 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
   );
 }
 
-/** " A dashed line marks the pause of 40 min", and what else there is to say of pauses; nothing if there was none. */
+/** Say what the dashed lines mark and how long the search was idle in all; "" if it never was. */
 function pauseWords(pauses: Timeline["pauses"]): string {
   const whole = duration(pauses.reduce((sum, { seconds }) => sum + seconds, 0));
   if (pauses.length === 0) return "";
   return pauses.length === 1
-    ? ` The dashed line marks a pause of ${whole}.`
-    : ` The dashed lines mark ${pauses.length} pauses, ${whole} in all.`;
+    ? ` The dashed line marks ${whole} in which the search was paused or had ended.`
+    : ` The dashed lines mark ${pauses.length} times, ${whole} in all, in which the search was paused or had ended.`;
 }

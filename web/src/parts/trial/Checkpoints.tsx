@@ -1,4 +1,4 @@
-import { Anchor, Button, Skeleton } from "@mantine/core";
+import { Anchor, Button } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useState } from "react";
 import { api } from "../../api/client";
@@ -8,6 +8,7 @@ import { keys } from "../../live/keys";
 import { hasEnded } from "../../live/states";
 import classes from "./Checkpoints.module.css";
 import { ProblemBox } from "../common/Problem";
+import { Loading } from "../common/Loading";
 
 const ForkTrialDialog = lazy(() => import("../actions/ForkTrialDialog"));
 const REFRESH_MS = 5000;
@@ -29,7 +30,7 @@ export function Checkpoints({ trial, experiment }: { trial: TrialWithSegments; e
   });
   if (query.isError && !query.data)
     return <ProblemBox error={query.error} what="list of checkpoints" retry={() => void query.refetch()} />;
-  if (!query.data) return <Skeleton height={120} />;
+  if (!query.data) return <Loading what="checkpoints" height={120} />;
   const kept = query.data.filter((one) => one.state !== "deleted");
   const gone = query.data.length - kept.length;
   const shown = all ? query.data : kept;

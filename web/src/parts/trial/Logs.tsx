@@ -1,4 +1,4 @@
-import { Anchor, Button, Group, Select, Skeleton, Switch, TextInput } from "@mantine/core";
+import { Anchor, Button, Group, Select, Switch, TextInput } from "@mantine/core";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMediaQuery } from "@mantine/hooks";
 import { useVirtualizer } from "@tanstack/react-virtual";
@@ -11,6 +11,7 @@ import { errorAt, linesOf } from "./logLines";
 import classes from "./Logs.module.css";
 import { ProblemBox } from "../common/Problem";
 import { useTyped } from "../common/useTyped";
+import { Loading } from "../common/Loading";
 
 /** How many lines of each rank are read, and how many if somebody asks for more. */
 const TAIL = 500;
@@ -81,7 +82,7 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
         <TextInput size="xs" w={180} aria-label="Search the log" placeholder="lines that contain…" {...typed} />
       </Group>
       {query.isError && <ProblemBox error={query.error} what="logs" retry={() => void query.refetch()} />}
-      {query.isLoading && <Skeleton height={120} />}
+      {query.isLoading && <Loading what="logs" height={120} />}
       {none && (
         <p className={classes.none}>
           {search ? "No line contains this text" : "The ranks have printed nothing here"}

@@ -229,7 +229,7 @@ function Overview({ trial, experiment, across, rank, of, address, onSelect }: Ov
             <>
               <b>{metric(trial.best_value)}</b>
               {trial.best_iteration !== null && ` at iteration ${trial.best_iteration}`}
-              {rank !== undefined && `, rank ${rank} of ${of}`}
+              {rank !== undefined && `, place ${rank} of ${of}`}
             </>,
           ],
           ...Object.entries(trial.last)
