@@ -185,7 +185,7 @@ class Settings:
     )
     log_days: float = _setting(
         "TUNER_LOG_DAYS",
-        "the output of an experiment's ranks is deleted from the database this many days after the experiment's end; 0: never",
+        "the output of an experiment's ranks is deleted this many days after the experiment's end; 0: never",
         default=0.0,
     )
     point_days: float = _setting(

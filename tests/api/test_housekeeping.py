@@ -14,6 +14,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk
 from tuner.domain.states import ExperimentState
+from tuner.experiment.logs import trial_logs
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.service.access import AuditRecord
@@ -62,6 +63,36 @@ def test_logs_of_experiments_that_ended_long_ago_are_deleted(store: Store, tmp_p
     assert clean_up(store, Settings(home=tmp_path, log_days=2), T0) == {"experiments' logs": 1}
     assert [len(store.logs.of_trial(trial)) for trial in found] == [0, 1, 1]
     assert clean_up(store, Settings(home=tmp_path, log_days=2), T0) == {}
+
+
+def test_files_with_the_output_of_ranks_are_deleted_with_the_logs(store: Store, tmp_path: Path) -> None:
+    """The API reads these files when the database has no log, so a deleted log would still be shown."""
+    found = {}
+    for name in ("old", "new", "running"):
+        made, epoch, trials = begin(store, spec=a_spec(name))
+        if name != "running":
+            at = T0 - (3 if name == "old" else 1) * DAY_S
+            ended = Batch(log=[], trials=trials, state=ExperimentState.COMPLETED, summary={"reason": "done"})
+            store.drivers.commit(made.id, epoch, ended, at)
+        trial = trial_id(made.public_id, 0)
+        folder = tmp_path / "logs" / made.public_id / store.trials.get(trial).segments[0].public_id
+        folder.mkdir(parents=True)
+        (folder / "rank0.log").write_text(f"{name}\n")
+        (folder.parent / "driver.log").write_text("driven\n")
+        found[name] = trial
+    (tmp_path / "logs" / "exp_of_another_database" / "seg_1").mkdir(parents=True)
+    (tmp_path / "logs" / "exp_of_another_database" / "seg_1" / "rank0.log").write_text("other\n")
+    settings = Settings(home=tmp_path, log_days=2)
+    assert [log.text for log in trial_logs(store, tmp_path, found["old"])] == ["old\n"]
+    assert clean_up(store, settings, T0) == {"experiments' logs": 1}
+    assert trial_logs(store, tmp_path, found["old"]) == []
+    assert [log.text for name in ("new", "running") for log in trial_logs(store, tmp_path, found[name])] == [
+        "new\n",
+        "running\n",
+    ]
+    assert len(list(tmp_path.glob("logs/*/driver.log"))) == 3
+    assert len(list(tmp_path.glob("logs/*/seg_*"))) == 3, "the empty folder is gone, and that of another database stays"
+    assert clean_up(store, settings, T0) == {}
 
 
 def test_deliveries_of_webhooks_are_deleted_after_a_month(store: Store, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import math
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from keyword import iskeyword
 from types import SimpleNamespace
 from typing import Any
@@ -248,6 +249,10 @@ def test_a_remote_result_is_what_the_database_gives(client: Client, sqlite_store
     assert here.best_checkpoint is not None
     assert there.best_checkpoint.info == here.best_checkpoint.info
     assert [trial.traceback for trial in there.trials] == [trial.traceback for trial in here.trials]
+    assert len(here.decisions) > len(here.trials)
+    when = [round(decision.time, 3) for decision in here.decisions]
+    assert [round(decision.time, 3) for decision in there.decisions] == when
+    assert [replace(one, time=0.0) for one in there.decisions] == [replace(one, time=0.0) for one in here.decisions]
 
 
 def test_values_that_are_not_finite_stay_so(client: Client, sqlite_store: Store) -> None:

@@ -52,6 +52,10 @@ def test_a_function_that_needs_only_cpus_runs_in_processes_of_this_machine() -> 
             "without Ray, trials get only CPUs, but TPU is requested",
         ),
         ({"runtime_env": {"pip": ["x"]}}, "there is a runtime_env, which needs Ray"),
+        (
+            {"runtime_env": {"py_modules": ["s3://b/bundles/1.zip"]}},
+            "modules are sent with it, as a bundle or as py_modules, which needs Ray",
+        ),
         ({"entrypoint": "module:train", "code": None}, "given by name, so it is not known whether it uses Ray"),
         ({"executor": "ray"}, "because executor is 'ray'"),
     ],

@@ -14,6 +14,7 @@ import pytest
 import tuner
 from tests.store.examples import T0, a_report, a_spec, begin
 from tuner.domain.batch import Batch
+from tuner.domain.decisions import Note, Stop
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, NotFound, SpecError
 from tuner.sdk.saved import experiments, load
@@ -45,6 +46,19 @@ def test_a_result_is_loaded_by_id_and_by_name(store: Store) -> None:
         assert result.experiment_id == made
         assert result.best_value == 0.5
         assert list(result.dataframe()["config/lr"]) == [0.01]
+
+
+def test_a_result_has_the_decisions_with_their_reasons(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, epoch, trials = begin(store, spec=a_spec("digits"))
+    note = Note(reason="the first trials show which scheduler fits")
+    stop = Stop(reason="worse than half of the others", trial=0)
+    store.drivers.commit(made.id, epoch, Batch(log=[(4, note), (5, stop)], trials=trials), T0 + 3)
+    monkeypatch.setattr("tuner.sdk.result.PAGE", 2)
+    found = tuner.load("digits").decisions
+    assert [(one.kind, one.trial) for one in found] == [("start", 0), ("note", None), ("stop", 0)]
+    assert [one.seq for one in found] == [2, 4, 5]
+    assert found[2].reason == "worse than half of the others"
+    assert "worse than half of the others" in found._repr_html_()
 
 
 def test_a_wrong_name_is_answered_with_the_nearest(store: Store) -> None:

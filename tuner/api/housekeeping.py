@@ -1,4 +1,4 @@
-"""Once an hour, delete rows and code bundles that are older than the settings allow, and unused packages.
+"""Once an hour, delete rows, log files and code bundles that are older than the settings allow, and unused packages.
 
 Several services with the same database can do so at the same time.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from tuner.errors import StoreError
 from tuner.experiment.code.bundles import Bundles
 from tuner.experiment.code.shipped import Packages
+from tuner.experiment.logs import remove_old_logs
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -37,7 +38,7 @@ def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
     if settings.audit_days:
         steps["entries of the audit trail"] = lambda: store.access.prune_trail(before(settings.audit_days))
     if settings.log_days:
-        steps["experiments' logs"] = lambda: store.logs.prune(before(settings.log_days))
+        steps["experiments' logs"] = lambda: remove_old_logs(store, settings.home, before(settings.log_days))
     steps["deliveries of webhooks"] = lambda: store.webhooks.prune(before(DELIVERY_DAYS))
     if settings.point_days:
         steps["experiments' points"] = lambda: store.metrics.thin(before(settings.point_days), now)

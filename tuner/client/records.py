@@ -14,6 +14,7 @@ from tuner.client.protocol import Event
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Objective, Spec
 from tuner.experiment.analysis.lineage import Place
+from tuner.sdk.decision_result import DecisionResult
 from tuner.sdk.result import Found
 from tuner.sdk.trial_result import history_row
 from tuner.space import Space
@@ -24,17 +25,29 @@ _Record = TypeVar("_Record", ExperimentRecord, TrialRecord, SegmentRecord)
 
 
 class Log:
-    """The parts of an experiment's log that a `Result` needs: the reports and the checkpoints."""
+    """The parts of an experiment's log that a `Result` needs: the reports, the checkpoints and the decisions."""
 
     def __init__(self) -> None:
         self.seq = 0
         self.histories: dict[int, list[dict[str, float]]] = {}
         self.saved: dict[str, tuple[Place, CheckpointInfo]] = {}
+        self.decisions: list[DecisionResult] = []
 
     def add(self, event: Event) -> None:
         """Add an event from the stream of the experiment's log."""
         self.seq = max(self.seq, int(event.id or 0))
         data = event.data
+        if event.name == "decision":
+            self.decisions.append(
+                DecisionResult(
+                    seq=data["seq"],
+                    time=_time(data["time"]),
+                    kind=data["kind"],
+                    trial=data["trial_number"],
+                    reason=data["reason"],
+                    payload=data["payload"],
+                )
+            )
         if event.name in ("reported", "checkpoint_saved") and (saved := data.get("checkpoint")):
             info = CheckpointInfo(**saved)
             self.saved[info.id] = Place(data["trial_number"], data["segment"], info.step), info
@@ -76,6 +89,7 @@ def found_of(
         trials=[trial_record(trial) for trial in trials],
         segments=by_trial,
         histories=log.histories,
+        decisions=log.decisions,
         best_place=place,
         best_checkpoint=checkpoint,
     )

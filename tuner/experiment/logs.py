@@ -1,8 +1,9 @@
-"""Read the output of ranks, from the database or from files, and the log of the driver host, from its file."""
+"""Read the output of ranks, from the database or from files, delete it, and read the log of the driver host from its file."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import threading
@@ -38,6 +39,30 @@ def trial_logs(store: Store, home: Path, trial: str, query: LogQuery | None = No
         for number, path in _rank_files(home / "logs" / record.experiment / part.public_id)
         if query.rank in (None, number)
     ]
+
+
+def remove_old_logs(store: Store, home: Path, before: float) -> int:
+    """Delete the output of the ranks of experiments that ended before this time, and return how many experiments lost some.
+
+    It is deleted from the database, and from the log files on this machine. Files on other nodes are not deleted, because this
+    process cannot reach them. The driver's logs and the working directories of ranks are kept.
+    """
+    lost = store.logs.prune(before)
+    folder = home / "logs"
+    if folder.is_dir():
+        old = store.logs.prunable(before)
+        lost |= {each.name for each in folder.iterdir() if each.name in old and _remove_files(each)}
+    return len(lost)
+
+
+def _remove_files(folder: Path) -> bool:
+    """Delete the files with the output of ranks. Return whether there were any."""
+    found = list(folder.glob("seg_*/rank*.log"))
+    for path in found:
+        path.unlink(missing_ok=True)  # another service may be deleting the same files
+        with contextlib.suppress(OSError):  # it is not empty, or it is gone already
+            path.parent.rmdir()
+    return bool(found)
 
 
 class LogReader:

@@ -18,15 +18,19 @@ from tuner.experiment.analysis import lineage
 from tuner.names import printable
 from tuner.schedulers.shared import pareto
 from tuner.sdk import plots
+from tuner.sdk.decision_result import DecisionResult
 from tuner.sdk.live import notebook
 from tuner.sdk.trial_result import TrialResult, config_of, flat, history_row, not_here, opened, trial_of
 from tuner.search import constraints
 from tuner.space.revisions import Revisions
 from tuner.store import Store
-from tuner.store.records import ExperimentRecord, SegmentRecord, TrialRecord
+from tuner.store.records import DecisionRecord, ExperimentRecord, SegmentRecord, TrialRecord
 
 SHOWN = 10
 """The number of trials of a result that a notebook shows, the best first."""
+
+PAGE = 1000
+"""The number of rows that are read from the database at once."""
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +74,7 @@ class Found:
     trials: Sequence[TrialRecord]  # all trials, by number
     segments: Mapping[int, Sequence[SegmentRecord]]  # by the trial's number
     histories: Mapping[int, list[dict[str, float]]]  # trial number -> reports; see `TrialResult.history`
+    decisions: Sequence[DecisionResult]  # all decisions, oldest first
     best_place: lineage.Place | None
     best_checkpoint: CheckpointInfo | None
     more: More | None = None  # runs more trials of the experiment
@@ -80,6 +85,7 @@ class Result:
 
     Attributes:
         trials: all trials, by number.
+        decisions: all decisions with their reasons, oldest first.
         best_trial: the trial with the best report that satisfies the constraints; with scope="last", the best last report. None
             if there is no such trial; `error` says why. After repeats, this is the first run of the configuration with the best
             expected value over its runs.
@@ -108,6 +114,7 @@ class Result:
         self.trials = notebook.Rows(
             trial_of(row, space, spec.seed, found.histories.get(row.number, [])) for row in found.trials
         )
+        self.decisions = notebook.Rows(found.decisions)
         best = record.best
         self.best_trial: TrialResult | None = self.trials[best["trial_number"]] if best else None
         self.best_value: float | None = best["value"] if best else None
@@ -155,6 +162,7 @@ class Result:
                 trials=_all_trials(store, record.id),
                 segments=store.trials.segments(record.id),
                 histories=_histories(store, record.id),
+                decisions=_decisions(store, record.id),
                 best_place=lineage.best(store, record),
                 best_checkpoint=_checkpoint(store, best.get("checkpoint_id")),
                 more=more,
@@ -408,7 +416,7 @@ def _all_trials(store: Store, experiment: int) -> list[TrialRecord]:
     rows: list[TrialRecord] = []
     token: Any = None
     while True:
-        page = store.trials.page(experiment, page_size=1000, page_token=token)
+        page = store.trials.page(experiment, page_size=PAGE, page_token=token)
         rows += page.items
         token = page.next_token
         if token is None:
@@ -432,6 +440,23 @@ def _histories(store: Store, experiment: int) -> dict[int, list[dict[str, float]
             row = history_row(entry.iteration, entry.segment, entry.time, entry.metrics, entry.step)
             found.setdefault(entry.trial, []).append(row)
     return found
+
+
+def _decisions(store: Store, experiment: int) -> list[DecisionResult]:
+    newest_first: list[DecisionRecord] = []
+    token: Any = None
+    while True:
+        page = store.log.decisions(experiment, page_size=PAGE, page_token=token)
+        newest_first += page.items
+        token = page.next_token
+        if token is None:
+            break
+    return [
+        DecisionResult(
+            seq=row.seq, time=row.time, kind=row.kind, trial=row.trial, reason=row.reason, payload=row.payload
+        )
+        for row in reversed(newest_first)
+    ]
 
 
 def _checkpoint(store: Store, public_id: str | None) -> CheckpointInfo | None:

@@ -63,7 +63,7 @@ class ExperimentSummary:
 def load(experiment: str) -> Result:
     """Return the result of an experiment in this home's database, whichever process started it.
 
-    The result is the one that `tuner.run` returns: trials, data frame, best trial, best checkpoint. For a running
+    The result is the one that `tuner.run` returns: trials, data frame, best trial, best checkpoint, decisions. For a running
     experiment it contains what has been found so far. Nothing is started.
 
     Args:

@@ -39,9 +39,10 @@ DELETE FROM log_chunk WHERE segment_id IN (
   SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id JOIN experiment e ON e.id = t.experiment_id
   WHERE e.id = ?)"""
 _OLD = """
-SELECT e.id FROM experiment e WHERE e.ended_at < ? AND EXISTS (
+SELECT e.id, e.public_id FROM experiment e WHERE e.ended_at < ? AND EXISTS (
   SELECT 1 FROM log_chunk c JOIN segment s ON s.id = c.segment_id JOIN trial t ON t.id = s.trial_id
   WHERE t.experiment_id = e.id)"""
+_PRUNABLE = "SELECT public_id FROM experiment WHERE ended_at < ?"
 _LAST_S = 60.0
 _PROJECT = "SELECT e.project FROM trial t JOIN experiment e ON e.id = t.experiment_id WHERE t.public_id = ?"
 _ENDED = "SELECT rank FROM log_chunk WHERE segment_id = ? AND size = 0"
@@ -100,14 +101,19 @@ class Logs:
         with self._database.cursor() as (cursor, _):
             return _recent(cursor, experiment_id, since, ends)
 
-    def prune(self, before: float) -> int:
-        """Delete the logs of experiments that ended before this time. Return how many experiments lost their logs."""
+    def prune(self, before: float) -> set[str]:
+        """Delete the logs of experiments that ended before this time. Return the public ids of those that lost their logs."""
         with self._database.cursor() as (cursor, _):
-            old = [row[0] for row in cursor.rows(_OLD, (before,))]
+            old = {row[0]: row[1] for row in cursor.rows(_OLD, (before,))}
         for experiment in old:  # one transaction for each experiment, so that drivers need not wait long
             with self._database.write() as cursor:
                 cursor.execute(_PRUNE, (experiment,))
-        return len(old)
+        return set(old.values())
+
+    def prunable(self, before: float) -> set[str]:
+        """Return the public ids of the experiments that ended before this time, with or without logs."""
+        with self._database.cursor() as (cursor, _):
+            return {row[0] for row in cursor.rows(_PRUNABLE, (before,))}
 
     def ends(self, experiment_id: int) -> dict[LogKey, int]:
         """Return a dict from (trial, segment, rank) to the current end of the log, for each log of an experiment."""

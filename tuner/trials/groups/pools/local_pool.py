@@ -416,7 +416,11 @@ def _cpus(launch: Launch) -> float:
 
 def unfit(spec: Spec, cpus: float) -> str | None:
     """Return why the local executor can never run an experiment's trials; None if it can."""
-    return "there is a runtime_env, which needs Ray" if spec.runtime_env else too_large(spec.scaling, cpus)
+    if not spec.runtime_env:
+        return too_large(spec.scaling, cpus)
+    if set(spec.runtime_env) == {"py_modules"}:  # a service makes this of a bundle, so a user may not have written it
+        return "modules are sent with it, as a bundle or as py_modules, which needs Ray"
+    return "there is a runtime_env, which needs Ray"
 
 
 def too_large(scaling: Scaling, cpus: float) -> str | None:
