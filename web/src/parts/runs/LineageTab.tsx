@@ -1,5 +1,5 @@
 import { Select, Skeleton, useComputedColorScheme } from "@mantine/core";
-import { useCallback, useMemo, type ReactNode } from "react";
+import { useMemo, type ReactNode } from "react";
 import type { Experiment, Trial } from "../../api/types";
 import { LaneChart } from "../../charts/LaneChart";
 import { curvesCall } from "../../charts/copies";
@@ -39,17 +39,12 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect,
   }, [curves.data, source, rank, segments, labels]);
   const params = [...new Set(segments.flatMap((one) => Object.keys(one.params)))].sort();
   const by = params.find((one) => one === address.get("shade")) ?? null;
-  const shades = useMemo(() => {
-    if (!lanes) return null;
-    return by === null ? shadesOfScores(lanes.pieces, mode) : shadesOfParam(lanes.pieces, by, isLog(space, by));
-  }, [lanes, by, mode, space]);
-  const colourOf = useCallback(
-    (trial: Trial) => {
-      const share = shades && shareOfTrial(shades, trial);
-      return share === null ? null : colourAt(share, theme);
-    },
-    [shades, theme],
-  );
+  const pieces = lanes?.pieces ?? [];
+  const shades = by === null ? shadesOfScores(pieces, mode) : shadesOfParam(pieces, by, isLog(space, by));
+  const colourOf = (trial: Trial) => {
+    const share = shareOfTrial(shades, trial);
+    return share === null ? null : colourAt(share, theme);
+  };
   return (
     <>
       <Panel
@@ -83,7 +78,6 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect,
         )}
         {curves.isLoading && <Skeleton height={240} />}
         {lanes &&
-          shades &&
           (lanes.order.length > 0 ? (
             <LaneChart
               lanes={lanes}
@@ -101,7 +95,7 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect,
             </div>
           ))}
       </Panel>
-      {table(shades ? colourOf : undefined)}
+      {table(lanes ? colourOf : undefined)}
     </>
   );
 }
