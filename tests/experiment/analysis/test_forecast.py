@@ -140,6 +140,16 @@ def test_a_loss_is_forecast_downwards(sqlite_store: Store) -> None:
     assert found.more.gain.mean > 0
 
 
+@pytest.mark.parametrize("repeats", [0, 4])
+def test_with_repeats_the_forecast_is_of_single_runs(repeats: int, sqlite_store: Store) -> None:
+    """The best value that the page shows is then a mean over several runs, which differs from the one in the forecast."""
+    made = search(sqlite_store, trials=120, limits=replace(FOUR, repeats=repeats))
+    made.advance(300, at_once=50)
+    found = told(sqlite_store, made)
+    assert found.best is not None
+    assert ("The best accuracy of a single run will then be about" in found.summary) is (repeats > 0)
+
+
 def test_no_best_value_is_forecast_past_the_end_of_the_scale(sqlite_store: Store) -> None:
     """After a third of a PBT run whose loss had fallen from 4 to 0.15, the page said: "The best loss will then be about -0"."""
 

@@ -354,8 +354,9 @@ def _summary(
         said.append(f"{at}, when {ENDED_BY[end.limit]}")
     if best is not None and found is not None:
         now = shown(spec.objective.score(found.score[-1]))
+        what = f"{metric} of a single run" if spec.limits.repeats else metric  # repeats make the best value a mean
         said.append(
-            f"the best {metric} will then be about {_rounded(best.expected)}{_interval(best, _rounded)}; it is {now} now"
+            f"the best {what} will then be about {_rounded(best.expected)}{_interval(best, _rounded)}; it is {now} now"
         )
     elif len(spec.objectives) > 1:
         said.append("the best value is forecast only for experiments with one objective")

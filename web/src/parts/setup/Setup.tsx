@@ -34,7 +34,7 @@ export function Setup({ experiment }: { experiment: Experiment }) {
             ["Entrypoint", experiment.entrypoint ?? "a function, by value"],
             ["Maximum trials", experiment.num_samples ?? "as many as the time budget allows"],
             ["Longest trial", longest === null ? "no limit" : trained(param(longest), experiment.time_attr)],
-            ...(resolved?.budget ? [["Budget", resolved.budget] as [string, string]] : []),
+            ...(resolved?.budget ? [["Budget at the start", resolved.budget] as [string, string]] : []),
             ["Seed", experiment.seed],
             [
               "Priority",
