@@ -20,6 +20,7 @@ from tests.web.conftest import Open, Service
 from tests.web.searches import SHAPES, Search, bred, digits, steady, two_objectives
 from tests.web.test_page import COUNT_STROKES, INK, best_of, curves, expect, settled, shot, wait_until
 from tuner.domain.experiment import Limits
+from tuner.domain.keys import keyed_random
 from tuner.domain.states import TrialState
 from tuner.experiment.analysis.neighbours import neighbours
 from tuner.experiment.operations.usecases import amend_experiment
@@ -624,3 +625,29 @@ def test_a_search_without_values_says_so_once(visit: Open, service: Service) -> 
     begun.advance(2)
     page.goto(f"{service.url}/experiments/{begun.public_id}?tab=parameters")
     expect(page.get_by_text("Shown once trials have reported.")).to_be_visible()
+
+
+def test_a_best_value_of_several_runs_leaves_room_for_the_decisions(visit: Open, service: Service) -> None:
+    """The decisions beside the curves are not covered by the table, however much there is to say of the best value."""
+    space = {f"parameter_{i}": {"type": "uniform", "lower": 0, "upper": 1} for i in range(4)}
+    space |= {
+        "lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1},
+        "width": {"type": "choice", "categories": [16, 32]},
+    }
+
+    def noisy(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:
+        return {"accuracy": 0.5 + float(params["lr"]) + 0.05 * keyed_random(5, number).random()}
+
+    limits = Limits(max_concurrent_trials=4, repeats=4)
+    spec = digits(trials=8, space=space, scheduler={"type": "fifo"}, max_t=3, limits=limits)
+    search = Search(service.store, spec, start=time.time() - 600, curve=noisy)
+    search.advance()
+    page = visit(f"/experiments/{search.public_id}")
+    expect(page.get_by_role("columnheader", name="Expected accuracy")).to_be_visible()
+    first = page.get_by_role("row").nth(1)
+    expect(first.get_by_role("link")).to_have_text(str(search.core.summary()["best"]["trial_number"]))
+    below = page.get_by_role("region", name="Decisions, newest first").bounding_box()
+    table = page.get_by_role("heading", name=re.compile("^Trials")).bounding_box()
+    assert below is not None
+    assert table is not None
+    assert below["y"] + below["height"] < table["y"]
