@@ -19,7 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 
 HEAD_S = 30.0
-"""How long a client may take to send the head of a request, in seconds."""
+"""The time that a client may take to send the head of a request, in seconds."""
 
 UNSENT_BYTES = 128 * 1024
 """The maximum number of unsent bytes that the kernel buffers for a connection.
@@ -28,11 +28,11 @@ Without this limit, it buffers megabytes for each client that does not read its 
 """
 
 TICKS = 10
-"""How many of uvicorn's ticks pass between two searches for slow connections. uvicorn ticks ten times a second."""
+"""The number of uvicorn's ticks between two searches for slow connections. uvicorn ticks ten times a second."""
 
 
 LAST_S = 2.0
-"""How long the app may take to shut down after a second Ctrl-C, in seconds."""
+"""The time that the app may take to shut down after a second Ctrl-C, in seconds."""
 
 
 class Server(uvicorn.Server):

@@ -31,7 +31,7 @@ PAGE = 1000
 CREATE_S = 300.0
 """Seconds to wait for the answer to a request with a spec, since the service first imports the training function."""
 FIRST_CONTACT_S = 2.0
-"""How long to try to connect to a service that has never answered. It is short, since the address is probably wrong."""
+"""The time limit in seconds for connecting to a service that has never answered. It is short: the address is probably wrong."""
 
 
 def address_of(address: str | None) -> str:

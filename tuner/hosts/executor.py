@@ -155,7 +155,7 @@ class Executor(Protocol):
         """Return the nodes in the form of `ray.nodes`, and the free resources of all nodes together."""
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function on a node, or here if the node is unknown, because this machine may have been that node before."""
+        """Call a function on a node. If the node is unknown, call it on this machine, which may have had its id earlier."""
 
     def share(self, value: Any) -> Any:
         """Return a reference from which ranks get the value, or the value itself. This may block, so call it in a thread."""

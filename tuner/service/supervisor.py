@@ -24,7 +24,7 @@ AGAIN_S = 2.0
 """Seconds to wait after a failed attempt to start Ray or the child process, before the next one."""
 
 SPARE_AFTER_S = 15.0
-"""How many seconds after the driver is up a spare child process is started. Until then, the first trials need the CPU."""
+"""The seconds from the start of the driver to that of a spare child process. Until then, the first trials need the CPU."""
 
 FUTILE = 3
 """The Ray head is replaced after this many child processes in a row have failed to connect to it."""

@@ -40,7 +40,7 @@ from tuner.store import Store
 
 POLL_S = 0.1
 PATIENCE_S = 5.0
-"""How long a rollout tries to reach the tuner service, in seconds."""
+"""The time for which a rollout tries to reach the tuner service, in seconds."""
 INGRESS_REQUESTS = 1000
 """The maximum number of requests that the ingress handles at once. Most of them wait for a model."""
 

@@ -79,7 +79,7 @@ Creation = Share[ExperimentRecord | str]
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many experiments and trials there are, by (project, state)."""
+    """The numbers of experiments and trials, by (project, state)."""
 
     experiments: Counter[tuple[str, str]] = field(default_factory=Counter)
     trials: Counter[tuple[str, str]] = field(default_factory=Counter)

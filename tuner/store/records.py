@@ -438,7 +438,7 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogQuery:
-    """Which of a trial's logs to return, and which part of each log.
+    """A selection of a trial's logs, and of a part of each log.
 
     offset: return the part that begins at this byte of the log. None: return the end of the log.
     tail: return only the last lines, at most this many.

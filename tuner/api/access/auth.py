@@ -56,7 +56,7 @@ KNOWN_S = 5.0
 """Seconds for which a token that was found in the database is cached. A revoked token still works for up to this long."""
 
 TRIES, TRIES_S = 10, 60.0
-"""How many failed sign-in attempts are allowed per address within a period, and the length of the period in seconds."""
+"""The number of failed sign-in attempts that an address may make within a period, and the length of the period in seconds."""
 
 MAX_COOKIE_AGE_S = 30 * 24 * 3600
 

@@ -30,7 +30,7 @@ from tuner.usercode import archives
 
 MAX_BODY = 16 * 1024 * 1024
 BODY_S, BYTES_PER_S = 60.0, 4096
-"""How many seconds any body may take to arrive, and how many received bytes earn one more second.
+"""The number of seconds that any body may take to arrive, and the number of received bytes that earn one more second.
 
 So a client that sends a byte now and then cannot keep a connection open for long.
 """

@@ -62,7 +62,7 @@ class Repeated(Model):
 
 
 class Single(Model):
-    """What is expected of a configuration with a single run: middle + weight * (value - middle)."""
+    """The expected value of a configuration with a single run: middle + weight * (value - middle)."""
 
     middle: Annotated[Number, Field(description="what is expected of a configuration without a run")]
     weight: Annotated[Number, Field(description="how much a single run counts, from 0 to 1")]

@@ -111,7 +111,7 @@ def _with_types(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_range(plain: dict[str, Any], errors: Errors) -> dict[str, Any]:
-    """If scaling.num_workers is a range, such as {"min": 1, "max": 8}, replace it with num_workers and max_workers."""
+    """Replace scaling.num_workers with num_workers and max_workers if it is a range, such as {"min": 1, "max": 8}."""
     scaling = plain.get("scaling")
     given = scaling.get("num_workers") if isinstance(scaling, dict) else None
     if not isinstance(scaling, dict) or not isinstance(given, dict):

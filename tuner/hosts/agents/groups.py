@@ -182,7 +182,7 @@ class AgentGroups(SegmentGroups):
         return {"0": f"this trial runs on the agent {lease.agent}, which shows no stacks"} if lease is not None else {}
 
     async def data_sets(self, segment_id: str) -> list[dict[str, Any]]:
-        """Return an empty list, because agents do not read data sets of Ray Data."""
+        """Return an empty list, because agents do not read Ray Data datasets."""
         return []
 
     async def profile(self, segment_id: str, rank: int, request: ProfileRequest) -> dict[str, Any] | None:

@@ -31,7 +31,7 @@ LIMIT = 500
 POLL_S = 0.3
 SAVE_EVERY_S = 1.0
 PATIENCE_S = 30.0
-"""How many seconds `tuner.run` waits at the end for callbacks that have fallen behind."""
+"""The time that `tuner.run` waits at the end for callbacks that have fallen behind, in seconds."""
 TOLD = 5
 """The number of errors of each callback that are logged with their tracebacks. Further errors are only counted."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tuner.store import Store
 
 LATE_S = 30.0
-"""How long, in seconds, a log is still read after its segment has ended: its last lines may arrive late from other nodes."""
+"""The seconds for which a log is still read after its segment has ended: its last lines may arrive late from other nodes."""
 _Key = tuple[int, int, int]  # trial, segment, rank
 
 

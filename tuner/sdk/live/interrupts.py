@@ -64,7 +64,7 @@ class Interrupts:
             self._heard = False
 
     def end_process(self) -> None:
-        """If a signal asked the process to end, raise SystemExit with the exit status that shells report for that signal."""
+        """Raise SystemExit with the exit status that shells report for a signal if that signal asked the process to exit."""
         if self.ends is not None:
             raise SystemExit(128 + self.ends)
 

@@ -342,7 +342,7 @@ def _of_whom(best: Mapping[str, Any]) -> str:
 
 
 def _finished(record: ExperimentRecord) -> str:
-    """Return a line about the best trial that was trained to its end."""
+    """Return a line about the best trial that was trained to completion."""
     finished = (record.best or {}).get("finished")
     if finished is None:
         return ""

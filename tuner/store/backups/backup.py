@@ -15,7 +15,7 @@ from tuner.errors import Conflict, StoreError
 from tuner.store.backups import exchange
 
 BUSY_S = 30.0
-"""How long to wait for another process's transaction to end, in seconds."""
+"""The time to wait for another process's transaction to end, in seconds."""
 
 
 def backup(url: str, target: Path) -> int:

@@ -22,7 +22,7 @@ ROWS = 5_000
 """The number of rows that are read and written at once."""
 
 LOCK_S = 10
-"""How long to wait for locks on the tables to replace, in seconds."""
+"""The time to wait for locks on the tables to replace, in seconds."""
 
 
 def export(url: str, target: Path) -> None:

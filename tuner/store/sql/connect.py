@@ -37,7 +37,7 @@ _CONNECTION = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""How long a PostgreSQL server may stay silent, in seconds (``tcp_user_timeout``: in milliseconds).
+"""The time for which a PostgreSQL server may stay silent, in seconds (``tcp_user_timeout``: in milliseconds).
 
 Parameters of the URL, such as ``?connect_timeout=3``, take precedence. ``tcp_user_timeout`` aborts a commit that the server does
 not acknowledge, for instance because the network is partitioned. The keepalives watch only idle connections.

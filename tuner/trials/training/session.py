@@ -406,7 +406,7 @@ class Session:
             self.progressed_at = time.monotonic()
 
     def _next_offer(self, number: int) -> int | None:
-        """Predict the number of the next report with a callable as its checkpoint; None if there has been no such report.
+        """Predict the number of the next report whose checkpoint is a callable; None if there has been no such report.
 
         The interval between the last two such reports is assumed to stay the same.
         """

@@ -32,7 +32,7 @@ def derived(samples: int) -> float:
 
 
 class Budget:
-    """The training that all trials together may use, in full trainings of `end` units of time_attr each.
+    """The amount of training that all trials together may take, in full trainings of `end` units of time_attr each.
 
     A part of the budget is reserved for the leading trial: as much as that trial needs to reach max_t, but at most half
     of the budget.

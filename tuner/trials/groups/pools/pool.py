@@ -366,9 +366,9 @@ class Pool:
         self._admission.give(group, waiter)
 
     def _hand_on(self, group: Group) -> asyncio.Future[None] | None:
-        """Add a free group to the idle groups, so that the next waiter can use it, or its resources.
+        """Make a free group available to the next waiter: keep it idle for reuse, or shut it down to release its resources.
 
-        Return a future that is done once the group has exited, or None if the group is not shut down.
+        Return a future that is done once the group has exited, or None if it is kept.
         """
         self._admission.free(group)
         self._warm.add(group)

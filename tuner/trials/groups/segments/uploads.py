@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 _AGAIN_S = 1.0  # seconds to wait before a process that could not be reached is asked again
 
 End = CheckpointInfo | str
-"""How an upload ended: the checkpoint, which is ready, or the reason why there is none."""
+"""The outcome of an upload: the checkpoint, which is ready, or the reason why there is none."""
 
 
 class Uploads:

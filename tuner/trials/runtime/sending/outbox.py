@@ -48,7 +48,7 @@ class Outbox:
 
     @property
     def waits(self) -> bool:
-        """Whether reports that the driver has not committed yet are being sent."""
+        """Return whether reports are being sent that the driver has not committed yet."""
         return self._sending.locked() and bool(self._messages)
 
     def put(self, message: Report) -> None:

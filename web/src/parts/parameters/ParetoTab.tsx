@@ -149,8 +149,8 @@ export default function ParetoTab({ experiment, sample, trials, byNumber, where,
             height={150}
           />
           <p className={classes.noShares}>
-            The share of the box from the worst to the best value of each objective that the Pareto front dominates,
-            after each trial.
+            The hypervolume that the Pareto front dominates after each trial, as a share of the box from the worst to
+            the best value of each objective.
           </p>
         </Panel>
       )}
