@@ -4448,7 +4448,7 @@ export interface components {
         };
         /**
          * Single
-         * @description What is expected of a configuration with a single run: middle + weight * (value - middle).
+         * @description The expected value of a configuration with a single run: middle + weight * (value - middle).
          */
         Single: {
             /**
