@@ -46,6 +46,25 @@ export function numberPlace(
   return [after ? x + 8 : x - 8 - size, above ? y - 6 : y + 14];
 }
 
+/** Return the numbers to write and where. Trials whose numbers would cover each other share one text, such as "7, 11". */
+export function numbersOf(
+  dots: readonly { number: number; x: number; y: number }[],
+  size: (text: string) => number,
+  modes: readonly ["min" | "max", "min" | "max"],
+  room: { right: number; bottom: number },
+): { text: string; at: [number, number] }[] {
+  const found: { text: string; x: number; y: number; at: [number, number] }[] = [];
+  for (const { number, x, y } of dots) {
+    const at = numberPlace(x, y, size(String(number)), modes, room);
+    const near = found.find((one) => Math.abs(one.at[0] - at[0]) < 16 && Math.abs(one.at[1] - at[1]) < 12);
+    if (near) {
+      near.text += `, ${number}`;
+      near.at = numberPlace(near.x, near.y, size(near.text), modes, room);
+    } else found.push({ text: String(number), x, y, at });
+  }
+  return found.map(({ text, at }) => ({ text, at }));
+}
+
 /** Draw every trial by two of its objectives, and the Pareto front. */
 export function ParetoChart(props: ParetoChartProps) {
   const {
@@ -119,22 +138,22 @@ export function ParetoChart(props: ParetoChartProps) {
       context.setLineDash([]);
     }
     for (const one of shown) if (front.has(one.number)) dot(one, 5, strong);
-    // The numbers of the front's trials link to their rows in the table. A number that would cover another one is left out.
-    const taken: [number, number][] = [];
+    // The numbers of the front's trials link to their rows in the table.
     context.font = `11px ${getComputedStyle(canvas.current).fontFamily || "sans-serif"}`;
     context.fillStyle = theme === "dark" ? "#d5d9e0" : "#3b4252";
     context.strokeStyle = theme === "dark" ? "#1a1c21" : "#ffffff";
     context.lineWidth = 3;
     context.lineJoin = "round";
-    for (const one of shown) {
-      if (!front.has(one.number)) continue;
-      const [x, y] = at(one.values[axes[0]]!, one.values[axes[1]]!);
-      const size = context.measureText(String(one.number)).width;
-      const place = numberPlace(x, y, size, [across.mode, up.mode], { right, bottom });
-      if (taken.some(([left, top]) => Math.abs(left - place[0]) < 16 && Math.abs(top - place[1]) < 12)) continue;
-      taken.push(place);
-      context.strokeText(String(one.number), ...place);
-      context.fillText(String(one.number), ...place);
+    const dots = shown
+      .filter((one) => front.has(one.number))
+      .map((one) => {
+        const [x, y] = at(one.values[axes[0]]!, one.values[axes[1]]!);
+        return { number: one.number, x, y };
+      });
+    const size = (text: string) => context.measureText(text).width;
+    for (const { text, at: place } of numbersOf(dots, size, [across.mode, up.mode], { right, bottom })) {
+      context.strokeText(text, ...place);
+      context.fillText(text, ...place);
     }
     for (const one of points) {
       const colour = colours.get(one.number);

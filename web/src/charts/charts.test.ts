@@ -15,7 +15,7 @@ import {
   type Dimension,
 } from "./dimensions";
 import { shownNames, titlePlace } from "./ParallelChart";
-import { numberPlace } from "./ParetoChart";
+import { numberPlace, numbersOf } from "./ParetoChart";
 import { frontOf, pointsOf, staircase, type Point } from "./pareto";
 
 const TRIALS = after(nothing(), story(40)).trials;
@@ -214,6 +214,19 @@ describe("the Pareto front", () => {
     expect(numberPlace(200, 100, 14, ["min", "max"], room)).toEqual([178, 94]);
     expect(numberPlace(200, 100, 14, ["min", "min"], room)).toEqual([178, 114]);
     expect(numberPlace(395, 295, 14, ["max", "min"], room)).toEqual([373, 289]);
+  });
+
+  it("writes the numbers of points that lie close together as one text", () => {
+    const dots = [
+      { number: 7, x: 200, y: 100 },
+      { number: 11, x: 203, y: 104 },
+      { number: 3, x: 300, y: 100 },
+    ];
+    const found = numbersOf(dots, (text) => 7 * text.length, ["max", "min"], { right: 400, bottom: 300 });
+    expect(found).toEqual([
+      { text: "7, 11", at: [208, 114] },
+      { text: "3", at: [308, 114] },
+    ]);
   });
 
   it("is drawn as stairs that no point of it lies beyond", () => {

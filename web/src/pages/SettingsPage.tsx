@@ -246,6 +246,7 @@ function Audit() {
                     <td>{moment(entry.time)}</td>
                     <td>{entry.actor}</td>
                     <td>
+                      {!end.good && "not done: "}
                       {words} {subject && <Subject id={subject} />}
                       {made && (
                         <>
