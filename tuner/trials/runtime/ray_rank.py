@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import socket
+import stat
 from typing import Any
 
 import ray
@@ -32,24 +33,30 @@ def _hide_node_from_children() -> None:
     so that the death would go unnoticed until the child ends, too. `/dev/null` takes the place of each connection, so
     that the child does not reuse its number, under which Ray's code in the child may still write.
     """
-    found = [number for number in map(int, os.listdir("/dev/fd")) if _leads_to_node(number)]
+    found = {number: os.fstat(number).st_ino for number in map(int, os.listdir("/dev/fd")) if leads_to_node(number)}
     for number in found:
         os.set_inheritable(number, False)  # for children that are not forked by Python, such as those of os.system
 
     def drop() -> None:
         null = os.open(os.devnull, os.O_RDWR)
-        for number in found:
-            os.dup2(null, number, inheritable=False)
+        for number, inode in found.items():
+            with contextlib.suppress(OSError):
+                # otherwise the connection has ended, and its number belongs to another file
+                if os.fstat(number).st_ino == inode:
+                    os.dup2(null, number, inheritable=False)
         os.close(null)
 
     os.register_at_fork(after_in_child=drop)
 
 
-def _leads_to_node(number: int) -> bool:
+def leads_to_node(number: int) -> bool:
     """Return whether a file descriptor is a connection to a process of the Ray node, all of which listen in one folder."""
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
-        peer = connection.getpeername() if connection.family == socket.AF_UNIX else ""
-        return isinstance(peer, str) and os.path.basename(os.path.dirname(peer)) == "sockets"
+    with contextlib.suppress(OSError):
+        if not stat.S_ISSOCK(os.fstat(number).st_mode):
+            return False
+        with socket.socket(fileno=os.dup(number)) as connection:
+            peer = connection.getpeername() if connection.family == socket.AF_UNIX else ""
+            return isinstance(peer, str) and os.path.basename(os.path.dirname(peer)) == "sockets"
     return False
 
 
