@@ -327,7 +327,7 @@ def test_a_link_runs_the_commands_of_ray(tmp_path: Path, monkeypatch: pytest.Mon
         assert (done.returncode, done.stdout) == (0, "ray start --head with A=b")
         with pytest.raises(ClusterUnreachable, match="`ray hangs` did not finish within"):
             child.ray(["hangs"], {})
-        with pytest.raises(ClusterUnreachable, match="the process that was to run `ray crash` has ended"):
+        with pytest.raises(ClusterUnreachable, match="the process that was to run `ray crash` has exited"):
             child.ray(["crash"], {})
     finally:
         child.end()
