@@ -427,7 +427,9 @@ def test_with_scope_last_the_last_value_of_a_trial_counts_wherever_it_is_shown(
     assert json.loads(said.stdout)["value"] == best.last_value
 
     page = visit(f"/experiments/{search.public_id}")
-    expect(page.locator("main header").get_by_text("Best last accuracy", exact=True).locator("..")).to_contain_text("0.215")
+    expect(page.locator("main header").get_by_text("Best last accuracy", exact=True).locator("..")).to_contain_text(
+        "0.215"
+    )
     expect(page.get_by_role("heading", name="Best last accuracy so far")).to_be_visible()
     expect(page.get_by_role("img", name="Best last accuracy so far over time, now 0.215")).to_be_visible()
     table = page.get_by_role("region", name="Trials")
