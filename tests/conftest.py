@@ -21,8 +21,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Ray gives its workers a low priority, so that on a busy machine ranks would wait for everything else that tests start.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
-# A shell that starts this in the background lets it ignore Ctrl-C, and nohup SIGHUP. Its subprocesses would do so, too, which some
-# tests send these signals.
+# A shell that starts this in the background lets it ignore Ctrl-C, and nohup lets it ignore SIGHUP. Subprocesses inherit this,
+# but some tests send them these signals.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -1,4 +1,4 @@
-"""Which connections of a rank lead to its Ray node. `test_manager_failures` checks that forked children drop them."""
+"""Tests of the search for connections to the Ray node. `test_manager_failures` checks that forked children drop them."""
 
 from __future__ import annotations
 
