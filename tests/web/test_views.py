@@ -437,7 +437,7 @@ def test_with_scope_last_the_last_value_of_a_trial_counts_wherever_it_is_shown(
     first = table.get_by_role("row").nth(1)
     expect(first).to_contain_text("0.215")
     first.get_by_role("link").click()
-    expect(page.get_by_role("dialog")).to_contain_text("0.215 at iteration 5, rank 1 of 12")
+    expect(page.get_by_role("dialog")).to_contain_text("0.215 at iteration 5, place 1 of 12")
     shot(page, tmp_path, "scope-last")
     page.goto(f"{service.url}/compare?trials={trials[0]['id']},{trials[1]['id']}")
     expect(page.get_by_role("row", name=re.compile("^last accuracy 0.215 0.205"))).to_be_visible()
