@@ -113,7 +113,7 @@ def test_samples_show_where_the_time_goes(train: Any) -> None:
     assert cpu["threads"][0]["cpu_s"] > 0.5 * cpu_s / whole * found["duration_s"]
     assert 0 < cpu["sampler_cpu_s"] < cpu["cpu_s"]
     assert (found["complete"], found["memory"]) == (True, None)
-    # A sample that is taken as the function begins has its first line. Those that are taken within the sum have the line of the sum.
+    # A sample that is taken as the function begins has its first line. Samples within the sum have the line of the sum.
     frames = found["speedscope"]["shared"]["frames"]
     samples = found["speedscope"]["profiles"][0]["samples"]
     callers = [
