@@ -153,6 +153,37 @@ def test_a_group_that_is_handed_on_often_leaves_no_timers(small_ray: None, tmp_p
     assert left == 0, "one that stays idle is"
 
 
+def test_an_idle_group_is_shut_down_although_the_segment_that_needs_its_room_is_cancelled(
+    small_ray: None, tmp_path: Path
+) -> None:
+    """All threads that call Ray are busy, so that the removal of the placement group has not begun. It was then forgotten."""
+    ended = threading.Event()
+
+    async def scenario() -> None:
+        pool = Pool(None, name="exp_8", idle_timeout_s=60.0)
+        first, _ = await pool.acquire(asking_for(1, tmp_path), lambda reason: None)
+        pool.release(first, reusable=True)
+        build, take_idle, taken = pool._builder, pool._builder._take_idle, asyncio.Event()
+
+        def take() -> Any:
+            if (group := take_idle()) is not None:
+                for _ in range(build._threads._max_workers):
+                    build._threads.submit(ended.wait, 60)
+                taken.set()
+            return group
+
+        build._take_idle = take
+        acquiring = asyncio.create_task(pool.acquire(asking_for(0.5, tmp_path), lambda reason: None))
+        await asyncio.wait_for(taken.wait(), 60)
+        acquiring.cancel()
+        await asyncio.wait({acquiring})
+        ended.set()
+        await pool.close()
+
+    asyncio.run(scenario())
+    until("the CPU is free", lambda: ray.available_resources().get("CPU") == 1.0)
+
+
 def test_a_group_that_has_its_room_is_built_to_its_end_for_the_next_trial(small_ray: None, tmp_path: Path) -> None:
     """A warm group became free in between: the new one is kept for the next trial."""
     launch = asking_for(0.25, tmp_path)

@@ -325,7 +325,8 @@ class GroupBuilder:
             if self.cut.ids() != avoided:
                 return False
             if (idle := self._take_idle()) is not None:
-                await self._end(idle)
+                # Shielded: if this build is cancelled, the idle group must still be removed, or its resources would be lost.
+                await asyncio.shield(self.end_soon(idle))
                 pause = 0.05
                 continue
             if not told and time.monotonic() >= begun + min(PATIENCE_S, limit):
