@@ -1,11 +1,12 @@
 """Run on a GPU the measurements that are otherwise made on CPUs only. Prints a table, and a JSON line for each case.
 
-    python -m benchmarks.gpu [--cpu] [--only CASE ...]
+    python -m benchmarks.gpu [--cpu] [--only CASE ...] [--logs FOLDER]
 
 One device is enough; two or more also compare NCCL across devices. --cpu runs each case as far as a CPU goes: gloo, not NCCL,
 and smaller sizes. Cases, or parts of them, that are meaningless without a GPU then say so.
 
 Each case runs in a process of its own, with a Ray and a home of its own, so that a case that fails does not spoil the others.
+With --logs, what each case writes to its standard error is kept in a file of this folder.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from benchmarks import peers
 
 MIB = 1 << 20
 NEEDS_GPU = "needs a GPU"
@@ -142,9 +145,12 @@ def trains_mixed(config: dict[str, Any]) -> None:
 
 def touches(config: dict[str, Any]) -> None:
     import torch
+    import torch.distributed as dist
 
     import tuner
 
+    if dist.get_world_size() > 1:
+        dist.all_reduce(torch.ones(1))  # over gloo
     _ = torch.ones(1, device=_device()).item()
     tuner.report({"pid": float(os.getpid())})
 
@@ -235,15 +241,31 @@ def two_ranks_on_one_gpu(bench: Bench) -> Figures:
 
 
 def warm_turnaround(bench: Bench) -> Figures:
-    """Measure the time from trial to trial in a warm group whose process has a CUDA context."""
-    trials = bench.sized(60, 30)
-    pids = {row["pid"] for row in bench.ran(touches, {}, num_samples=trials)}
+    """Measure the time from trial to trial in a warm group whose processes have a CUDA context, for one and two ranks.
+
+    With a GPU, compare it with trials of Ray Tune, which reuses its actors for one rank and runs Ray Train for two.
+    """
+    alone, p95, cold = _turnaround(bench, bench.sized(60, 30), ranks=1, share=1.0)
+    shared, shared_p95, shared_cold = _turnaround(bench, bench.sized(60, 30), ranks=2, share=0.5)
+    found: Figures = {
+        "turnaround_ms": alone, "p95_ms": p95, "cold_s": cold, "two_ranks_ms": shared, "two_ranks_p95_ms": shared_p95,
+        "two_ranks_cold_s": shared_cold,
+    }  # fmt: skip
+    if bench.gpus:
+        found["ray_tune_reused_ms"] = peers.measure("tune_single", trials=30, uses_gpu=True)["trial_s"] * 1e3
+        found["ray_tune_and_train_two_ranks_ms"] = peers.measure("tune_ddp", trials=3, shares_gpu=True)["trial_s"] * 1e3
+    return found
+
+
+def _turnaround(bench: Bench, trials: int, ranks: int, share: float) -> tuple[float, float, float]:
+    """Return the median and the 95th percentile of the milliseconds from trial to trial, and the first trial's start in s."""
+    pids = {row["pid"] for row in bench.ran(touches, {}, num_samples=trials, ranks=ranks, share=share)}
     assert len(pids) == 1, "every trial runs in the same process"
     with sqlite3.connect(Path(os.environ["TUNER_HOME"], "tuner.db")) as database:
-        ends = [ended for (ended,) in database.execute("select ended_at from segment order by id")]
-        cold = database.execute("select startup_s from segment order by id").fetchone()[0]
-    gaps = [(later - earlier) * 1e3 for earlier, later in itertools.pairwise(ends)]
-    return {"turnaround_ms": statistics.median(gaps), "p95_ms": statistics.quantiles(gaps, n=20)[-1], "cold_s": cold}
+        newest = "select ended_at, startup_s from segment order by id desc limit ?"
+        rows = database.execute(newest, (trials,)).fetchall()[::-1]
+    gaps = [(later - earlier) * 1e3 for (earlier, _), (later, _) in itertools.pairwise(rows)]
+    return statistics.median(gaps), statistics.quantiles(gaps, n=20)[-1], rows[0][1]
 
 
 def memory_after_warm_trials(bench: Bench) -> Figures:
@@ -377,8 +399,11 @@ def devices() -> int:
     return len(listed.splitlines())
 
 
-def _in_process(name: str, gpus: int, limit_s: float) -> tuple[Figures | None, str]:
-    """Run a case in a new process and a new home. Return its figures, or None and the last line of its error."""
+def _in_process(name: str, gpus: int, limit_s: float, logs: str | None) -> tuple[Figures | None, str]:
+    """Run a case in a new process and a new home. Return its figures, or None and the last line of its error.
+
+    logs: the folder in which a file gets the case's standard error; None to drop it.
+    """
     with tempfile.TemporaryDirectory(prefix="tuner-gpu-") as home:
         command = [sys.executable, "-m", "benchmarks.gpu", "--case", name, "--gpus", str(gpus)]
         try:
@@ -387,6 +412,8 @@ def _in_process(name: str, gpus: int, limit_s: float) -> tuple[Figures | None, s
             )
         except subprocess.TimeoutExpired:
             return None, f"did not end within {limit_s:g} s"
+    if logs is not None:
+        Path(logs, f"{name}.log").write_text(done.stderr)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         return None, lines[-1][:200] if lines else f"exit code {done.returncode}"
@@ -404,6 +431,7 @@ def main() -> int:
     parser.add_argument("--cpu", action="store_true", help="run each case as far as a CPU goes")
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that a case may take")
+    parser.add_argument("--logs", help="the folder for what the cases write to their standard error")
     parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
     parser.add_argument("--gpus", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -425,7 +453,7 @@ def main() -> int:
     print(f"{'case':26}{'figure':28}value, {'on a CPU' if not gpus else f'with {gpus} GPUs'}", flush=True)
     failed = False
     for name in arguments.only:
-        found, error = _in_process(name, gpus, arguments.limit)
+        found, error = _in_process(name, gpus, arguments.limit, arguments.logs)
         failed = failed or found is None
         for line, (figure, value) in enumerate(_shown(found if found is not None else {"failed": error})):
             print(f"{name if line == 0 else '':26}{figure:28}{value}")

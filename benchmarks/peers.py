@@ -37,12 +37,15 @@ def _ray(cpus: int) -> Any:
     return ray
 
 
-def tune_ddp(trials: int) -> dict[str, float]:
-    """Return the seconds of a trial of Ray Tune that is a two-rank run of Ray Train and reports once. Trials run in sequence."""
+def tune_ddp(trials: int, shares_gpu: bool = False) -> dict[str, float]:
+    """Return the seconds of a trial of Ray Tune that is a two-rank run of Ray Train and reports once. Trials run in sequence.
+
+    shares_gpu: whether the two ranks share a GPU.
+    """
     _ray(3)
     from ray import train, tune
     from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
+    from ray.train.torch import TorchConfig, TorchTrainer
     from ray.tune.integration.ray_train import TuneReportCallback
 
     storage = tempfile.mkdtemp()
@@ -53,13 +56,19 @@ def tune_ddp(trials: int) -> dict[str, float]:
 
         one = torch.ones(1)
         dist.all_reduce(one)
+        if shares_gpu:
+            one.cuda().item()
         train.report({"loss": config["x"] ** 2})
+
+    share = {"GPU": 0.5} if shares_gpu else {}
+    scaling = ScalingConfig(num_workers=2, use_gpu=shares_gpu, resources_per_worker={"CPU": 1, **share})
 
     def trial(config: dict[str, Any]) -> None:
         TorchTrainer(
             loop,
             train_loop_config=config,
-            scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
+            torch_config=TorchConfig(backend="gloo"),
+            scaling_config=scaling,
             run_config=RunConfig(storage_path=storage, name=f"run{time.time_ns()}", callbacks=[TuneReportCallback()]),
         ).fit()
 
@@ -75,17 +84,24 @@ def tune_ddp(trials: int) -> dict[str, float]:
     return {"trial_s": (time.perf_counter() - begun) / trials}
 
 
-def tune_single(trials: int, cpus: int = 1) -> dict[str, float]:
-    """Return the seconds of a one-process trial of Ray Tune that reports once. Trials run in sequence and reuse actors."""
+def tune_single(trials: int, cpus: int = 1, uses_gpu: bool = False) -> dict[str, float]:
+    """Return the seconds of a one-process trial of Ray Tune that reports once. Trials run in sequence and reuse actors.
+
+    uses_gpu: whether each trial has a GPU, and puts a tensor there.
+    """
     _ray(cpus)
     from ray import tune
 
     def trial(config: dict[str, Any]) -> None:
+        if uses_gpu:
+            import torch
+
+            torch.ones(1).cuda().item()
         tune.report({"loss": config["x"] ** 2})
 
     begun = time.perf_counter()
     tune.Tuner(
-        trial,
+        tune.with_resources(trial, {"CPU": 1, "GPU": 1}) if uses_gpu else trial,
         param_space={"x": tune.uniform(0, 1)},
         tune_config=tune.TuneConfig(
             metric="loss", mode="min", num_samples=trials, max_concurrent_trials=1, reuse_actors=True

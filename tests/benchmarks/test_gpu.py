@@ -20,7 +20,7 @@ def test_without_a_device_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_a_case_that_fails_names_its_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(gpu, "_in_process", lambda name, gpus, limit_s: (None, "CUDA error: out of memory"))
+    monkeypatch.setattr(gpu, "_in_process", lambda name, gpus, limit_s, logs: (None, "CUDA error: out of memory"))
     monkeypatch.setattr(sys, "argv", ["gpu", "--cpu", "--only", "fsdp2", "compiled"])
     assert gpu.main() == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]

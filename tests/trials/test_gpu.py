@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import pytest
+import ray
 
 from tests.trials.conftest import Bench, remains
 
@@ -120,6 +121,124 @@ def test_a_killed_rank_frees_the_device(bench: Bench) -> None:
     pids = [rank["pid"] for rank in bench.started(launch)["ranks"]]
     assert remains(pids)["processes"] == []
     assert used_mib() <= empty + 32
+
+
+def asserts(config: dict[str, Any]) -> None:
+    """Make an assertion fail in a kernel, after which no CUDA call of this process works. Catch the error if `caught` is set."""
+    import torch
+
+    import tuner
+
+    broken = torch.zeros(4, device="cuda")[torch.tensor([9], device="cuda")]
+    try:
+        broken.item()
+    except RuntimeError:
+        if not config["caught"]:
+            raise
+    tuner.report({"agree": 0.0, "pid": os.getpid()})
+
+
+def test_a_failed_assertion_on_the_device_does_not_reach_the_next_trial(bench: Bench) -> None:
+    for caught in (True, False):
+        before = metrics(bench, trains, 1, scaling=WHOLE)
+        launch = bench.launch(asserts, 1, scaling=WHOLE, params={"caught": caught})
+        outcome = bench.run(launch, timeout=150)
+        assert (outcome.kind == "returned") == caught
+        if not caught:
+            assert outcome.failure is not None
+            assert outcome.failure.rank == 0
+            assert "device-side assert" in outcome.failure.message
+        after = metrics(bench, trains, 1, scaling=WHOLE)
+        assert after["agree"] == 1.0
+        assert after["pid"] != before["pid"]
+
+
+def wants_too_much(config: dict[str, Any]) -> None:
+    import torch
+
+    kept = [torch.ones(1 << 30, dtype=torch.uint8, device="cuda")]
+    while True:
+        kept.append(torch.empty(1 << 33, dtype=torch.uint8, device="cuda"))
+
+
+def test_a_trial_that_needs_too_much_memory_fails_alone(bench: Bench) -> None:
+    bench.call("rest", False)
+    empty = used_mib()
+    failure = bench.run(bench.launch(wants_too_much, 1, scaling=WHOLE), timeout=150).failure
+    assert failure is not None
+    assert (failure.rank, failure.kind) == (0, "user")
+    assert "CUDA out of memory" in failure.message
+    assert metrics(bench, trains, 1, scaling=WHOLE)["agree"] == 1.0
+    bench.call("rest", False)
+    bench.call("settle")
+    assert used_mib() <= empty + 32
+
+
+def changes_settings(config: dict[str, Any]) -> None:
+    import torch
+
+    import tuner
+
+    before = [
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.benchmark,
+        torch.backends.cuda.flash_sdp_enabled(),
+    ]
+    fraction = torch.cuda.max_memory_allocated() / MIB
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.enable_flash_sdp(False)
+    _ = torch.ones(256 * MIB, dtype=torch.uint8, device="cuda").sum().item()
+    tuner.report({"fresh": float(before == ["highest", False, True] and fraction < 200), "pid": os.getpid()})
+
+
+def test_settings_of_one_trial_are_not_those_of_the_next(bench: Bench) -> None:
+    first, second = (metrics(bench, changes_settings, 1, scaling=WHOLE) for _ in range(2))
+    assert (first["fresh"], second["fresh"]) == (1.0, 1.0)
+    assert first["pid"] == second["pid"]
+
+
+def uses_the_current_device(config: dict[str, Any]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    import tuner
+
+    before = torch.cuda.is_initialized()
+    here = torch.ones(1).cuda().device
+    tuner.report(
+        {"right": float(here == tuner.torch.get_device()), "early": float(before), "rank": float(dist.get_rank())}
+    )
+
+
+def test_plain_code_uses_the_device_of_its_rank(bench: Bench) -> None:
+    assert metrics(bench, uses_the_current_device, 2, scaling=HALF)["right"] == 1.0
+
+
+def test_two_trials_share_a_device_at_once(bench: Bench) -> None:
+    launches = [bench.launch(meets, 1, scaling=HALF, params={"folder": str(bench.folder), "me": me}) for me in (0, 1)]
+    begun = [bench.begin(launch) for launch in launches]
+    outcomes = ray.get(begun, timeout=150)
+    assert [outcome.kind for outcome in outcomes] == ["returned", "returned"]
+
+
+def meets(config: dict[str, Any]) -> None:
+    """Wait, with a tensor on the device, until another trial has one too."""
+    from pathlib import Path
+
+    import torch
+
+    import tuner
+
+    tensor = torch.ones(16 * MIB, dtype=torch.uint8, device="cuda")
+    folder = Path(config["folder"])
+    (folder / f"here-{config['me']}").touch()
+    end = time.monotonic() + 100
+    while not (folder / f"here-{1 - config['me']}").exists():
+        assert time.monotonic() < end, "the other trial has not started"
+        time.sleep(0.05)
+    assert tensor.sum().item() == 16 * MIB
+    tuner.report({"device": float(tensor.device.index)})
 
 
 def dies(config: dict[str, Any]) -> None:

@@ -114,6 +114,17 @@ def test_the_service_of_wandb_serves_the_next_trial_too() -> None:
     assert after(trial, check="assert service.poll() is None; service.kill()") == "None"
 
 
+def test_the_processes_that_compile_kernels_serve_the_next_trial_too() -> None:
+    """`torch.compile` starts them, with a thread that reads their answers."""
+    trial = """
+    from torch._inductor.compile_worker.subproc_pool import SubprocPool
+    pool = SubprocPool(1)
+    assert pool.submit(int).result() == 0
+    assert len(threading.enumerate()) > 1
+    """
+    assert after(trial, check="pool.shutdown()") == "None"
+
+
 def test_a_run_of_wandb_ends_with_its_trial(tmp_path: Path) -> None:
     trial = f"""
     os.environ |= {{"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": "{tmp_path}"}}

@@ -1,57 +1,49 @@
 """Clean up a worker process between two trials, or find out why that is impossible.
 
-The clean-up restores the environment, the working directory, sys.path, the root logger, warning filters, exception hooks
-and PyTorch's global settings. It frees compiled graphs, tracebacks that keep tensors alive, and reference cycles. The
-random generators are seeded when the next trial starts. If the trial left threads, child processes or GPU memory behind,
-its worker group is not reused. The user's modules stay imported, with their module-level state.
+The clean-up restores the state of Python (see `python_state`) and PyTorch (see `torch_state`). It frees compiled graphs,
+tracebacks that keep tensors alive, and reference cycles. The random generators are seeded when the next trial starts. If
+the trial left threads, child processes, GPU memory or a broken CUDA context behind, its worker group is not reused. The
+user's modules stay imported, with their module-level state.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import os
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from tuner.trials.runtime.measures.process_stats import has_children
+from tuner.trials.runtime.python_state import PythonState
+from tuner.trials.runtime.torch_state import TorchState
 
 _HARMLESS = ("TMonitor", "tqdm_monitor", "ray_", "tuner-", "wandb-")  # tqdm has used both names
+_COMPILER_FILES = "torch/_inductor/compile_worker/"  # the threads and processes that compile kernels
 _HELPERS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
-    "torch/_inductor/compile_worker",
+    _COMPILER_FILES,
     "wandb-core",  # uploads Weights & Biases runs, including those of later trials; it exits with this process
 )
 _OF_STORAGE = ("AWS_", "GOOGLE_", "AZURE_", "HADOOP_", "ARROW_", "KRB5", "CLASSPATH", "LD_LIBRARY_PATH")
 _GRACE_S = 0.3
 _TERMINATE_S = 2.0  # seconds from SIGTERM to SIGKILL, for example for a tracker that is still sending its data
 _POOL_THREADS = 64
-_GPU_SLACK = 32 << 20
 
 
 class Baseline:
     """The state of the process before its first trial. `restore` returns the process to this state."""
 
     def __init__(self) -> None:
-        self._environment = dict(os.environ)
-        self._directory = os.getcwd()
-        self._path = list(sys.path)
-        self._argv = list(sys.argv)
-        root = logging.getLogger()
-        self._logging = (root.level, list(root.handlers))
-        self._filters = list(warnings.filters)
-        self._hooks = (sys.excepthook, threading.excepthook)
+        self._python = PythonState()
+        self._torch: TorchState | None = None
         self._threads = {thread.ident for thread in threading.enumerate()}
-        self._torch: dict[str, Any] | None = None
         gc.collect()
         self._freeze()
 
@@ -60,47 +52,26 @@ class Baseline:
         torch = sys.modules.get("torch")
         if torch is None or self._torch is not None:
             return
-        self._torch = {
-            "threads": torch.get_num_threads(),
-            "dtype": torch.get_default_dtype(),
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
-            "benchmark": torch.backends.cudnn.benchmark,
-            "cudnn_deterministic": torch.backends.cudnn.deterministic,
-            "precision": torch.get_float32_matmul_precision(),
-            "anomaly": torch.is_anomaly_enabled(),
-        }
+        self._torch = TorchState(torch)
         self._freeze()
+
+    def note_loggers(self) -> None:
+        """Remember the handlers of all loggers; see `PythonState.note_loggers`."""
+        self._python.note_loggers()
 
     def has_own_credentials(self) -> bool:
         """Return whether the trial has set credentials or options for remote storage, which `restore` would remove."""
         present = {name: value for name, value in os.environ.items() if name.startswith(_OF_STORAGE)}
-        before = {name: value for name, value in self._environment.items() if name.startswith(_OF_STORAGE)}
+        before = {name: value for name, value in self._python.environment().items() if name.startswith(_OF_STORAGE)}
         return present != before
 
     def restore(self) -> str | None:
         """Restore the state of the process. Return None, or the reason why the process should not be reused."""
-        if os.environ != self._environment:
-            for name in os.environ.keys() - self._environment.keys():
-                del os.environ[name]
-            os.environ.update(self._environment)
-        os.chdir(self._directory)
-        sys.path[:] = self._path
-        sys.argv[:] = self._argv
-        root = logging.getLogger()
-        level, handlers = self._logging
-        if root.level != level:  # a change clears the caches of all loggers
-            root.setLevel(level)
-        root.handlers[:] = handlers
-        warnings.filters[:] = self._filters  # type: ignore[index]
-        # init_process_group wraps the current hook, so without this line the hooks would eventually nest too deeply.
-        sys.excepthook, threading.excepthook = self._hooks
-        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
-            if hasattr(sys, name):
-                delattr(sys, name)
+        self._python.restore()
         gc.collect()  # stops the processes of data loaders and pools that are no longer referenced
         if len(sys.modules) > self._frozen_modules:
             self._freeze()
-        return self._leftovers() or self._restore_torch()
+        return self._leftovers() or (self._torch.restore() if self._torch is not None else None)
 
     def _freeze(self) -> None:
         """Exclude long-lived objects, such as imported libraries, from later garbage collections."""
@@ -125,37 +96,27 @@ class Baseline:
                 return f"the thread {threads[0].name!r} outlived its trial"
             time.sleep(0.02)
 
-    def _restore_torch(self) -> str | None:
-        torch = sys.modules.get("torch")
-        if torch is None or self._torch is None:
-            return None
-        was = self._torch
-        if torch.get_num_threads() != was["threads"]:
-            torch.set_num_threads(was["threads"])
-        if torch.get_default_dtype() != was["dtype"]:
-            torch.set_default_dtype(was["dtype"])
-        if torch.are_deterministic_algorithms_enabled() != was["deterministic"]:
-            torch.use_deterministic_algorithms(was["deterministic"])
-        torch.backends.cudnn.benchmark = was["benchmark"]
-        torch.backends.cudnn.deterministic = was["cudnn_deterministic"]
-        if torch.get_float32_matmul_precision() != was["precision"]:
-            torch.set_float32_matmul_precision(was["precision"])
-        if torch.is_anomaly_enabled() != was["anomaly"]:
-            torch.autograd.set_detect_anomaly(was["anomaly"])
-        if "torch._dynamo" in sys.modules:
-            torch.compiler.reset()
-        if "torch.cuda" in sys.modules and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-            held = torch.cuda.memory_allocated()
-            if held > _GPU_SLACK:
-                return f"{held / 2**20:.0f} MiB of GPU memory outlived their trial"
-        return None
-
 
 def _is_harmless(thread: threading.Thread) -> bool:
-    """Return whether a thread was started by tuner, Ray, tqdm or wandb, or is a C++ thread that has run Python code."""
-    return thread.name.startswith(_HARMLESS) or isinstance(thread, threading._DummyThread)
+    """Return whether a thread serves later trials too, or is a C++ thread that has run Python code.
+
+    Those that serve later trials were started by tuner, Ray, tqdm, wandb, or `torch.compile`.
+    """
+    return (
+        thread.name.startswith(_HARMLESS)
+        or isinstance(thread, threading._DummyThread)
+        or _runs(thread, _COMPILER_FILES)
+    )
+
+
+def _runs(thread: threading.Thread, files: str) -> bool:
+    """Return whether a function on the stack of a thread is defined in a file whose path contains `files`."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        if files in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_idle_pool(thread: threading.Thread) -> bool:

@@ -93,7 +93,6 @@ def join(
     """Set up the process group for a segment. Every rank of the worker group must call this once for each segment."""
     global _meeting, _ours
     try:
-        import torch
         import torch.distributed as dist
     except ImportError as error:
         raise MissingPackage(
@@ -103,8 +102,7 @@ def join(
 
     give_way()
 
-    if assignment.devices and (assignment.backend == "nccl" or torch.cuda.is_available()):
-        take_device(assignment)
+    use_device(assignment)
     if _meeting is None or _meeting.link is not (server or client):
         _meeting = _meet(assignment, server, client)
     meeting = _meeting
@@ -128,6 +126,18 @@ def join(
         )
     _ours = dist.group.WORLD
     keep_devices(_ours)
+
+
+def use_device(assignment: RankAssignment) -> None:
+    """Make this rank's GPU the current device of the calling thread, if its trial has a process group and PyTorch is imported.
+
+    If PyTorch finds no GPU, do nothing, unless the ranks need one because they use NCCL; then raise TunerError.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not assignment.devices or assignment.backend == "none":
+        return
+    if assignment.backend == "nccl" or torch.cuda.is_available():
+        take_device(assignment)
 
 
 def take_device(assignment: RankAssignment) -> None:

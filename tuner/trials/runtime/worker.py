@@ -229,7 +229,10 @@ class Rank:
         rendezvous.leave()
         if self._baseline is not None and self._dirty is None:
             self._modules.note()
-            self._dirty = self._baseline.restore()
+            try:
+                self._dirty = self._baseline.restore()
+            except Exception as error:
+                self._dirty = f"its clean-up failed: {error}"
         rendezvous.free()
         return self._dirty
 
@@ -486,7 +489,10 @@ class Rank:
         result = RankResult(kind="failed", error=RankError(type="RuntimeError", message="ended in an unknown way"))
         try:
             assert self._baseline is not None
+            assert self._assignment is not None
             baseline = self._baseline
+            baseline.note_loggers()
+            rendezvous.use_device(self._assignment)  # the current device is that of a thread
             result = segment.run(self._uploads, lambda: not baseline.has_own_credentials())
         except BaseException as error:
             result = RankResult(kind="failed", reports=segment.session.count, error=describe(error, ""))

@@ -53,7 +53,7 @@ async def test_a_group_whose_node_is_cut_while_it_starts_is_waiting_again() -> N
     seen: list[bool] = []
     builder: Any = object.__new__(GroupBuilder)
     builder.cut = SimpleNamespace(ids=set, add=lambda node: None)
-    builder.end_soon = lambda group: None
+    builder.end_soon = lambda group, hand_on=False: None
 
     async def reserve(*_: Any) -> Any:
         return SimpleNamespace(actors=[], held_since=0.0)

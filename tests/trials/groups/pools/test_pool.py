@@ -19,7 +19,7 @@ from tests.services import until
 from tests.trials.groups.pools.asking import asking_for
 from tuner.domain.experiment import Limits
 from tuner.errors import PlacementError
-from tuner.trials.groups.pools import admission, builder
+from tuner.trials.groups.pools import admission, builder, removal
 from tuner.trials.groups.pools import pool as pool_module
 from tuner.trials.groups.pools.admission import Standing, used_elsewhere
 from tuner.trials.groups.pools.builder import LostAtStart, NoRoom
@@ -47,7 +47,8 @@ def test_a_group_that_is_cancelled_while_ray_is_asked_for_it_is_given_back(
         states.append(placement_group_table(group)["stats"]["scheduling_state"])
         remove_placement_group(group)
 
-    monkeypatch.setattr(builder, "remove_placement_group", remove)
+    for module in (builder, removal):
+        monkeypatch.setattr(module, "remove_placement_group", remove)
 
     async def scenario() -> None:
         pool = Pool(None, name="exp_1", idle_timeout_s=60.0)
@@ -220,6 +221,40 @@ def test_a_group_that_has_its_room_is_built_to_its_end_for_the_next_trial(small_
     names = [group["name"] for group in placement_group_table().values() if group["name"].startswith("exp_5/")]
     assert sorted(names) == ["exp_5/1", "exp_5/2", "exp_5/3"]
     assert {g["state"] for g in placement_group_table().values() if g["name"] in names} == {"REMOVED"}
+
+
+def test_a_placement_group_that_ray_has_not_placed_yet_goes_to_the_next_trial(small_ray: None, tmp_path: Path) -> None:
+    """Short trials take turns in one warm group, and each begins to build another group, for which Ray takes its time.
+
+    If each requested a placement group of its own, Ray would place none of them, and might lose the CPU of one that is
+    removed while it is being placed.
+    """
+    launch = asking_for(0.5, tmp_path)
+
+    async def scenario() -> None:
+        pool = Pool(None, name="exp_short", idle_timeout_s=60.0)
+        theirs = placement_group([{"CPU": 0.5}])
+        await pool._builder.blocking(theirs.wait, 30)
+        warm, _ = await pool.acquire(launch, lambda reason: None)
+        for _ in range(10):
+            acquiring = asyncio.create_task(pool.acquire(launch, lambda reason: None))
+            while not any(waiter.admitted_at for waiter in pool._admission.admitted):
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)  # the time of a short trial
+            pool.release(warm, reusable=True)
+            assert await acquiring == (warm, True)
+        acquiring = asyncio.create_task(pool.acquire(launch, lambda reason: None))
+        remove_placement_group(theirs)
+        another, is_warm = await acquiring
+        assert not is_warm
+        for group in (warm, another):
+            pool.release(group, reusable=False)
+        await pool.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
+    groups = [group for group in placement_group_table().values() if group["name"].startswith("exp_short/")]
+    assert [group["state"] for group in groups] == ["REMOVED"] * 2
+    until("the CPU is free", lambda: ray.available_resources().get("CPU") == 1.0)
 
 
 def test_a_group_that_was_placed_for_another_trial_counts_as_held_from_when_the_trial_got_it(

@@ -32,7 +32,7 @@ from tuner.trials.groups.cluster.ray_nodes import leaving_nodes, live_nodes
 from tuner.trials.groups.pools.group import Group, Key, demand, room_key
 from tuner.trials.groups.pools.placement import assign_ranks, lacking
 from tuner.trials.groups.pools.rank_handle import RankHandle
-from tuner.trials.groups.pools.removal import LOOK_S, PLACED_WITHIN_S, is_being_placed
+from tuner.trials.groups.pools.removal import LOOK_S, PLACED_WITHIN_S, remove_unless_being_placed
 from tuner.trials.messages.call_lines import CallLines
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.lost import LostAtStart, NoRoom
@@ -51,7 +51,9 @@ _WATCH_AFTER_S = 1.0
 _HANDED_ON_S = 0.25
 """Seconds for which the placement group of a group that is shutting down is kept for the next group of the same size.
 
-After the removal of a placement group, Ray takes most of a second to place another one.
+After the removal of a placement group, Ray takes most of a second to place another one. A group that is no longer needed
+because its trial was given a warm one hands on a placement group that Ray has not placed yet. If each trial requested a new
+one instead, Ray would place none of them while trials are shorter than that.
 """
 
 
@@ -159,10 +161,10 @@ class GroupBuilder:
             group.workers = [self._named(workers[index]) for index in order]
             group.actors = [RankHandle(group.actors[i], workers[i].token, self._lines) for i in order]
             return group
-        except BaseException:
+        except BaseException as error:
             if hellos is not None:  # the actors are about to be killed: ignore their errors
                 hellos.add_done_callback(ignore)
-            self.end_soon(group)
+            self.end_soon(group, hand_on=isinstance(error, asyncio.CancelledError))
             raise
 
     async def check(self, launch: Launch) -> None:
@@ -196,6 +198,7 @@ class GroupBuilder:
     async def settle(self) -> None:
         """Wait until every group that is shutting down has exited."""
         while self._background:
+            self._withdraw_placements()
             await asyncio.gather(*self._background, return_exceptions=True)
 
     async def close(self) -> None:
@@ -275,19 +278,18 @@ class GroupBuilder:
         scaling = launch.scaling
         size = room_key(scaling)
         for taken, ended in self._free_placements.items():
-            if ended.key[: len(size)] == size and avoided.isdisjoint(ended.nodes()):
+            same_nodes = avoided.isdisjoint(ended.nodes()) if ended.workers else avoided == ended.avoided
+            if ended.key[: len(size)] == size and same_nodes:
                 del self._free_placements[taken]
                 taken.cancel()
-                return Group(key, ended.placement)
-        while self._free_placements:  # this group may need their resources
-            given_up, _ = self._free_placements.popitem()
-            given_up.set_result(None)
+                return Group(key, ended.placement, avoided)
+        self._withdraw_placements()  # this group may need their resources
         title = f"{self._name}/{next(self._numbers)}" if self._name else ""
         bundles = [scaling.bundle()] * scaling.num_workers
         make = functools.partial(placement_group, bundle_label_selector=selector(avoided, len(bundles)))
         asked = asyncio.ensure_future(self.blocking(make, bundles, scaling.placement_strategy, title))
         try:
-            return Group(key, await asyncio.shield(asked))
+            return Group(key, await asyncio.shield(asked), avoided)
         except asyncio.CancelledError:
             self.track(asyncio.ensure_future(self._give_back(key, asked)))
             raise
@@ -388,11 +390,10 @@ class GroupBuilder:
     async def _remove(self, group: Group) -> None:
         """Remove a group's placement group as `removal.remove` does, but without blocking a thread."""
         deadline = time.monotonic() + PLACED_WITHIN_S
-        with contextlib.suppress(Exception):  # if Ray does not report the group's state, the group is removed at once
-            while not group.held_since and time.monotonic() < deadline:
-                if not await self.blocking(is_being_placed, group.placement):
-                    break
-                await asyncio.sleep(LOOK_S)
+        while not group.held_since and time.monotonic() < deadline:
+            if await self.blocking(remove_unless_being_placed, group.placement):
+                return
+            await asyncio.sleep(LOOK_S)
         await self.blocking(remove_placement_group, group.placement)
 
     async def _handed_on(self, group: Group) -> bool:
@@ -402,6 +403,12 @@ class GroupBuilder:
         await asyncio.wait({offer}, timeout=_HANDED_ON_S)
         self._free_placements.pop(offer, None)
         return offer.cancelled()
+
+    def _withdraw_placements(self) -> None:
+        """Stop offering placement groups to new groups, so that they are removed."""
+        while self._free_placements:
+            offer, _ = self._free_placements.popitem()
+            offer.set_result(None)
 
     async def _reap(self, group: Group) -> None:
         """Kill those of a group's processes that are still running, on each of its nodes."""

@@ -22,6 +22,7 @@ class Group:
 
     key: Key
     placement: Any  # Ray's placement group; None without Ray
+    avoided: frozenset[str] = frozenset()  # the nodes on which Ray must not place it
     actors: list[Any] = field(default_factory=list)
     workers: list[WorkerMetadata] = field(default_factory=list)
     assignments: list[RankAssignment] = field(default_factory=list)

@@ -207,7 +207,7 @@ class LocalPool:
             token=b"",
             backend="gloo" if waiter.launch.scaling.backend == "auto" else waiter.launch.scaling.backend,
         )
-        return Group(waiter.key, None, [rank], [worker], [assignment])
+        return Group(waiter.key, None, actors=[rank], workers=[worker], assignments=[assignment])
 
     def _process(self) -> LocalRank:
         """Return a process that has run nothing yet."""

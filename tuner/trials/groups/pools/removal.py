@@ -26,7 +26,20 @@ def is_being_placed(placement: PlacementGroup) -> bool:
 def remove(placement: PlacementGroup) -> None:
     """Remove a placement group once Ray is no longer placing it, or after `PLACED_WITHIN_S`. This blocks."""
     deadline = time.monotonic() + PLACED_WITHIN_S
+    while not remove_unless_being_placed(placement):
+        if time.monotonic() >= deadline:
+            remove_placement_group(placement)
+            return
+        time.sleep(LOOK_S)
+
+
+def remove_unless_being_placed(placement: PlacementGroup) -> bool:
+    """Remove a placement group unless Ray is placing it. Return whether it was removed. This blocks.
+
+    Ray may begin to place it between the check and the removal, so nothing else is done in between.
+    """
     with contextlib.suppress(Exception):  # if Ray does not report the group's state, the group is removed at once
-        while is_being_placed(placement) and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
+        if is_being_placed(placement):
+            return False
     remove_placement_group(placement)
+    return True
