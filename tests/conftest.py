@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +215,24 @@ def private_ray(_kept: _Ray, _scripts: Path) -> Iterator[Path]:
         patch.setattr(ahead, "start_forks", lambda torch: start_forks(torch=True))
         patch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 2}')
         yield _scripts
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[_FAILED] = report.failed or item.stash.get(_FAILED, False)
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _no_search_left(request: pytest.FixtureRequest, _kept: _Ray) -> Iterator[None]:
+    """End the kept Ray after a test that failed: its search may go on, and the next tests would wait for its CPUs."""
+    yield
+    if request.node.stash.get(_FAILED, False) and _kept.kind == "private_ray":
+        _kept.end()
 
 
 @pytest.fixture(scope="module")
