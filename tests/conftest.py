@@ -233,6 +233,7 @@ def _no_search_left(request: pytest.FixtureRequest, _kept: _Ray) -> Iterator[Non
     yield
     if request.node.stash.get(_FAILED, False) and _kept.kind == "private_ray":
         _kept.end()
+        _kept.kind = "private_ray"  # the next search of the same module starts another one
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config
 
 from tuner.trials.runtime.torch_state import TorchState
 
@@ -26,6 +27,8 @@ torch.backends.cudnn.conv.fp32_precision = "ieee"
 torch.backends.cuda.matmul.allow_tf32 = True
 torch.backends.cuda.matmul.fp32_precision = "tf32"
 torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+torch.backends.cuda.matmul.allow_fp16_accumulation = True
+torch.backends.cudnn.benchmark_limit = 3
 torch.backends.cuda.enable_flash_sdp(False)
 torch.backends.fp32_precision = "tf32"
 torch.backends.fp32_precision = "ieee"
@@ -42,7 +45,8 @@ def settings() -> list[Any]:
         torch.backends.cudnn.allow_tf32, torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.rnn.fp32_precision,
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cuda.matmul.fp32_precision,
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction, torch.backends.cuda.flash_sdp_enabled(),
-        torch.backends.mkldnn.matmul.fp32_precision,
+        torch.backends.mkldnn.matmul.fp32_precision, torch._inductor.config.deterministic,
+        torch.backends.cuda.matmul.allow_fp16_accumulation, torch.backends.cudnn.benchmark_limit,
     ]  # fmt: skip
 
 
@@ -59,6 +63,22 @@ def test_a_setting_is_restored(state: TorchState, change: str) -> None:
     exec(change, {"torch": torch})
     assert state.restore() is None
     assert settings() == before
+
+
+@pytest.mark.parametrize("change", SETTINGS)
+def test_a_setting_that_a_module_makes_when_it_is_imported_stays(state: TorchState, change: str) -> None:
+    """The module is imported once for all trials of the process. The newer settings of precision make older ones unreadable."""
+    fresh = TorchState(torch)
+    before = fresh.read()
+    exec(change, {"torch": torch})
+    fresh.adopt(before)
+    changed = fresh.read()
+    assert fresh.restore() is None
+    assert fresh.read() == changed
+    torch.set_default_dtype(torch.float16)
+    torch.set_float32_matmul_precision("high")
+    assert fresh.restore() is None
+    assert fresh.read() == changed
 
 
 def test_all_settings_at_once_are_restored(state: TorchState) -> None:
@@ -155,4 +175,4 @@ def test_a_broken_cuda_context_ends_the_use_of_the_process(monkeypatch: pytest.M
     devices = Devices(error="CUDA error: device-side assert triggered\nCompile with `TORCH_USE_CUDA_DSA`")
     state = TorchState(torch)
     monkeypatch.setattr(torch, "cuda", devices)
-    assert state.restore() == "its CUDA context cannot be used any more (CUDA error: device-side assert triggered)"
+    assert state.restore() == "PyTorch cannot be used any more (CUDA error: device-side assert triggered)"

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -55,23 +56,33 @@ class Baseline:
         self._torch = TorchState(torch)
         self._freeze()
 
-    def note_loggers(self) -> None:
-        """Remember the handlers of all loggers; see `PythonState.note_loggers`."""
-        self._python.note_loggers()
+    def read(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the current settings of Python and of PyTorch, for `adopt`."""
+        return self._python.read(), self._torch.read() if self._torch is not None else {}
+
+    def adopt(self, before: tuple[dict[str, Any], dict[str, Any]]) -> None:
+        """Keep the settings that have changed since `before` was read: the user's modules, which are imported once, set them."""
+        self._python.adopt(before[0])
+        if self._torch is not None and before[1]:
+            self._torch.adopt(before[1])
+
+    def begin_trial(self) -> None:
+        """Count the handlers of loggers that are added from now on as those of another trial."""
+        self._python.handlers.begin_trial()
 
     def has_own_credentials(self) -> bool:
         """Return whether the trial has set credentials or options for remote storage, which `restore` would remove."""
         present = {name: value for name, value in os.environ.items() if name.startswith(_OF_STORAGE)}
-        before = {name: value for name, value in self._python.environment().items() if name.startswith(_OF_STORAGE)}
+        before = {name: value for name, value in self._python.environment.items() if name.startswith(_OF_STORAGE)}
         return present != before
 
     def restore(self) -> str | None:
         """Restore the state of the process. Return None, or the reason why the process should not be reused."""
-        self._python.restore()
+        reason = self._python.restore()
         gc.collect()  # stops the processes of data loaders and pools that are no longer referenced
         if len(sys.modules) > self._frozen_modules:
             self._freeze()
-        return self._leftovers() or (self._torch.restore() if self._torch is not None else None)
+        return reason or self._leftovers() or (self._torch.restore() if self._torch is not None else None)
 
     def _freeze(self) -> None:
         """Exclude long-lived objects, such as imported libraries, from later garbage collections."""

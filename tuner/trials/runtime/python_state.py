@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import functools
 import gc
-import itertools
 import logging
 import multiprocessing
 import os
@@ -13,115 +14,156 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-_HOOKS = ("stdin", "stdout", "stderr", "excepthook", "displayhook")
-_INSTALLED = ("site-packages", "dist-packages")
+Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""A function that reads a setting, and one that changes it."""
+_STREAMS = ("stdin", "stdout", "stderr")
 
 
 class PythonState:
-    """The state at the time when this object is created."""
+    """The state at the time when this object is created, and what the user's modules have changed when they were imported.
+
+    A module is imported once, so its changes must stay for later trials. Those of a training function must not.
+    """
 
     def __init__(self) -> None:
-        self._environment = dict(os.environ)
-        self._directory = os.getcwd()
-        self._path = list(sys.path)
-        self._argv = list(sys.argv)
-        self._hooks = {name: getattr(sys, name) for name in _HOOKS}
-        self._excepthook_of_threads = threading.excepthook
-        self._print = builtins.print
-        self._filters = list(warnings.filters)
-        self._recursion_limit = sys.getrecursionlimit()
-        self._collects = gc.isenabled()
-        self._thresholds = gc.get_threshold()
-        self._socket_timeout = socket.getdefaulttimeout()
-        self._temporary = tempfile.tempdir
-        self._start_method = multiprocessing.get_start_method(allow_none=True)
-        self._umask = _umask()
-        root = logging.getLogger()
-        self._logging = (root.level, list(root.handlers), root.manager.disable)
-        self.note_loggers()
+        self._settings = _settings()
+        self._values = self.read()
+        self._directory, self._path, self._argv = os.getcwd(), list(sys.path), list(sys.argv)
+        self._replaced: list[Any] = []
+        self.handlers = _Handlers()
 
-    def note_loggers(self) -> None:
-        """Remember the handlers of all loggers, and which modules are imported. Call this before each training function.
+    def read(self) -> dict[str, Any]:
+        """Return the current value of each setting."""
+        return {name: get() for name, (get, _) in self._settings.items()}
 
-        `restore` removes the handlers that the function adds.
-        """
-        self._handlers = {name: list(logger.handlers) for name, logger in _loggers() if logger.handlers}
-        self._imported = len(sys.modules)
+    def adopt(self, before: dict[str, Any]) -> None:
+        """Keep what has changed since `before` was read, instead of restoring it after the trial."""
+        for name, value in self.read().items():
+            if name == "environment":
+                for variable in value.keys() | before[name].keys():
+                    if value.get(variable) != before[name].get(variable):
+                        _put(self._values[name], variable, value.get(variable))
+            elif value != before[name]:
+                self._values[name] = value
 
+    @property
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that the process had."""
-        return self._environment
+        """The environment variables that `restore` restores."""
+        return self._values["environment"]  # type: ignore[no-any-return]
 
-    def restore(self) -> None:
-        """Restore the state."""
-        if os.environ != self._environment:
-            for name in os.environ.keys() - self._environment.keys():
-                del os.environ[name]
-            os.environ.update(self._environment)
+    def restore(self) -> str | None:
+        """Restore the state. Return None, or the reason why the process should not be reused."""
         os.chdir(self._directory)
-        os.umask(self._umask)
         sys.path[:] = self._path
         sys.argv[:] = self._argv
-        # init_process_group wraps the current hook, so without these lines the hooks would eventually nest too deeply. Some
-        # training scripts wrap `print` in the same way.
-        for name, hook in self._hooks.items():
-            setattr(sys, name, hook)
-        threading.excepthook = self._excepthook_of_threads
-        builtins.print = self._print
+        for name, (get, set_) in self._settings.items():
+            found = get()
+            if found == self._values[name]:
+                continue
+            if name in _STREAMS and found is not None:
+                # A stream that is freed closes its file, which may be that of the stream that is restored.
+                self._replaced.append(found)
+                with contextlib.suppress(Exception):  # it is closed, or of a class of the trial's own
+                    found.flush()
+            set_(self._values[name])
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             if hasattr(sys, name):
                 delattr(sys, name)
-        sys.setrecursionlimit(self._recursion_limit)
-        gc.set_threshold(*self._thresholds)
-        if gc.isenabled() != self._collects:
-            (gc.enable if self._collects else gc.disable)()
-        socket.setdefaulttimeout(self._socket_timeout)
-        tempfile.tempdir = self._temporary
-        if multiprocessing.get_start_method(allow_none=True) != self._start_method:
-            multiprocessing.set_start_method(self._start_method, force=True)
-        warnings.filters[:] = self._filters  # type: ignore[index]
-        self._restore_logging()
-
-    def _restore_logging(self) -> None:
-        root = logging.getLogger()
-        level, handlers, disabled = self._logging
-        if root.level != level:  # a change clears the caches of all loggers
-            root.setLevel(level)
-        root.handlers[:] = handlers
-        if root.manager.disable != disabled:
-            logging.disable(disabled)
-        # Functions that set up a logger add a handler at each call. Without this, the second trial's lines would be
-        # logged twice, and so on.
-        for name, logger in _loggers():
-            before = self._handlers.get(name, [])
-            if logger.handlers != before and not self._is_of_library(name):
-                logger.handlers[:] = [handler for handler in logger.handlers if handler in before]
-
-    def _is_of_library(self, name: str) -> bool:
-        """Return whether a logger is that of an installed library, or of a module that the training function has imported.
-
-        Their handlers stay, because a module is imported only once.
-        """
-        package = name.partition(".")[0]
-        if package not in sys.modules:
-            return False
-        file = getattr(sys.modules[package], "__file__", None) or ""
-        imported_since = package in itertools.islice(sys.modules, self._imported, None)
-        return imported_since or any(part in _INSTALLED for part in Path(file).parts)
+        return _unusable_stream()
 
 
-def _loggers() -> Iterator[tuple[str, Any]]:
-    for name, logger in list(logging.Logger.manager.loggerDict.items()):
-        if isinstance(logger, logging.Logger):
-            yield name, logger
+class _Handlers:
+    """Replaces a logger's handlers that an earlier trial has added when a trial adds its own.
+
+    Many training functions set up a logger. Without this, the second trial's lines would be logged twice, and so on. A
+    logger that is set up once for all trials, as libraries do, keeps its handlers. The handlers of the root logger are a
+    setting of `PythonState`.
+    """
+
+    def __init__(self) -> None:
+        self._trial = 0
+        self._added: dict[str, list[tuple[int, logging.Handler]]] = {}
+        add = getattr(logging.Logger.addHandler, "__wrapped__", logging.Logger.addHandler)
+
+        @functools.wraps(add)
+        def add_handler(logger: logging.Logger, handler: logging.Handler) -> None:
+            if self._trial and not isinstance(logger, logging.RootLogger):
+                self._drop_earlier(logger)
+                self._added.setdefault(logger.name, []).append((self._trial, handler))
+            add(logger, handler)
+
+        logging.Logger.addHandler = add_handler  # type: ignore[assignment, method-assign]
+
+    def begin_trial(self) -> None:
+        """Count the handlers that are added from now on as those of another trial."""
+        self._trial += 1
+
+    def _drop_earlier(self, logger: logging.Logger) -> None:
+        for trial, handler in self._added.get(logger.name, ()):
+            if trial != self._trial and handler in logger.handlers:
+                logger.removeHandler(handler)
+                handler.flush()
+        self._added[logger.name] = [(t, handler) for t, handler in self._added.get(logger.name, ()) if t == self._trial]
 
 
-def _umask() -> int:
-    """Return the umask, which can be read only by changing it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+def _settings() -> dict[str, Setting]:
+    root = logging.getLogger()
+    return {
+        "environment": (lambda: dict(os.environ), _set_environment),
+        # init_process_group wraps the current hook, so the hooks would eventually nest too deeply. Some training scripts
+        # wrap `print` in the same way.
+        **{name: _attribute(sys, name) for name in (*_STREAMS, "excepthook", "displayhook")},
+        "thread hook": _attribute(threading, "excepthook"),
+        "print": _attribute(builtins, "print"),
+        "warning filters": (lambda: list(warnings.filters), _set_filters),
+        "recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
+        "garbage collection": (gc.isenabled, lambda on: (gc.enable if on else gc.disable)()),
+        "garbage thresholds": (gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
+        "socket timeout": (socket.getdefaulttimeout, socket.setdefaulttimeout),
+        "temporary directory": _attribute(tempfile, "tempdir"),
+        "start method": (
+            lambda: multiprocessing.get_start_method(allow_none=True),
+            lambda method: multiprocessing.set_start_method(method, force=True),
+        ),
+        "log level": (lambda: root.level, root.setLevel),  # a change clears the caches of all loggers
+        "log handlers": (
+            lambda: list(root.handlers),
+            lambda handlers: root.handlers.__setitem__(slice(None), handlers),
+        ),
+        "disabled log levels": (lambda: root.manager.disable, logging.disable),
+    }
+
+
+def _attribute(owner: Any, name: str) -> Setting:
+    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
+
+def _put(variables: Any, name: str, value: str | None) -> None:
+    if value is None:
+        variables.pop(name, None)
+    else:
+        variables[name] = value
+
+
+def _set_environment(wanted: dict[str, str]) -> None:
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    os.environ.update(wanted)
+
+
+def _set_filters(filters: list[Any]) -> None:
+    warnings.filters[:] = filters  # type: ignore[index]
+
+
+def _unusable_stream() -> str | None:
+    """Return a reason why the process should not be reused if the trial has closed or detached one of its streams."""
+    for name in ("stdout", "stderr"):
+        try:
+            if (stream := getattr(sys, name)) is not None:
+                stream.flush()
+        except Exception as error:
+            return f"its sys.{name} cannot be used any more ({error})"
+    return None

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""A function that reads a setting, and one that changes it."""
+
 _GPU_SLACK = 32 << 20
-_SDP = ("flash", "mem_efficient", "math", "cudnn")
+_INTER_OP = "inter-op threads"
+_SDP = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
+_CUDNN = ("enabled", "benchmark", "deterministic", "benchmark_limit")
+_MATMUL = (
+    "allow_fp16_reduced_precision_reduction",
+    "allow_bf16_reduced_precision_reduction",
+    "allow_fp16_accumulation",
+)
 _PRECISIONS = (
     "",
     "cuda.matmul",
@@ -21,11 +31,10 @@ _PRECISIONS = (
     "mkldnn.rnn",
 )
 """The parts of `torch.backends` that have a `fp32_precision`, from general to specific: setting one also sets its parts."""
-_REDUCTIONS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 
 
 class TorchState:
-    """PyTorch's process-wide settings at the time when this object is created.
+    """PyTorch's process-wide settings when this object is created, and what the user's modules change when they are imported.
 
     Settings of the current thread, such as `torch.set_grad_enabled`, are left out: each training function runs on a
     thread of its own.
@@ -33,41 +42,51 @@ class TorchState:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._settings = [(get, set_, get()) for get, set_ in _settings(torch)]
-        self._inter_op_threads = torch.get_num_interop_threads()
-        self._older_settings = _older_settings(torch)
-        self._precisions = [(part, part.fp32_precision) for part in _with_precision(torch)]
+        self._settings = dict(_settings(torch))
+        self._precisions = {f"precision {path}": part for path, part in _with_precision(torch)}
+        self._values = self.read()
+
+    def read(self) -> dict[str, Any]:
+        """Return the current value of each setting."""
+        found = {name: get() for name, (get, _) in self._settings.items()}
+        found |= {name: part.fp32_precision for name, part in self._precisions.items()}
+        found |= {name: _readable(get) for name, get, _ in _older_settings(self._torch)}
+        return found | {_INTER_OP: self._torch.get_num_interop_threads()}
+
+    def adopt(self, before: dict[str, Any]) -> None:
+        """Keep what has changed since `before` was read, instead of restoring it after the trial.
+
+        An older setting that cannot be read any more keeps its earlier value: the newer ones take precedence.
+        """
+        self._values |= {name: value for name, value in self.read().items() if value not in (before[name], None)}
 
     def restore(self) -> str | None:
         """Restore the settings, and free unused GPU memory. Return None, or the reason why the process should not be reused."""
-        torch = self._torch
-        for get, set_, value in self._settings:
-            if get() != value:
-                set_(value)
-        self._restore_precision()
-        if torch.get_num_interop_threads() != self._inter_op_threads:
+        found = self.read()
+        if found[_INTER_OP] != self._values[_INTER_OP]:
             return "the number of PyTorch's inter-op threads can be set only once in a process"
+        if found != self._values:
+            for name, (get, set_) in self._settings.items():
+                if get() != self._values[name]:
+                    set_(self._values[name])
+            self._restore_precision()
         try:
             if _has_compiled():
-                torch.compiler.reset()
+                self._torch.compiler.reset()
             return self._free_gpus()
         except Exception as error:  # such as an assertion that failed in a kernel; all later CUDA calls would fail too
-            return f"its CUDA context cannot be used any more ({str(error).partition(chr(10))[0][:120]})"
+            return f"PyTorch cannot be used any more ({str(error).partition(chr(10))[0][:120]})"
 
     def _restore_precision(self) -> None:
         """Restore the precision of float32 operations, which PyTorch has an older and a newer way to set.
 
         Each older setting raises an error if it is read while the newer ones disagree with it, and also sets some of them.
         """
-        if all(part.fp32_precision == value for part, value in self._precisions):
-            with contextlib.suppress(RuntimeError):
-                if _older_settings(self._torch) == self._older_settings:
-                    return
-        precision, allow_tf32 = self._older_settings
-        self._torch.set_float32_matmul_precision(precision)
-        self._torch.backends.cudnn.allow_tf32 = allow_tf32
-        for part, value in self._precisions:
-            part.fp32_precision = value
+        for name, _, set_ in _older_settings(self._torch):
+            if self._values[name] is not None:
+                set_(self._values[name])
+        for name, part in self._precisions.items():
+            part.fp32_precision = self._values[name]
 
     def _free_gpus(self) -> str | None:
         """Free the memory that PyTorch has kept on each GPU that was used.
@@ -102,34 +121,53 @@ def _has_compiled() -> bool:
     return frames is not None and getattr(frames, "FRAME_COUNTER", 1) > 0
 
 
-def _settings(torch: Any) -> Iterator[tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    """Yield a function that reads a setting, and one that changes it, for each setting of this version of PyTorch."""
-    yield torch.get_num_threads, torch.set_num_threads
-    yield torch.get_default_dtype, torch.set_default_dtype
-    yield torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
-    yield torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly
-    yield torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy
-    for name in ("enabled", "benchmark", "deterministic"):
-        yield _attribute(torch.backends.cudnn, name)
-    for name in _REDUCTIONS:
-        yield _attribute(torch.backends.cuda.matmul, name)
+def _settings(torch: Any) -> Iterator[tuple[str, Setting]]:
+    """Yield the name of each setting of this version of PyTorch, with the functions that read and change it."""
+    yield "threads", (torch.get_num_threads, torch.set_num_threads)
+    yield "dtype", (torch.get_default_dtype, torch.set_default_dtype)
+    yield "deterministic", (torch.get_deterministic_debug_mode, functools.partial(_set_deterministic, torch))
+    yield "anomalies", (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly)
+    sharing = torch.multiprocessing
+    yield "sharing strategy", (sharing.get_sharing_strategy, sharing.set_sharing_strategy)
+    for prefix, owner, names in (
+        ("cudnn", torch.backends.cudnn, _CUDNN),
+        ("matmul", torch.backends.cuda.matmul, _MATMUL),
+    ):
+        for name in names:
+            if hasattr(owner, name):
+                yield f"{prefix}.{name}", _attribute(owner, name)
     for name in _SDP:
-        yield getattr(torch.backends.cuda, f"{name}_sdp_enabled"), getattr(torch.backends.cuda, f"enable_{name}_sdp")
+        yield name, (getattr(torch.backends.cuda, f"{name}_enabled"), getattr(torch.backends.cuda, f"enable_{name}"))
 
 
-def _older_settings(torch: Any) -> tuple[str, bool]:
-    return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+def _set_deterministic(torch: Any, mode: int) -> None:
+    torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
 
 
-def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+def _older_settings(torch: Any) -> list[tuple[str, Callable[[], Any], Callable[[Any], Any]]]:
+    return [
+        ("matmul precision", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        ("cudnn.allow_tf32", *_attribute(torch.backends.cudnn, "allow_tf32")),
+    ]
+
+
+def _readable(get: Callable[[], Any]) -> Any:
+    """Return the value of an older setting; None if the newer ones disagree with it."""
+    try:
+        return get()
+    except RuntimeError:
+        return None
+
+
+def _attribute(owner: Any, name: str) -> Setting:
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
-def _with_precision(torch: Any) -> Iterator[Any]:
-    """Yield the parts of `torch.backends` that have a `fp32_precision` in this version of PyTorch."""
+def _with_precision(torch: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of `torch.backends` that have a `fp32_precision` in this version of PyTorch, with their paths."""
     for path in _PRECISIONS:
         part = torch.backends
         for name in filter(None, path.split(".")):
             part = getattr(part, name, None)
         if hasattr(part, "fp32_precision"):
-            yield part
+            yield path, part

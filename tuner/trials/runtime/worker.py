@@ -388,11 +388,12 @@ class Rank:
         own_directory = directories.enter(launch, assignment.rank)
         self._seed(launch, assignment)
         self._modules.note()
-        imported = len(sys.modules)
+        imported, settings = len(sys.modules), self._baseline.read()
         function = load(launch.code, self._codes.get(launch.code.hash))
         config = resolve(launch)
-        if len(sys.modules) != imported:  # imports may have drawn random numbers; a warm process imports nothing again
-            self._seed(launch, assignment)
+        if len(sys.modules) != imported:  # a warm process imports nothing again
+            self._baseline.adopt(settings)
+            self._seed(launch, assignment)  # imports may have drawn random numbers
         self._modules.note()
         checkpoint = self.checkpoint_from(launch.checkpoint) if launch.checkpoint is not None else None
         if checkpoint is not None and assignment.local_rank == 0:
@@ -491,7 +492,7 @@ class Rank:
             assert self._baseline is not None
             assert self._assignment is not None
             baseline = self._baseline
-            baseline.note_loggers()
+            baseline.begin_trial()
             rendezvous.use_device(self._assignment)  # the current device is that of a thread
             result = segment.run(self._uploads, lambda: not baseline.has_own_credentials())
         except BaseException as error:

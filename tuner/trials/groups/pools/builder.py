@@ -277,7 +277,10 @@ class GroupBuilder:
         """
         scaling = launch.scaling
         size = room_key(scaling)
-        for taken, ended in self._free_placements.items():
+        offers = sorted(
+            self._free_placements.items(), key=lambda offer: not offer[1].workers
+        )  # first those that are placed
+        for taken, ended in offers:
             same_nodes = avoided.isdisjoint(ended.nodes()) if ended.workers else avoided == ended.avoided
             if ended.key[: len(size)] == size and same_nodes:
                 del self._free_placements[taken]
