@@ -79,7 +79,12 @@ function Named({ name }: { name: string }) {
   if (!query.data) return <Skeleton height={480} />;
   const [found, ...others] = query.data.items.filter((one) => one.name === name);
   const only = found && !others.length && !query.data.next_page_token;
-  return <Navigate replace to={only ? `/experiments/${found.id}${search}` : `/experiments?name=${encodeURIComponent(name)}`} />;
+  return (
+    <Navigate
+      replace
+      to={only ? `/experiments/${found.id}${search}` : `/experiments?name=${encodeURIComponent(name)}`}
+    />
+  );
 }
 
 function Identified({ id }: { id: string }) {
