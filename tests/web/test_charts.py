@@ -150,6 +150,28 @@ def saved_in_every_form(page: Any, menu: Any, tmp_path: Path) -> None:
     expect(dialog).to_have_count(0)
 
 
+# The share of a picture's dark pixels, in its leftmost tenth.
+DARK = """async bytes => {
+  const image = await createImageBitmap(new Blob([Uint8Array.from(bytes)], { type: 'image/png' }));
+  const [width, height] = [Math.floor(image.width / 10), image.height];
+  const context = new OffscreenCanvas(width, height).getContext('2d');
+  context.drawImage(image, 0, 0);
+  const { data } = context.getImageData(0, 0, width, height);
+  let dark = 0;
+  for (let at = 0; at < data.length; at += 4) dark += data[at] + data[at + 1] + data[at + 2] < 3 * 130;
+  return dark / (width * height);
+}"""
+
+
+def test_the_numbers_of_an_axis_can_be_read_in_a_picture(searches: dict[str, str], visit: Open) -> None:
+    page = visit(f"/experiments/{searches['once']}")
+    with page.expect_download() as caught:
+        page.get_by_role("group", name="Save this chart").first.get_by_role("button", name="save").click()
+        page.get_by_role("group", name="Ways to save").get_by_role("button", name="as PNG").click()
+    dark = page.evaluate(DARK, [*Path(caught.value.path()).read_bytes()])
+    assert dark > 0.002, "the halo of the numbers must be behind them"
+
+
 def rows_of(file: Path) -> list[list[str]]:
     return list(csv.reader(io.StringIO(file.read_text())))
 

@@ -517,6 +517,20 @@ def test_the_focus_returns_to_where_a_dialog_or_a_trial_was_opened(visit: Open, 
         page.keyboard.press("Escape")
         expect(page.get_by_role("dialog")).to_have_count(0)
         expect(opener).to_be_focused()
+    # A menu closes before its dialog opens, so the focus returns to the button of the menu.
+    more, save = page.get_by_role("button", name="More actions"), page.get_by_role("button", name="save").first
+    for opener, way, opened in (
+        (more, page.get_by_role("menuitem", name="Edit"), "Edit this experiment"),
+        (more, page.get_by_role("menuitem", name="Kill"), "Kill this experiment?"),
+        (save, page.get_by_role("button", name="show as table"), re.compile("^going on")),
+    ):
+        opener.click()
+        way.click()
+        dialog = page.get_by_role("dialog", name=opened)
+        expect(dialog.locator(":focus")).to_have_count(1)
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        expect(opener).to_be_focused()
     # The arrow keys go on through the curves, though they have opened a trial.
     chart = page.get_by_role("img", name=re.compile("^Curves of"))
     chart.focus()

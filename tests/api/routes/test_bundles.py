@@ -58,6 +58,7 @@ async def test_an_uploaded_bundle_has_the_entrypoint_of_a_spec(
     made = await client.post("/api/v1/experiments", json=wanted)
     assert made.status_code == 201, made.text
     record = sqlite_store.experiments.get(made.json()["id"])
+    assert made.json()["bundle"] == name, "so that a copy of the spec can name it"
     [uri] = record.spec.runtime_env["py_modules"]
     assert uri.startswith("file://")
     assert uri.endswith(f"/bundles/{name}.zip")

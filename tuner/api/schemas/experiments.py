@@ -15,6 +15,7 @@ from tuner.domain.experiment import Limits, Scaling, Scope, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
 from tuner.experiment.analysis.preview import Importance, Preview
+from tuner.experiment.code.bundles import bundle_in
 from tuner.experiment.operations.usecases import how_to_go_on
 from tuner.experiment.operations.verbs import Action, actions
 from tuner.space import Space
@@ -241,6 +242,9 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
         str | None,
         Field(description="the training function as 'module:function'; null if the function is pickled by value"),
     ]
+    bundle: Annotated[
+        str | None, Field(description="the SHA-256 of the code bundle that the ranks can import; null if there is none")
+    ]
     forked_from: Annotated[
         str | None, Field(description="the experiment that this one was forked from; null if it is not a fork")
     ]
@@ -325,6 +329,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             scaling=spec.scaling,
             limits=spec.limits,
             entrypoint=spec.entrypoint,
+            bundle=bundle_in(spec.runtime_env),
             forked_from=spec.forked_from,
             warm_start=spec.warm_start if spec.warm_start is None or spec.warm_start == "auto" else [*spec.warm_start],
             learned_from=[each["name"] for each in spec.earlier.get("experiments", ())],

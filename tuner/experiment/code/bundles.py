@@ -23,7 +23,7 @@ from tuner.trials.checkpoints.storage import Place, join, place
 from tuner.usercode.archives import Archive
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
-_STORED = re.compile(r".*/bundles/[0-9a-f]{64}\.zip(\?.*)?")
+_STORED = re.compile(r".*/bundles/([0-9a-f]{64})\.zip(\?.*)?")
 
 DELETION_S = 20.0
 """An upload of a bundle that is being deleted waits up to this many seconds until the deletion is complete."""
@@ -166,6 +166,12 @@ def unpacked(uri: str) -> str:
     path = uri.removeprefix("file://")
     folder = _folder_of(path)
     return folder if uri.startswith("file://") and _is_stored(uri) and os.path.isdir(folder) else uri
+
+
+def bundle_in(runtime_env: Mapping[str, Any]) -> str | None:
+    """Return the SHA-256 of the uploaded bundle among the ``py_modules`` of a runtime environment, or None if there is none."""
+    found = (_STORED.fullmatch(uri) for uri in runtime_env.get("py_modules") or [] if isinstance(uri, str))
+    return next((match[1] for match in found if match), None)
 
 
 def _is_stored(uri: Any) -> bool:

@@ -2767,6 +2767,11 @@ export interface components {
              */
             entrypoint: string | null;
             /**
+             * Bundle
+             * @description the SHA-256 of the code bundle that the ranks can import; null if there is none
+             */
+            bundle: string | null;
+            /**
              * Forked From
              * @description the experiment that this one was forked from; null if it is not a fork
              */

@@ -105,6 +105,8 @@ const STYLES = [
   "stroke",
   "stroke-width",
   "stroke-dasharray",
+  "stroke-linejoin",
+  "paint-order",
   "opacity",
   "font-size",
   "font-family",

@@ -1,6 +1,6 @@
-/** The final states. */
+/** The final states, and the schedulers whose trials take over weights. */
 
-import type { ExperimentState, TrialState } from "../api/types";
+import type { Experiment, ExperimentState, TrialState } from "../api/types";
 
 const ENDED: ReadonlySet<ExperimentState> = new Set(["completed", "failed", "cancelled"]);
 const TRIAL_ENDED: ReadonlySet<TrialState> = new Set(["completed", "stopped", "failed", "cancelled"]);
@@ -11,4 +11,11 @@ export function experimentEnded(state: ExperimentState): boolean {
 
 export function hasEnded(state: TrialState): boolean {
   return TRIAL_ENDED.has(state);
+}
+
+const BREEDING: ReadonlySet<unknown> = new Set(["pbt", "pb2"]);
+
+/** Return true if trials take over each other's weights in this search. */
+export function isBred({ scheduler, resolved }: Pick<Experiment, "scheduler" | "resolved">): boolean {
+  return BREEDING.has((resolved?.scheduler ?? scheduler)["type"]);
 }

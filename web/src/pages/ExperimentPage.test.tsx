@@ -35,6 +35,12 @@ it("opens an experiment by its name", async () => {
   await vi.waitFor(() => expect(api.experiment).toHaveBeenCalledWith("exp_1", expect.anything()));
 });
 
+it("keeps the choices of an address with a name", async () => {
+  const router = open("/experiments/digits?trial=1&view=logs", [{ id: "exp_1", name: "digits" }]);
+  await vi.waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
+  expect(router.state.location.search).toBe("?trial=1&view=logs");
+});
+
 it("lists the experiments if several have the name", async () => {
   const router = open("/experiments/my%20digits", [
     { id: "exp_2", name: "my digits" },

@@ -1,7 +1,7 @@
 import { Anchor, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { Navigate, useNavigate, useParams } from "react-router";
+import { Navigate, useLocation, useNavigate, useParams } from "react-router";
 import { api } from "../api/client";
 import { MOST_TIMED, wasteWords } from "../charts/timeline";
 import type { Experiment, Forecast, Trial, TrialState } from "../api/types";
@@ -13,7 +13,7 @@ import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
 import { expectedOf } from "../curves/expected";
 import { duration, leading, metric, moment, number, rangeWords, ranWords, readable } from "../format";
-import { experimentEnded } from "../live/states";
+import { experimentEnded, isBred } from "../live/states";
 import type { Sample } from "../live/changes";
 import {
   keys,
@@ -68,8 +68,9 @@ export default function ExperimentPage() {
   return id.startsWith("exp_") ? <Identified id={id} /> : <Named name={id} />;
 }
 
-/** Open the experiment that has this name. If there is not exactly one, list those whose names contain it. */
+/** Open the experiment that has this name, with the same choices. If there is not exactly one, list those whose names contain it. */
 function Named({ name }: { name: string }) {
+  const { search } = useLocation();
   const query = useQuery({
     queryKey: [...keys.experiments, "named", name],
     queryFn: ({ signal }) => api.experiments({ name, page_size: 50 }, signal),
@@ -78,7 +79,12 @@ function Named({ name }: { name: string }) {
   if (!query.data) return <Skeleton height={480} />;
   const [found, ...others] = query.data.items.filter((one) => one.name === name);
   const only = found && !others.length && !query.data.next_page_token;
-  return <Navigate replace to={only ? `/experiments/${found.id}` : `/experiments?name=${encodeURIComponent(name)}`} />;
+  return (
+    <Navigate
+      replace
+      to={only ? `/experiments/${found.id}${search}` : `/experiments?name=${encodeURIComponent(name)}`}
+    />
+  );
 }
 
 function Identified({ id }: { id: string }) {
@@ -427,11 +433,6 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
 /** "Set-up" and "set-up" are the same tab in an address. */
 function slug(text: string): string {
   return text.toLowerCase().replace(/[^a-z]/g, "");
-}
-
-/** Return true if trials take over each other's weights in this search. */
-function isBred({ scheduler, resolved }: Experiment): boolean {
-  return (resolved?.scheduler["type"] ?? scheduler["type"]) === "pbt";
 }
 
 /** Return the trials with the values of choices in place of their indices. */

@@ -40,6 +40,8 @@ describe("the spec of a new experiment", () => {
       entrypoint: "m:f",
       metric: "loss",
       mode: "min",
+      scope: "all",
+      bundle: null,
       objectives: [{ metric: "loss", mode: "min" }],
       space: { lr: { type: "uniform", lower: 0, upper: 1 } },
       search: {},
@@ -66,6 +68,8 @@ describe("the spec of a new experiment", () => {
     };
     expect(parse(stringify(specOf(source)))).toEqual({ ...asked, warm_start: null });
     expect(specOf({ ...source, warm_start: "auto" })).toEqual({ ...asked, warm_start: "auto" });
+    const kept = { bundle: "0a".repeat(32), scope: "last" } as const;
+    expect(specOf({ ...source, ...kept })).toEqual({ ...asked, ...kept, warm_start: null });
   });
 
   it("leaves a field out that is emptied", () => {

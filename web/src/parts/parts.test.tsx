@@ -609,7 +609,8 @@ describe("the importance of parameters", () => {
     expect(earlyWords(experiment(1, 39), early.slice(0, 1))).toBeNull();
     expect(earlyWords(experiment(1, 39), early)).toMatch(/^39 of 41 trials were stopped early, so most values/);
     expect(cautionOf({ ...found, trials: 15 }, experiment(15, 0))).toMatch(/^15 trials are few for 2 parameters/);
-    expect(cautionOf(found, experiment(8, 0, "pbt"))).toMatch(/^PBT changed values/);
+    for (const bred of ["pbt", "pb2"])
+      expect(cautionOf(found, experiment(8, 0, bred))).toMatch(/^The scheduler changed values during training/);
     show(<Shares found={found} caution="Because." />);
     expect(screen.getByText("This is only a hint.").parentElement!.textContent).toContain("Because.");
     expect(screen.getByText("< 1 %")).toBeTruthy();

@@ -29,7 +29,7 @@ class Builder(GroupBuilder):
     def __init__(self, *_: Any, **options: Any) -> None:
         self._background: set[asyncio.Future[Any]] = set()
         self._threads = self._here = ThreadPoolExecutor(1)
-        self.ending, self.uploading = 0, set()
+        self.ending, self.uploading, self._free_placements = 0, set(), {}
         self.cut = CutNodes(self.blocking, lambda node: None)
         self.draining: dict[str, float | None] = {}
         self.free = list(NODES)
@@ -102,6 +102,31 @@ async def test_its_segments_are_named_and_its_groups_are_not_kept(tmp_path: Path
     made.draining = {}
     await pool.leaving()
     assert (await asyncio.wait_for(waiting, 10)).nodes() == ("a",)
+    await pool.close()
+
+
+async def test_a_segment_that_waits_for_a_node_to_join_says_so(tmp_path: Path) -> None:
+    class Growing(Builder):
+        """Has one node now, and a second one may join. It says like the real builder what it waits for."""
+
+        async def nodes(self) -> dict[str, dict[str, float]]:
+            return {"a": {"CPU": 1.0}}
+
+        async def node_types(self) -> Sequence[NodeType]:
+            return (NodeType({"CPU": 1.0}, 2),)
+
+        async def build(self, launch: Any, key: Any, waiting: Any, placed: asyncio.Event) -> Group:
+            waiting("waits for a worker with 1 CPU")
+            return await super().build(launch, key, waiting, placed)
+
+    pool = Pool(None, idle_timeout_s=60.0, builder=Growing)
+    said: dict[str, list[str]] = {"one": [], "two": []}
+    for name, reasons in said.items():
+        await pool.acquire(asking_for(1, tmp_path, segment_id=name), reasons.append)
+    assert said == {
+        "one": ["waits for a worker with 1 CPU"],
+        "two": ["waits for nodes that can hold a worker with 1 CPU to join the cluster"],
+    }
     await pool.close()
 
 

@@ -116,6 +116,11 @@ class Waiter:
         """Return whether the segment was admitted, and its group will be placed on a node that has not joined yet."""
         return self.admitted_at is not None and not self.placed.is_set() and not all_there(self.at)
 
+    @property
+    def joining(self) -> str:
+        """Return, in words, that the segment waits for nodes to join."""
+        return f"waits for nodes that can hold {demand(self.launch)} to join the cluster"
+
     def pending(self, now: float) -> bool:
         """Return whether Ray has had time to place the admitted group but has not done so, although all its nodes have joined."""
         waits = self.admitted_at is not None and not self.placed.is_set() and now - self.admitted_at >= _PENDING_S
@@ -489,7 +494,7 @@ class Admission:
         elif waiter.placed.is_set():
             reason = "its processes are being started"
         elif waiter.awaits_node:
-            reason = f"waits for nodes that can hold {demand(waiter.launch)} to join the cluster"
+            reason = waiter.joining
         else:
             reason = f"waits for Ray to place {demand(waiter.launch)}"
         return WaitingGroup(

@@ -317,7 +317,11 @@ class Pool:
     def _begin(self, waiter: Waiter, waiting: Callable[[str], None]) -> _Building:
         """Begin to build a new group for a waiter."""
         placed = asyncio.Event()
-        return asyncio.ensure_future(self._builder.build(waiter.launch, waiter.key, waiting, placed)), placed
+
+        def told(reason: str) -> None:
+            waiting(waiter.joining if waiter.awaits_node else reason)
+
+        return asyncio.ensure_future(self._builder.build(waiter.launch, waiter.key, told, placed)), placed
 
     def _spare(self, building: asyncio.Future[Group], placed: asyncio.Event, key: Key) -> None:
         """Finish building a group for a later trial, since the trial that needed it has been given a warm group."""

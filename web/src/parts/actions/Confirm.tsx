@@ -1,4 +1,5 @@
 import { Button, Group, Modal, Text } from "@mantine/core";
+import { FocusBack } from "../common/FocusBack";
 
 export interface Question {
   question: string;
@@ -25,6 +26,7 @@ export function Confirm({ asked, pending, error, onConfirm, onClose }: ConfirmPr
     <Modal opened={asked !== null} onClose={onClose} title={<b>{asked?.question}</b>} centered>
       {asked && (
         <>
+          <FocusBack />
           <Text size="sm" mb="md">
             <b>{asked.subject}</b>: {asked.effect}
           </Text>

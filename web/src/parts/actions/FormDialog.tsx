@@ -1,6 +1,7 @@
 import { Button, Modal } from "@mantine/core";
 import type { ReactNode } from "react";
 import type { Experiment } from "../../api/types";
+import { FocusBack } from "../common/FocusBack";
 import { Mistakes } from "../common/Mistakes";
 import classes from "./actions.module.css";
 
@@ -32,6 +33,7 @@ export function FormDialog(props: FormDialogProps) {
   const { title, words, verb, wrong, pending, error, disabled, final, size, children, onSend, onClose } = props;
   return (
     <Modal opened onClose={onClose} title={<b>{title}</b>} centered {...(size ? { size } : {})}>
+      <FocusBack />
       <form
         className={classes.form}
         onSubmit={(event) => {

@@ -1,7 +1,7 @@
 import { Modal } from "@mantine/core";
 import { useState } from "react";
 import classes from "./KeyHelp.module.css";
-import { useKeys } from "./useKeys";
+import { SEARCH_FIELD, useKeys } from "./useKeys";
 
 const HELP: readonly (readonly [string, string])[] = [
   ["/", "go to the search field of this page"],
@@ -19,7 +19,7 @@ export function KeyHelp() {
   const [open, setOpen] = useState(false);
   useKeys({
     "?": () => setOpen((old) => !old),
-    "/": () => document.querySelector<HTMLInputElement>("input[data-search]")?.focus(),
+    "/": () => document.querySelector<HTMLInputElement>(SEARCH_FIELD)?.focus(),
   });
   return (
     <Modal opened={open} onClose={() => setOpen(false)} title={<b>Keys</b>} centered>

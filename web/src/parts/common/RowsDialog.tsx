@@ -2,6 +2,7 @@ import { Button, Group, Modal } from "@mantine/core";
 import { useState } from "react";
 import type { Rows } from "../../charts/save";
 import { metric } from "../../format";
+import { FocusBack } from "./FocusBack";
 import classes from "./parts.module.css";
 
 /** The number of rows on the page at a time. */
@@ -15,6 +16,7 @@ export default function RowsDialog({ title, rows, onClose }: { title: string; ro
   const last = first + shown.length;
   return (
     <Modal opened onClose={onClose} size="xl" title={<b>{title}</b>}>
+      <FocusBack />
       {body.length === 0 ? (
         <p className={classes.none}>There are no numbers yet.</p>
       ) : (

@@ -3,6 +3,9 @@ import { useEffect, useLayoutEffect, useRef } from "react";
 /** The function to call when a key is pressed, by `KeyboardEvent.key`. */
 export type Keys = Readonly<Record<string, () => void>>;
 
+/** Matches the field to which `/` goes. */
+export const SEARCH_FIELD = "input[data-search]";
+
 /** Listen for single keys while the component is mounted, except while the user types, or with Ctrl, Alt or Meta. */
 export function useKeys(keys: Keys): void {
   const now = useRef(keys);

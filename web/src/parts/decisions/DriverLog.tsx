@@ -38,6 +38,7 @@ export default function DriverLog({ experiment }: { experiment: Experiment }) {
             maxLength={1000}
             aria-label="Search in the driver's log"
             placeholder="Search"
+            data-search
             value={search}
             onChange={(event) => setSearch(event.currentTarget.value)}
           />

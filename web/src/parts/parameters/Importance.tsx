@@ -6,7 +6,7 @@ import type { Experiment, Importances, Trial } from "../../api/types";
 import { importanceCall } from "../../charts/copies";
 import { isFinished } from "../../charts/scatter";
 import { paramName, type Labels } from "../../format";
-import { experimentEnded } from "../../live/states";
+import { experimentEnded, isBred } from "../../live/states";
 import { keys } from "../../live/useExperiment";
 import { Panel } from "../common/Panel";
 import { ProblemBox } from "../common/Problem";
@@ -90,8 +90,8 @@ export function cautionOf(
   experiment: Pick<Experiment, "counts" | "trials" | "scheduler" | "resolved">,
 ): string | null {
   const { completed, stopped } = experiment.counts;
-  if ((experiment.resolved?.scheduler ?? experiment.scheduler)["type"] === "pbt") {
-    return "PBT changed values during training, but only the newest ones are used here: see the lineage of the best trial.";
+  if (isBred(experiment)) {
+    return "The scheduler changed values during training, but only the newest ones are used here: see the lineage of the best trial.";
   }
   if (stopped > 4 * completed) {
     return `${stopped} of ${experiment.trials} trials were stopped early. Their early values say little about the importance for final values.`;

@@ -4,6 +4,7 @@ import { act, cleanup, fireEvent, render, screen } from "@testing-library/react"
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { TrialWithSegments } from "../../api/types";
+import { SEARCH_FIELD } from "../common/useKeys";
 import { Logs } from "./Logs";
 
 const ENDED_AT = "2026-01-02T03:04:05Z";
@@ -62,6 +63,12 @@ describe("the logs of a trial that has ended", () => {
     expect(field.value).toBe("ep");
     fireEvent.blur(field);
     expect(field.value).toBe("");
+  });
+
+  it("are searched with the key /", async () => {
+    answer = [];
+    await show(3600);
+    expect(screen.getByLabelText("Search the log").matches(SEARCH_FIELD)).toBe(true);
   });
 
   it("are read also if nothing has come yet, but not for longer than a minute", async () => {

@@ -79,7 +79,14 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
             ...ranksOf(parts ?? [], rank).map((one) => ({ value: String(one), label: `rank ${one}` })),
           ]}
         />
-        <TextInput size="xs" w={180} aria-label="Search the log" placeholder="lines that contain…" {...typed} />
+        <TextInput
+          size="xs"
+          w={180}
+          aria-label="Search the log"
+          placeholder="lines that contain…"
+          data-search
+          {...typed}
+        />
       </Group>
       {query.isError && <ProblemBox error={query.error} what="logs" retry={() => void query.refetch()} />}
       {query.isLoading && <Loading what="logs" height={120} />}
