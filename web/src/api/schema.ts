@@ -3080,9 +3080,24 @@ export interface components {
             items: components["schemas"]["Share"][];
             /**
              * Trials
-             * @description the number of ended trials whose results were used
+             * @description the number of ended trials whose results were used; a trial and its repeats count once
              */
             trials: number;
+            /**
+             * Completed
+             * @description how many of these trials were trained to their end
+             */
+            completed: number;
+            /**
+             * Stopped
+             * @description how many of these trials were stopped early; their values are from less training
+             */
+            stopped: number;
+            /**
+             * Repeats
+             * @description the number of repeats; the mean of a trial's and its repeats' values counts as the trial's value
+             */
+            repeats: number;
             /**
              * Needed
              * @description the minimum number of ended trials with a result; with fewer, no importance is computed
