@@ -6,6 +6,7 @@ import {
   choose,
   conditionsOf,
   dimensionsOf,
+  isLog,
   matches,
   objectiveId,
   positionOf,
@@ -31,6 +32,26 @@ function withBranch(): Trial[] {
     params: { ...trial.params, ...(i % 2 ? { "model/depth": i } : {}), fixed: 3 },
   }));
 }
+
+describe("the scale of an axis", () => {
+  it("is that of the space, in the branches of a choice, too", () => {
+    const lr = (lower: number, upper: number) => ({ type: "loguniform", lower, upper });
+    const space = {
+      optimizer: { type: "choice", categories: [{ kind: "adam", lr: lr(1e-3, 1e-1), beta: { type: "uniform", lower: 0.001, upper: 4 } }, { kind: "sgd", nested: { type: "choice", categories: [{ lr: lr(1e-4, 1) }, 2] } }] },
+    };
+    const trials = TRIALS.map((trial, i) => ({
+      ...trial,
+      params: (i % 2
+        ? { optimizer: 0, "optimizer/0/lr": 0.02 + i / 1000, "optimizer/0/beta": 0.001 + i / 10 }
+        : { optimizer: 1, "optimizer/1/nested": 0, "optimizer/1/nested/0/lr": 0.02 + i / 1000 }) as Trial["params"],
+    }));
+    const range = new Map(dimensionsOf(trials, { metric: "accuracy", space }).map((one) => [one.id, one.range]));
+    expect(range.get("optimizer/0/lr")).toEqual({ min: 1e-3, max: 1e-1, log: true });
+    expect(range.get("optimizer/1/nested/0/lr")).toEqual({ min: 1e-4, max: 1, log: true });
+    expect(range.get("optimizer/0/beta")).toEqual({ min: 0.001, max: 4, log: false });
+    expect([isLog(space, "optimizer/0/lr"), isLog(space, "optimizer/0/beta")]).toEqual([true, false]);
+  });
+});
 
 describe("what is chosen on the axes", () => {
   it("becomes conditions of the service, with the values themselves", () => {

@@ -290,15 +290,20 @@ interface Domain {
   categories: unknown[] | null;
 }
 
-/** Return the domain of a parameter. The parameter's name is its path in the space. */
 /** Return true if the space draws a parameter on a log scale, false if on a linear one; undefined if it does not say. */
 export function isLog(space: Experiment["space"], name: string): boolean | undefined {
   return domainOf(space, name).log ?? undefined;
 }
 
+/** Return the domain of a parameter. The parameter's name is its path in the space; the number in "optimizer/1/lr" is that of a branch. */
 function domainOf(space: Experiment["space"], name: string): Domain {
   let here: unknown = space[name] ?? space;
-  if (here === space) for (const part of name.split("/")) here = isObject(here) ? here[part] : undefined;
+  if (here === space) {
+    for (const part of name.split("/")) {
+      const branches = isObject(here) && here["type"] === "choice" ? here["categories"] : undefined;
+      here = Array.isArray(branches) ? branches[Number(part)] : isObject(here) ? here[part] : undefined;
+    }
+  }
   const unknown: Domain = { log: null, bounds: [], categories: null };
   if (!isObject(here) || typeof here["type"] !== "string") return unknown;
   const type = here["type"];
