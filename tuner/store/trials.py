@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -161,6 +162,19 @@ class Trials:
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(segment.c.started_at)).all()
             return [(float(start), None if end is None else float(end)) for start, end in rows]
+
+    def cold_start(self, experiment_id: int) -> float | None:
+        """Return how long the newest cold starts took, in seconds: the median of at most 20; None if there was none.
+
+        The time for which a start waited for resources does not count.
+        """
+        took = func.coalesce(segment.c.held_s, segment.c.startup_s)
+        query = select(took).join(trial, trial.c.id == segment.c.trial_id)
+        query = query.where(trial.c.experiment_id == experiment_id, segment.c.startup_s.is_not(None))
+        query = query.where(segment.c.warm.is_not(True)).order_by(segment.c.started_at.desc()).limit(20)
+        with self._database.read() as connection:
+            found = [float(one) for one in connection.execute(query).scalars()]
+        return statistics.median(found) if found else None
 
     def training(self, experiment_id: int) -> tuple[int, float]:
         """Return for how many iterations and how many seconds all trials together have trained."""
