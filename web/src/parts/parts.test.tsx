@@ -42,9 +42,11 @@ interface TableProps {
   /** Return true for the trials that pass the filters. */
   passes?: (trial: Trial) => boolean;
   onShowAll?: () => void;
+  sortedByService?: boolean;
+  best?: Experiment["best"];
 }
 
-function Table({ trials, selected, passes = () => true, onShowAll = () => {} }: TableProps) {
+function Table({ trials, selected, passes = () => true, onShowAll = () => {}, ...more }: TableProps) {
   const [state, setState] = useState<TrialState | null>(null);
   const [sort, setSort] = useState({ column: "best", descending: true });
   const [picked, setPicked] = useState<readonly number[]>([]);
@@ -53,7 +55,8 @@ function Table({ trials, selected, passes = () => true, onShowAll = () => {} }: 
   const rows = sortTrials(shown.filter(passes), columnsOf(trials, "accuracy", "training_iteration"), sort);
   return (
     <TrialTable
-      experiment={{ ...EXPERIMENT, counts: countsOf(trials), trials: trials.length }}
+      experiment={{ ...EXPERIMENT, counts: countsOf(trials), trials: trials.length, best: more.best ?? null }}
+      sortedByService={more.sortedByService ?? false}
       trials={trials}
       rows={rows}
       total={rows.length}
@@ -103,6 +106,19 @@ describe("the trial table", () => {
     expect(rows[0]![0]).toBe(String(best.number));
     expect(rows.length).toBeLessThan(60);
     expect(screen.getByRole("heading").textContent).toBe("Trials · 300");
+  });
+
+  it("says that it sorts single runs if the service sorts it after repeats", () => {
+    const best = { runs: { trials: [3, 300] } } as unknown as Experiment["best"];
+    const words = /^Some configurations were run several times\. With more than 1,000 trials/;
+    show(<Table trials={VIEWS.trials} selected={[]} best={best} />);
+    expect(screen.queryByText(words)).toBeNull();
+    cleanup();
+    show(<Table trials={VIEWS.trials} selected={[]} sortedByService />);
+    expect(screen.queryByText(words)).toBeNull();
+    cleanup();
+    show(<Table trials={VIEWS.trials} selected={[]} best={best} sortedByService />);
+    expect(screen.getByText(words)).toBeTruthy();
   });
 
   it("sorts by a click on a column, and the other way by a second", () => {

@@ -294,6 +294,12 @@ export function TrialTable(props: TrialTableProps) {
           </button>
         </div>
       )}
+      {sortedByService && experiment.best?.runs && (
+        <p className={classes.hint}>
+          Some configurations were run several times. With more than 1,000 trials, this table ranks and sorts single
+          runs, so its first row can differ from the best configuration, which counts all runs of a configuration.
+        </p>
+      )}
       {expected && (
         <p className={classes.hint}>
           Some configurations were run several times. Trials are ranked by the {metric} that is expected of their
