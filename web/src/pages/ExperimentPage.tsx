@@ -155,10 +155,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const brushText = address.get("brush");
   // Compute the dimensions only if they are shown, since they change with every report.
   const wanted = tab === "parameters" || brushText !== null || (history && tab === "curves");
-  const { metric: objective, objectives, space } = experiment;
+  const { metric: objective, objectives, space, scope } = experiment;
   const dimensions = useMemo(
-    () => (wanted ? dimensionsOf(trials, { metric: objective, objectives, space, labels }) : NO_DIMENSIONS),
-    [wanted, trials, objective, objectives, space, labels],
+    () => (wanted ? dimensionsOf(trials, { metric: objective, objectives, space, labels, scope }) : NO_DIMENSIONS),
+    [wanted, trials, objective, objectives, space, labels, scope],
   );
   const brushes = useMemo(() => parseBrushes(brushText), [brushText]);
   const state = STATES.find((one) => one === address.get("state")) ?? null;

@@ -633,7 +633,9 @@ describe("the importance of parameters", () => {
     expect(earlyWords(experiment(20, 20), early)).toBeNull();
     expect(earlyWords(experiment(1, 39), early.slice(0, 1))).toBeNull();
     expect(earlyWords(experiment(1, 39), early)).toMatch(/^39 of 41 trials were stopped early, so most values/);
-    expect(cautionOf({ ...found, trials: 15, stopped: 0 }, experiment(15, 0))).toMatch(/^15 trials are few for 2 parameters/);
+    expect(cautionOf({ ...found, trials: 15, stopped: 0 }, experiment(15, 0))).toMatch(
+      /^15 trials are few for 2 parameters/,
+    );
     expect(cautionOf(found, experiment(8, 0, "pbt"))).toMatch(/^PBT changed values/);
     show(<Shares found={found} caution="Because." />);
     expect(screen.getByText("This is only a hint.").parentElement!.textContent).toContain("Because.");
@@ -644,7 +646,16 @@ describe("the importance of parameters", () => {
   });
 
   it("says which trials it was computed from", () => {
-    const found = { metric: "loss", needed: 10, trials: 12, completed: 12, stopped: 0, repeats: 0, left_out: 0, items: [] };
+    const found = {
+      metric: "loss",
+      needed: 10,
+      trials: 12,
+      completed: 12,
+      stopped: 0,
+      repeats: 0,
+      left_out: 0,
+      items: [],
+    };
     expect(sourceWords(found)).toBe(", all trained to the end.");
     expect(sourceWords({ ...found, completed: 7, stopped: 4, repeats: 3 })).toBe(
       ": 7 trained to the end, 4 stopped early, 1 failed or cancelled. 3 repeats do not count separately: the mean of a trial and its repeats is one result.",
@@ -656,9 +667,7 @@ describe("the importance of parameters", () => {
     show(<Shares found={{ ...none, trials: 1 }} caution={null} />);
     expect(screen.getByText("Shown once 10 trials have ended with a result; 1 has so far.")).toBeTruthy();
     cleanup();
-    show(
-      <Shares found={{ ...none, trials: 4 }} caution={null} chosen />,
-    );
+    show(<Shares found={{ ...none, trials: 4 }} caution={null} chosen />);
     expect(screen.getByText("4 of the chosen trials have ended with a result; 10 are needed.")).toBeTruthy();
   });
 });

@@ -18,7 +18,7 @@ import { frontOf, pointsOf } from "../../charts/pareto";
 import type { Rows } from "../../charts/save";
 import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../../curves/colours";
 import type { Expected } from "../../curves/expected";
-import { config, duration, metricInColumn, number, param, paramName } from "../../format";
+import { config, duration, metricInColumn, number, param, paramName, reachedAt } from "../../format";
 import { Breakable } from "../common/Breakable";
 import { Panel } from "../common/Panel";
 import { SaveMenu } from "../common/SaveMenu";
@@ -540,7 +540,9 @@ function Cell({ trial, column, colour, runs, onSelect }: CellProps) {
           {runs === null && (
             <i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />
           )}
-          {metricInColumn(trial.best_value, column.decimals ?? 0)}
+          <span title={trial.best_value === null ? undefined : `${column.label}${reachedAt(trial)}`}>
+            {metricInColumn(trial.best_value, column.decimals ?? 0)}
+          </span>
         </>
       );
     case FRONT:
@@ -549,6 +551,8 @@ function Cell({ trial, column, colour, runs, onSelect }: CellProps) {
       return param(column.value(trial) ?? "–");
     case "last":
       return metricInColumn(trial.last_value, column.decimals ?? 0);
+    case "best_iteration":
+      return trial.best_iteration ?? "–";
     case "iteration":
       return trial.iteration;
     case "running_s":
