@@ -330,7 +330,7 @@ class _Found:
         return "if it kept improving as it has so far, it would pass the end of the scale"
 
     def is_open(self, best: Range) -> bool:
-        """Return True if the interval reaches the end of the scale, so that it does not say how much the best value may improve."""
+        """Return True if the interval reaches the end of the scale, so that it does not say how much the value may improve."""
         most = max(self.spec.objective.score(value) for value in (best.low, best.high))
         return self.is_bound((most - self.score[-1]) * (1 + 1e-9))
 

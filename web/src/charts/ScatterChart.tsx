@@ -163,7 +163,7 @@ export function ScatterChart(props: ScatterChartProps) {
           </g>
         ))}
         {left > LEFT && (
-          <text className={classes.axisMark} x={left - 2} y={height - BOTTOM + 14} textAnchor="end">
+          <text className={classes.axisMark} x={left - 11} y={height - BOTTOM + 14} textAnchor="end">
             not present
           </text>
         )}

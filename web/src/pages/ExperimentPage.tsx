@@ -12,7 +12,7 @@ import { frontOf, pointsOf } from "../charts/pareto";
 import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
 import { expectedOf } from "../curves/expected";
-import { duration, leading, metric, moment, number, rangeWords, ranWords, readable } from "../format";
+import { leading, metric, moment, rangeWords, ranWords, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import type { Sample } from "../live/changes";
 import {

@@ -77,8 +77,8 @@ class Forecast(Model):
     best_is_open: Annotated[
         bool,
         Field(
-            description="true if the interval of `best` reaches the end of the scale, such as 0 for a loss, so that it does not say "
-            "how much the best value may improve"
+            description="true if the interval of `best` reaches the end of the scale, such as 0 for a loss, so that it does not "
+            "say how much the best value may improve"
         ),
     ]
     more: Annotated[

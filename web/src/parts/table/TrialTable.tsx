@@ -37,7 +37,7 @@ export interface ColumnChoice {
 interface TrialTableProps {
   experiment: Pick<
     Experiment,
-    "metric" | "mode" | "scope" | "time_attr" | "objectives" | "labels" | "counts" | "trials"
+    "metric" | "mode" | "scope" | "time_attr" | "objectives" | "labels" | "counts" | "trials" | "best"
   >;
   /** The trials of the charts. They determine which columns there are. */
   trials: readonly Trial[];
