@@ -48,9 +48,10 @@ describe("the scale of an axis", () => {
     };
     const trials = TRIALS.map((trial, i) => ({
       ...trial,
-      params: (i % 2
-        ? { optimizer: 0, "optimizer/0/lr": 0.02 + i / 1000, "optimizer/0/beta": 0.001 + i / 10 }
-        : { optimizer: 1, "optimizer/1/nested": 0, "optimizer/1/nested/0/lr": 0.02 + i / 1000 }) as Trial["params"],
+      params:
+        i % 2
+          ? { optimizer: 0, "optimizer/0/lr": 0.02 + i / 1000, "optimizer/0/beta": 0.001 + i / 10 }
+          : { optimizer: 1, "optimizer/1/nested": 0, "optimizer/1/nested/0/lr": 0.02 + i / 1000 },
     }));
     const range = new Map(dimensionsOf(trials, { metric: "accuracy", space }).map((one) => [one.id, one.range]));
     expect(range.get("optimizer/0/lr")).toEqual({ min: 1e-3, max: 1e-1, log: true });
