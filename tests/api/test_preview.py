@@ -198,8 +198,11 @@ async def test_its_errors_are_those_of_creating(client: httpx.AsyncClient, spec:
         assert tried.status_code == 422
 
 
-def ended(store: Store, count: int, **fields: Any) -> ExperimentRecord:
-    """Create an experiment whose trials have ended. Their value is x, and y has no influence on it."""
+def ended(store: Store, count: int, *, repeats: int = 0, **fields: Any) -> ExperimentRecord:
+    """Create an experiment whose trials have ended. Their value is x, and y has no influence on it.
+
+    repeats: how often trial 1 is evaluated again. Each of these runs is better by 1.
+    """
     space = {name: {"type": "uniform", "lower": 0, "upper": 1} for name in ("y", "x")}
     made = store.experiments.create(a_spec(space=space, **fields), now=T0)
     epoch = store.drivers.claim(made.id, "driver", 60.0, T0)
@@ -214,12 +217,20 @@ def ended(store: Store, count: int, **fields: Any) -> ExperimentRecord:
         log.append(
             (len(log) + 1, Start(reason="the limit on concurrent trials allows one more", params=params, number=number))
         )  # type: ignore[arg-type]
-    running = Trial(count, {"x": 0.5, "y": 0.5}, TrialState.RUNNING, created_at=T0)
+    for number in range(count, count + repeats):
+        again = Trial(number, trials[1].params, TrialState.COMPLETED, created_at=T0, repeat_of=1)
+        again.best_value = again.last_value = trials[1].params["x"] + 1
+        again.last = {"accuracy": again.best_value, "latency": 1.0}
+        trials.append(again)
+        log.append((len(log) + 1, Start(reason="repeats trial 1", params=again.params, number=number, repeat_of=1)))  # type: ignore[arg-type]
+    running = Trial(len(trials), {"x": 0.5, "y": 0.5}, TrialState.RUNNING, created_at=T0)
     running.best_value = 9.0
     log.append(
         (
             len(log) + 1,
-            Start(reason="the limit on concurrent trials allows one more", params=running.params, number=count),
+            Start(
+                reason="the limit on concurrent trials allows one more", params=running.params, number=running.number
+            ),
         )
     )  # type: ignore[arg-type]
     batch = Batch(log=log, trials=[*trials, running], state=ExperimentState.RUNNING, summary={"counts": {}})  # type: ignore[arg-type]
@@ -234,6 +245,19 @@ async def test_importance_finds_the_parameter_that_matters(client: httpx.AsyncCl
     assert [item["parameter"] for item in found["items"]] == ["x", "y"]
     assert found["items"][0]["share"] > 0.8
     assert sum(item["share"] for item in found["items"]) == pytest.approx(1)
+
+
+async def test_importance_counts_a_trial_and_its_repeats_once(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    made = ended(sqlite_store, 60, repeats=12)
+    found = (await client.get(f"{API}/{made.public_id}/importance")).json()
+    counts = [found[name] for name in ("trials", "completed", "stopped", "repeats")]
+    assert counts == [60, 40, 20, 12]
+    assert [item["parameter"] for item in found["items"]] == ["x", "y"], "twelve equal results would make y matter most"
+    finished = (await client.get(f"{API}/{made.public_id}/importance", params={"where": "state=completed"})).json()
+    assert [finished[name] for name in ("trials", "completed", "stopped")] == [40, 40, 0]
+    second = ended(sqlite_store, 60, repeats=12, objectives=(Objective("accuracy", "max"), Objective("latency", "min")))
+    found = (await client.get(f"{API}/{second.public_id}/importance", params={"metric": "latency"})).json()
+    assert (found["trials"], found["repeats"]) == (60, 12)
 
 
 async def test_importance_among_the_trials_that_meet_conditions(client: httpx.AsyncClient, sqlite_store: Store) -> None:
@@ -331,5 +355,7 @@ async def test_of_very_many_trials_evenly_spaced_ones_are_looked_at(
 async def test_too_few_results_say_nothing(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     made = ended(sqlite_store, 9)
     found = (await client.get(f"{API}/{made.public_id}/importance")).json()
-    assert found == {"metric": "accuracy", "items": [], "trials": 9, "needed": 10, "left_out": 0}
+    assert found == {"metric": "accuracy", "items": [], "trials": 9, "needed": 10, "left_out": 0} | {
+        "completed": 6, "stopped": 3, "repeats": 0,
+    }  # fmt: skip
     assert (await client.get(f"{API}/exp_x/importance")).status_code == 404

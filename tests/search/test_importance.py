@@ -8,7 +8,7 @@ import pytest
 from tests.search.driving import CONDITIONAL, FLAT
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
-from tuner.search.importance import importance, records_of
+from tuner.search.importance import Outcome, importance, merged, records_of
 from tuner.space import Space, choice, uniform
 
 
@@ -54,6 +54,20 @@ def test_records_of_trials() -> None:
             trials.move(number, state)
     assert records_of(trials) == [({"x": 0}, 2.0), ({"x": 1}, 2.0), ({"x": 3}, 2.0)]
     assert records_of(trials, "last") == [({"x": 0}, 1.0), ({"x": 1}, 1.0)]
+
+
+def test_repeats_are_merged_with_the_trial_that_they_repeat() -> None:
+    done, stopped = TrialState.COMPLETED, TrialState.STOPPED
+    outcomes = [
+        Outcome(0, None, stopped, {"x": 0}, 1.0),
+        Outcome(1, None, done, {"x": 1}, 2.0),
+        Outcome(2, 1, done, {"x": 1}, 4.0),
+        Outcome(3, 1, TrialState.CANCELLED, {"x": 1}, 90.0),
+        Outcome(4, 1, done, {"x": 1}, 9.0),
+        Outcome(5, 1, done, {"x": 1}, float("nan")),
+        Outcome(6, 70, done, {"x": 2}, 5.0),
+    ]
+    assert merged(outcomes) == [outcomes[0], Outcome(1, None, done, {"x": 1}, 5.0, runs=3)]
 
 
 def test_two_results_do_not_decide() -> None:

@@ -154,9 +154,12 @@ def importance(search: Search) -> Figure:
     from tuner.search import importance as anova  # loads Optuna and scipy
 
     ended = [trial for trial in search.trials if trial.state.ended]
-    records = [
-        (_params(search, trial), value) for trial in ended if (value := search.value(trial, search.metric)) is not None
+    outcomes = [
+        anova.Outcome(trial.number, trial.repeat_of, trial.state, _params(search, trial), value)
+        for trial in ended
+        if (value := search.value(trial, search.metric)) is not None
     ]
+    records = [(one.params, one.value) for one in anova.merged(outcomes)]
     shares = anova.importance(search.space, search.objectives[0].mode, records)
     if not shares:
         raise SpecError(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import optuna
 from optuna.importance import PedAnovaImportanceEvaluator
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from tuner.domain.experiment import Mode
+from tuner.domain.states import TrialState
 from tuner.domain.trial import Trial
 from tuner.search.optuna_samplers.study import direction, distribution, quiet, to_optuna
 from tuner.space import Space
@@ -54,6 +56,40 @@ def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, An
     return {path: share / total for path, share in sorted(found.items(), key=lambda item: -item[1])}
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The value of a trial that has ended.
+
+    repeat_of: the number of the trial whose configuration it evaluated again; None if it is not a repeat.
+    runs: the number of values of which `value` is the mean.
+    """
+
+    number: int
+    repeat_of: int | None
+    state: TrialState
+    params: Mapping[str, Any]
+    value: float
+    runs: int = 1
+
+
+def merged(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Merge each trial with its repeats into one outcome whose value is the mean of theirs.
+
+    Only leading configurations are repeated. If each repeat counted, their parameters would seem to matter more. Repeats that
+    have not completed are left out, and so are the repeats of trials that have no outcome.
+    """
+    found = list(outcomes)
+    runs: dict[int, list[float]] = {one.number: [one.value] for one in found if one.repeat_of is None}
+    for one in found:
+        if one.repeat_of in runs and one.state is TrialState.COMPLETED and math.isfinite(one.value):
+            runs[one.repeat_of].append(one.value)
+    return [
+        replace(one, value=math.fsum(runs[one.number]) / len(runs[one.number]), runs=len(runs[one.number]))
+        for one in found
+        if one.repeat_of is None
+    ]
+
+
 def records_of(trials: Iterable[Trial], scope: str = "all") -> Sequence[tuple[Mapping[str, Any], float]]:
     """Return the results of ended trials, for `importance`, including the values of trials that were stopped early."""
     found = []
@@ -71,7 +107,7 @@ def _lies_in(space: Space, params: Mapping[str, Any]) -> bool:
 def _frozen(space: Space, params: Mapping[str, Any], value: float) -> FrozenTrial:
     known = {path: v for path, v in params.items() if path in space}
     return optuna.trial.create_trial(
-        state=TrialState.COMPLETE,
+        state=optuna.trial.TrialState.COMPLETE,
         value=value,
         params={path: to_optuna(space[path], v) for path, v in known.items()},
         distributions={path: distribution(space[path]) for path in known},

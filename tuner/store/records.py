@@ -234,6 +234,19 @@ class TrialSegment:
     segment: SegmentRecord
 
 
+class TrialOutcome(NamedTuple):
+    """The value of a trial, and what it was reached with."""
+
+    number: int
+    repeat_of: int | None  # the number of the trial whose configuration it evaluated again
+    state: TrialState
+    params: Mapping[str, Any]  # flat
+    revision: (
+        int | None
+    )  # of the params' search space; None if the value was reached with earlier params than the current ones
+    value: float
+
+
 @dataclass(frozen=True, slots=True)
 class TrialSample:
     """A sample of an experiment's trials, by number: the best trials, and others spread over the rest of the ranking."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,12 +13,21 @@ from tuner.domain.states import TrialState
 from tuner.errors import NotFound
 from tuner.store import columns
 from tuner.store.commands import insert
-from tuner.store.records import CheckpointRecord, Page, SegmentRecord, TrialRecord, TrialSample, TrialSegment
+from tuner.store.records import (
+    CheckpointRecord,
+    Page,
+    SegmentRecord,
+    TrialOutcome,
+    TrialRecord,
+    TrialSample,
+    TrialSegment,
+)
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.paging import number, page
 from tuner.store.sql.tables import checkpoint, experiment, segment, trial
 
 _TRIAL = [*trial.c, experiment.c.public_id.label("experiment")]
+_OUTCOME = (trial.c.number, trial.c.repeat_of, trial.c.state, trial.c.params, trial.c.space_revision)
 _OTHER_NAMES = {"start_step": "start_iteration", "config": "params"}
 _SEGMENT = [c.label(_OTHER_NAMES.get(c.name, c.name)) for c in segment.c if c.name != "trial_id"]
 _PIN = "UPDATE checkpoint SET pinned = ? WHERE public_id = ? AND pinned <> ? AND (pinned OR state <> 'deleted')"
@@ -153,6 +163,19 @@ class Trials:
             rows = connection.execute(query.order_by(segment.c.started_at)).all()
             return [(float(start), None if end is None else float(end)) for start, end in rows]
 
+    def cold_start(self, experiment_id: int) -> float | None:
+        """Return how long the newest cold starts took, in seconds: the median of at most 20; None if there was none.
+
+        The time for which a start waited for resources does not count.
+        """
+        took = func.coalesce(segment.c.held_s, segment.c.startup_s)
+        query = select(took).join(trial, trial.c.id == segment.c.trial_id)
+        query = query.where(trial.c.experiment_id == experiment_id, segment.c.startup_s.is_not(None))
+        query = query.where(segment.c.warm.is_not(True)).order_by(segment.c.started_at.desc()).limit(20)
+        with self._database.read() as connection:
+            found = [float(one) for one in connection.execute(query).scalars()]
+        return statistics.median(found) if found else None
+
     def training(self, experiment_id: int) -> tuple[int, float]:
         """Return for how many iterations and how many seconds all trials together have trained."""
         query = select(func.sum(trial.c.iteration), func.sum(trial.c.running_s))
@@ -173,36 +196,29 @@ class Trials:
         with self._database.read() as connection:
             return sorted(connection.execute(query).scalars())
 
-    def results(self, experiment_id: int, trials: Sequence[int]) -> list[tuple[Mapping[str, Any], int | None, float]]:
-        """Return (flat params, revision of the params' search space, best value) of each trial that has a best value.
-
-        The revision is known only for a trial's current params. It is None if the value was reached with earlier params.
-        """
-        query = select(trial.c.params, trial.c.best_params, trial.c.space_revision, trial.c.best_value)
+    def results(self, experiment_id: int, trials: Sequence[int]) -> list[TrialOutcome]:
+        """Return the best value of each trial that has one, with the params that led to it."""
+        query = select(*_OUTCOME, trial.c.best_params, trial.c.best_value)
         query = query.where(trial.c.experiment_id == experiment_id, trial.c.best_value.is_not(None))
-        found: list[tuple[Mapping[str, Any], int | None, float]] = []
+        found: list[TrialOutcome] = []
         with self._database.read() as connection:
             for at in range(0, len(trials), 1000):  # a statement takes a limited number of parameters
                 part = query.where(trial.c.number.in_(trials[at : at + 1000])).order_by(trial.c.number)
-                for newest, reached, revision, result in connection.execute(part):
-                    params, of = (newest, revision) if reached is None else (reached, None)
-                    found.append((params, of, float(result)))
+                for of, repeat_of, state, newest, revision, reached, value in connection.execute(part):
+                    params, known = (newest, revision) if reached is None else (reached, None)
+                    found.append(TrialOutcome(of, repeat_of, TrialState(state), params, known, float(value)))
         return found
 
-    def last_values(
-        self, experiment_id: int, trials: Sequence[int], metric: str
-    ) -> list[tuple[Mapping[str, Any], int | None, float]]:
-        """Return (flat params, revision of their search space, newest value) of each trial that has reported this metric."""
-        query = select(trial.c.params, trial.c.space_revision, trial.c.last).where(
-            trial.c.experiment_id == experiment_id
-        )
-        found: list[tuple[Mapping[str, Any], int | None, float]] = []
+    def last_values(self, experiment_id: int, trials: Sequence[int], metric: str) -> list[TrialOutcome]:
+        """Return the newest value of a metric of each trial that has reported it, with the trial's current params."""
+        query = select(*_OUTCOME, trial.c.last).where(trial.c.experiment_id == experiment_id)
+        found: list[TrialOutcome] = []
         with self._database.read() as connection:
             for at in range(0, len(trials), 1000):  # a statement takes a limited number of parameters
                 part = query.where(trial.c.number.in_(trials[at : at + 1000])).order_by(trial.c.number)
-                for params, revision, last in connection.execute(part):
+                for of, repeat_of, state, params, revision, last in connection.execute(part):
                     if isinstance(value := last.get(metric), int | float):
-                        found.append((params, revision, float(value)))
+                        found.append(TrialOutcome(of, repeat_of, TrialState(state), params, revision, float(value)))
         return found
 
     # -- segments and checkpoints --------------------------------------------------------------------------------------

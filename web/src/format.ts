@@ -33,6 +33,11 @@ export function counted({ metric, scope }: Pick<Experiment, "metric" | "scope">)
   return scope === "last" ? `last ${metric}` : `best ${metric}`;
 }
 
+/** Where a trial reported the value that counts for it, as " at iteration 7"; "" if that is unknown, or it reported only once. */
+export function reachedAt({ best_iteration, iteration }: Pick<Trial, "best_iteration" | "iteration">): string {
+  return best_iteration === null || iteration <= 1 ? "" : ` at iteration ${best_iteration}`;
+}
+
 /** The title for the value of the best trial. */
 export function leading({ metric, scope }: Pick<Experiment, "metric" | "scope">): string {
   return scope === "last" ? `Best last ${metric}` : `Best ${metric}`;

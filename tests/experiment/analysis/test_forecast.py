@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,8 +14,8 @@ from tests.api.conftest import app as app
 from tests.api.conftest import client as client
 from tests.api.conftest import poked as poked
 from tests.store.examples import T0
-from tests.web.searches import Search, digits
-from tuner.domain.experiment import Limits, Objective, Scaling
+from tests.web.searches import Curve, Search, digits, learning
+from tuner.domain.experiment import Limits, Mode, Objective, Scaling
 from tuner.driver.assemble import assemble
 from tuner.experiment.analysis.forecast import Forecast, forecast
 from tuner.space import Space
@@ -167,6 +168,58 @@ def test_no_best_value_is_forecast_past_the_end_of_the_scale(sqlite_store: Store
         if found.best is not None:
             assert found.best.expected > 0
     assert any("it would pass the end of the scale" in one for one in said)
+
+
+def test_an_interval_that_reaches_the_end_of_the_scale_is_said_to_be_open(sqlite_store: Store) -> None:
+    """With one trial left, the page said that the best loss would be 0 to .0878, and .0878 was the present one."""
+
+    def percent(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float] | None:
+        found = learning(number, ordinal, params, iteration)
+        return found and {"accuracy": 100 * found["accuracy"], "loss": found["loss"]}
+
+    seen = set()
+    cases: list[tuple[str, Mode, float, Curve]] = [
+        ("loss", "min", 0.0, learning),
+        ("accuracy", "max", 1.0, learning),
+        ("accuracy", "max", math.inf, percent),
+    ]
+    for metric, mode, end, curve in cases:
+        made = search(sqlite_store, trials=60, objectives=(Objective(metric, mode),), name=f"{metric} to {end}")
+        made.curve = curve
+        while not sqlite_store.experiments.get(made.public_id).state.ended:
+            made.advance(25, at_once=25)
+            found = told(sqlite_store, made)
+            if found.best is None:
+                assert not found.best_is_open
+                continue
+            better = found.best.low if mode == "min" else found.best.high
+            assert found.best_is_open is (better == pytest.approx(end, abs=1e-9))
+            sentence = next(one for one in found.summary.split(". ") if one.startswith("The best"))
+            assert ("how much better it may become is not known" in sentence) is found.best_is_open
+            assert ("in eight of ten cases" in sentence) is not found.best_is_open
+            seen.add(found.best_is_open)
+    assert seen == {True, False}
+
+
+def test_the_end_includes_the_start_of_trials_after_a_pause(sqlite_store: Store) -> None:
+    made = search(sqlite_store, trials=60)
+    made.advance(200, at_once=50)
+    record = sqlite_store.experiments.get(made.public_id)
+    whole = forecast(sqlite_store, record)
+    assert whole.end is not None
+    assert whole.end.starting == 0
+    assert "start again" not in whole.summary
+    newest = sqlite_store.trials.spans(record.id)[-1][0]
+    for pauses in ([(newest + 1, None)], [(newest + 1, newest + 50)]):
+        found = forecast(sqlite_store, replace(record, pauses=pauses))
+        assert found.end is not None
+        assert found.end.starting == pytest.approx(1.3), "a cold start of a search by formula"
+        assert found.end.seconds.expected == pytest.approx(whole.end.seconds.expected + 1.3)
+        assert found.best == whole.best, "nothing is trained while trials start"
+        assert "after about 1 s in which trials start again" in found.summary
+    again = forecast(sqlite_store, replace(record, pauses=[(newest - 50, newest - 1)]))
+    assert again.end is not None
+    assert again.end.starting == 0, "a trial has started since"
 
 
 def test_what_is_not_known_is_said(sqlite_store: Store) -> None:

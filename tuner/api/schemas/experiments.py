@@ -506,7 +506,20 @@ class Importances(Model):
             description="the parameters, most important first; their importances add up to 1; empty if there are too few results"
         ),
     ]
-    trials: Annotated[int, Field(description="the number of ended trials whose results were used")]
+    trials: Annotated[
+        int,
+        Field(description="the number of ended trials whose results were used; a trial and its repeats count once"),
+    ]
+    completed: Annotated[int, Field(description="how many of these trials were trained to their end")]
+    stopped: Annotated[
+        int, Field(description="how many of these trials were stopped early; their values are from less training")
+    ]
+    repeats: Annotated[
+        int,
+        Field(
+            description="the number of repeats; the mean of a trial's and its repeats' values counts as the trial's value"
+        ),
+    ]
     needed: Annotated[
         int,
         Field(description="the minimum number of ended trials with a result; with fewer, no importance is computed"),
@@ -521,7 +534,16 @@ class Importances(Model):
     @classmethod
     def of(cls, found: Importance) -> Importances:
         items = [Share(parameter=name, share=share) for name, share in found.shares.items()]
-        return cls(metric=found.metric, items=items, trials=found.trials, needed=found.needed, left_out=found.left_out)
+        return cls(
+            metric=found.metric,
+            items=items,
+            trials=found.trials,
+            completed=found.completed,
+            stopped=found.stopped,
+            repeats=found.repeats,
+            needed=found.needed,
+            left_out=found.left_out,
+        )
 
 
 class ExperimentPage(PageOf[Experiment]):

@@ -59,6 +59,10 @@ class Range:
     low: float
     high: float
 
+    def later(self, seconds: float) -> Range:
+        """Return this range, later by a number of seconds."""
+        return Range(self.expected + seconds, self.low + seconds, self.high + seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class End:
@@ -66,11 +70,14 @@ class End:
 
     Attributes:
         limit: the limit that is expected to end the experiment.
-        seconds: the remaining running time in seconds, excluding pauses.
+        seconds: the remaining running time in seconds, excluding pauses. It includes `starting`.
+        starting: the seconds until the first trials train again, if none has trained since the search was continued or its driver
+            was restarted; otherwise 0.
     """
 
     limit: Limit
     seconds: Range
+    starting: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,8 @@ class Forecast:
         end: the expected end of the experiment; None if it is not known yet, or if the experiment has ended.
         best: the expected best value at the end; None if it is not known yet. The interval excludes values worse than the
             current best value.
+        best_is_open: True if the interval of `best` reaches the end of the scale, such as 0 for a loss, so that it does not say
+            how much the best value may improve.
         more: the effect of more training, for the requested number of hours; None if it is not known yet.
         summary: the forecast in sentences, or why there is none.
     """
@@ -110,6 +119,7 @@ class Forecast:
     best: Range | None
     more: More | None
     summary: str
+    best_is_open: bool = False
 
 
 def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Forecast:
@@ -125,7 +135,8 @@ def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Fore
     now = store.log.newest_time(record.id)
     if record.state.ended:
         return Forecast(metric, now, None, None, None, "it has ended")
-    pace = None if now is None else _Pace.of(store.trials.spans(record.id), now)
+    spans = store.trials.spans(record.id)
+    pace = None if now is None else _Pace.of(spans, now)
     if now is None or pace is None:
         return Forecast(
             metric, now, None, None, None, "there is no forecast before the first trial has trained for a while"
@@ -135,7 +146,10 @@ def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Fore
     best = None if end is None or found is None else found.best_after(end, pace)
     more = None if found is None else found.more(hours, pace)
     why = "" if end is None or found is None else found.unknown(end, pace)
-    return Forecast(metric, now, end, best, more, _summary(spec, end, best, more, found, why))
+    if end is not None and (starting := _starting(store, record, spans)):
+        end = End(end.limit, end.seconds.later(starting), starting)
+    is_open = best is not None and found is not None and found.is_open(best)
+    return Forecast(metric, now, end, best, more, _summary(spec, end, best, more, found, why), is_open)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +220,20 @@ def _end(store: Store, record: ExperimentRecord, pace: _Pace) -> End | None:
     elif (training := _by_samples(record, pace)) is not None:
         known.append(_ending("num_samples", ENDS["samples"], training, pace))
     return min(known, key=lambda end: end.seconds.expected, default=None)
+
+
+def _starting(store: Store, record: ExperimentRecord, spans: Sequence[tuple[float, float | None]]) -> float:
+    """Return how long trials take to start if none has started since the last pause: the middle of the earlier cold starts.
+
+    A pause is any time for which the search did not run: because a user paused it, because it had ended, or without a driver.
+    """
+    pauses = record.clock.pauses
+    if not pauses:
+        return 0.0
+    _, resumed = pauses[-1]
+    if resumed is not None and spans and spans[-1][0] >= resumed:
+        return 0.0
+    return store.trials.cold_start(record.id) or 0.0
 
 
 def _ending(limit: Limit, figures: Sequence[tuple[float, float, float]], training: float, pace: _Pace) -> End:
@@ -301,6 +329,11 @@ class _Found:
             return "less than a third of the expected training is done"
         return "if it kept improving as it has so far, it would pass the end of the scale"
 
+    def is_open(self, best: Range) -> bool:
+        """Return True if the interval reaches the end of the scale, so that it does not say how much the value may improve."""
+        most = max(self.spec.objective.score(value) for value in (best.low, best.high))
+        return self.is_bound((most - self.score[-1]) * (1 + 1e-9))
+
     def best_after(self, end: End, pace: _Pace) -> Range | None:
         """Return the best value that is expected at the end."""
         seconds, objective, now = end.seconds, self.spec.objective, self.score[-1]
@@ -351,13 +384,18 @@ def _summary(
         said.append("the end of the experiment is not known yet")
     else:
         at = f"the experiment ends in about {_duration(end.seconds.expected)}{_interval(end.seconds, _duration)}"
-        said.append(f"{at}, when {ENDED_BY[end.limit]}")
+        first = f", after about {_duration(end.starting)} in which trials start again" if end.starting else ""
+        said.append(f"{at}, when {ENDED_BY[end.limit]}{first}")
     if best is not None and found is not None:
         now = shown(spec.objective.score(found.score[-1]))
         what = f"{metric} of a single run" if spec.limits.repeats else metric  # repeats make the best value a mean
-        said.append(
-            f"the best {what} will then be about {_rounded(best.expected)}{_interval(best, _rounded)}; it is {now} now"
-        )
+        about = f"the best {what} will then be about {_rounded(best.expected)}"
+        if found.is_open(best):
+            said.append(
+                f"{about}; it is {now} now and cannot become worse, but how much better it may become is not known"
+            )
+        else:
+            said.append(f"{about}{_interval(best, _rounded)}; it is {now} now")
     elif len(spec.objectives) > 1:
         said.append("the best value is forecast only for experiments with one objective")
     elif end is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.domain.events import DriverStarted
 from tuner.domain.experiment import Spec
+from tuner.domain.states import TrialState
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.core.actions import Ask, suggested
@@ -134,7 +135,10 @@ class Importance:
 
     shares: a dict from parameter to share, the most important parameter first. The shares add up to 1. It is empty if there
         are too few results.
-    trials: the number of results that were used.
+    trials: the number of results that were used. A trial and its repeats are one result.
+    completed: how many of these trials were trained to their end.
+    stopped: how many of these trials were stopped early.
+    repeats: the number of repeats whose values were merged with those of the trials that they repeat.
     needed: the minimum number of results. With fewer, no shares are computed.
     left_out: the number of ended trials that were not used, because there are more than MAX_RESULTS.
     """
@@ -142,6 +146,9 @@ class Importance:
     metric: str
     shares: Mapping[str, float]
     trials: int
+    completed: int
+    stopped: int
+    repeats: int
     needed: int
     left_out: int
 
@@ -151,7 +158,8 @@ def importance(
 ) -> Importance:
     """Return how much each parameter mattered for an objective, from the trials that have ended.
 
-    If users have changed the search space, use the current space, and only the trials whose configurations lie in it.
+    If users have changed the search space, use the current space, and only the trials whose configurations lie in it. A trial
+    and its repeats count once, with the mean of their values.
 
     Args:
         store: the store.
@@ -176,16 +184,28 @@ def importance(
         matching = set(store.trials.matching(record.id, where))
         ended = [number for number in ended if number in matching]
     chosen = _spread(ended, MAX_RESULTS)
-    revisions, found = Revisions.of(spec), []
+    revisions = Revisions.of(spec)
     if objective == spec.objective:
         results = store.trials.results(record.id, chosen)
     else:
         results = store.trials.last_values(record.id, chosen, objective.metric)
-    for params, revision, value in results:
-        if (inside := revisions.inside(params, revision)) is not None:
-            found.append((inside, value))
-    shares = anova.importance(revisions.present, objective.mode, found)
-    return Importance(objective.metric, shares, len(found), anova.MIN_RECORDS, len(ended) - len(chosen))
+    outcomes = [
+        anova.Outcome(one.number, one.repeat_of, one.state, inside, one.value)
+        for one in results
+        if (inside := revisions.inside(one.params, one.revision)) is not None
+    ]
+    found = anova.merged(outcomes)
+    states = Counter(one.state for one in found)
+    return Importance(
+        metric=objective.metric,
+        shares=anova.importance(revisions.present, objective.mode, [(one.params, one.value) for one in found]),
+        trials=len(found),
+        completed=states[TrialState.COMPLETED],
+        stopped=states[TrialState.STOPPED],
+        repeats=sum(one.runs - 1 for one in found),
+        needed=anova.MIN_RECORDS,
+        left_out=len(ended) - len(chosen),
+    )
 
 
 def _spread(numbers: Sequence[int], count: int) -> list[int]:

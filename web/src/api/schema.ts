@@ -2961,6 +2961,11 @@ export interface components {
             end: components["schemas"]["ForecastEnd"] | null;
             /** @description the best value at the end of the experiment, never worse than the current one; null if it is too early to tell */
             best: components["schemas"]["ForecastRange"] | null;
+            /**
+             * Best Is Open
+             * @description true if the interval of `best` reaches the end of the scale, such as 0 for a loss, so that it does not say how much the best value may improve
+             */
+            best_is_open: boolean;
             /** @description the effect of more training; null if it is too early to tell */
             more: components["schemas"]["ForecastMore"] | null;
             /**
@@ -2982,8 +2987,13 @@ export interface components {
              * @description why the experiment is expected to end then, in words
              */
             reason: string;
-            /** @description seconds until the end, not counting pauses */
+            /** @description seconds until the end, including `starting` and not counting pauses */
             seconds: components["schemas"]["ForecastRange"];
+            /**
+             * Starting
+             * @description seconds until trials train again, if none has started since the search was continued or its driver was restarted; otherwise 0
+             */
+            starting: number;
         };
         /** ForecastMore */
         ForecastMore: {
@@ -3085,9 +3095,24 @@ export interface components {
             items: components["schemas"]["Share"][];
             /**
              * Trials
-             * @description the number of ended trials whose results were used
+             * @description the number of ended trials whose results were used; a trial and its repeats count once
              */
             trials: number;
+            /**
+             * Completed
+             * @description how many of these trials were trained to their end
+             */
+            completed: number;
+            /**
+             * Stopped
+             * @description how many of these trials were stopped early; their values are from less training
+             */
+            stopped: number;
+            /**
+             * Repeats
+             * @description the number of repeats; the mean of a trial's and its repeats' values counts as the trial's value
+             */
+            repeats: number;
             /**
              * Needed
              * @description the minimum number of ended trials with a result; with fewer, no importance is computed

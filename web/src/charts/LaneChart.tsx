@@ -5,7 +5,7 @@ import { ticks } from "../curves/ticks";
 import { config, metric as written, param, paramName, type Labels } from "../format";
 import type { SourceOf } from "../live/useExperiment";
 import classes from "./charts.module.css";
-import { ancestry, partsOf, type Lanes, type Piece, type Shades } from "./lanes";
+import { ancestry, partsOf, placesOf, type Lanes, type Piece, type Shades } from "./lanes";
 import { useWidth } from "./useWidth";
 
 interface LaneChartProps {
@@ -25,6 +25,8 @@ const [LEFT, RIGHT, TOP] = [64, 18, 30];
 const LANE = 24;
 const BAR = 12;
 const THIN = 3;
+/** The pixels between neighbouring arrows of the same iteration, if there is room before the next iteration with arrows. */
+const BESIDE = 9;
 
 /** A lane for each member of a population, its segments colored by score or by a parameter, with arrows from donors to recipients. */
 export function LaneChart({ lanes, source, metric, labels, shades, by, selected, onSelect }: LaneChartProps) {
@@ -42,6 +44,18 @@ export function LaneChart({ lanes, source, metric, labels, shades, by, selected,
     () => (selected === null ? null : ancestry(lanes, source, selected)),
     [lanes, source, selected],
   );
+  const places = useMemo(() => placesOf(lanes.handovers, row), [lanes.handovers, row]);
+  // Of each iteration with arrows, the iterations until the next one: the arrows bend into this room.
+  const free = useMemo(() => {
+    const at = [...new Set(lanes.handovers.map((one) => one.at))].sort((a, b) => a - b);
+    return new Map(at.map((one, i) => [one, (at[i + 1] ?? lanes.end) - one]));
+  }, [lanes]);
+  const outermost = useMemo(() => {
+    const found = new Map<number, number>();
+    for (const { at, recipient, ordinal } of lanes.handovers)
+      found.set(at, Math.max(found.get(at) ?? 0, places.get(`${recipient}.${ordinal}`) ?? 0));
+    return found;
+  }, [lanes.handovers, places]);
   const marks = ticks("count", 0, Math.max(1, lanes.end), { pixels: right - LEFT, horizontal: true });
   const inChain = (trial: number, ordinal: number) => chain === null || chain.has(`${trial}.${ordinal}`);
   return (
@@ -117,17 +131,24 @@ export function LaneChart({ lanes, source, metric, labels, shades, by, selected,
           if (from === undefined || to === undefined) return null;
           const down = to > from ? 1 : -1;
           const [x0, y0, x1, y1] = [x(donorAt), from + (down * BAR) / 2, x(at), to - down * (BAR / 2 + 1)];
-          const bend = Math.max(10, Math.abs(y1 - y0) * 0.18);
+          const room = 0.8 * (x(free.get(at) ?? 0) - x(0));
+          const beside = Math.min(BESIDE, room / (1 + (outermost.get(at) ?? 0)));
+          const place = places.get(`${recipient}.${ordinal}`) ?? 0;
+          // A cubic curve reaches three quarters of the way to its control points.
+          const bend = (4 / 3) * beside * (1 + place);
           const strong = chain !== null && inChain(recipient, ordinal);
+          const shape = `M${x0} ${y0}C${x0 + bend} ${y0 + (y1 - y0) * 0.2} ${x1 + bend} ${y1 - (y1 - y0) * 0.2} ${x1 + 2} ${y1}`;
           return (
-            <path
+            <g
               key={`${recipient}.${ordinal}`}
-              className={classes.handover}
-              data-strong={strong}
+              className={classes.arrow}
               opacity={chain !== null && !strong ? 0.12 : 1}
-              d={`M${x0} ${y0}C${x0 + bend} ${(y0 + y1) / 2} ${x1 + bend} ${(y0 + y1) / 2} ${x1 + 2} ${y1}`}
-              markerEnd="url(#handover)"
-            />
+              data-place={place}
+            >
+              <title>{`Iteration ${at}: trial ${recipient} took over the weights of trial ${donor}`}</title>
+              <path className={classes.reach} d={shape} />
+              <path className={classes.handover} data-strong={strong} d={shape} markerEnd="url(#handover)" />
+            </g>
           );
         })}
       </svg>
@@ -142,7 +163,7 @@ export function LaneChart({ lanes, source, metric, labels, shades, by, selected,
           ? wordsOf(pointed, metric, labels)
           : selected !== null && chain !== null
             ? `Highlighted: the origin of the weights of trial ${selected}.`
-            : "Each lane is a trial, the best first, with its training iterations from left to right. An arrow leads from a donor to the trial that continued from its checkpoint. A gap means that the trial jumped ahead to the donor's iteration; a thin line means that it went back and lost these iterations."}
+            : "Each lane is a trial, the best first, with its training iterations from left to right. An arrow leads from a donor to the trial that continued from its checkpoint; arrows of the same iteration lie side by side, and pointing at one names both trials. A gap means that the trial jumped ahead to the donor's iteration; a thin line means that it went back and lost these iterations."}
       </p>
     </div>
   );

@@ -257,7 +257,7 @@ export function ParetoChart(props: ParetoChartProps) {
           {front.has(tip.number) ? ", on the front" : ""}
           {objectives.map(({ metric }) => (
             <div key={metric}>
-              {metric} <b>{written(tipTrial.last[metric])}</b>
+              last {metric} <b>{written(tipTrial.last[metric])}</b>
             </div>
           ))}
           <div className={classes.dimmed}>{config(tipTrial.params, labels)}</div>

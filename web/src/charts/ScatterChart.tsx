@@ -2,7 +2,7 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useLayoutEffect, useRef, useState, type MouseEvent } from "react";
 import type { Trial } from "../api/types";
 import { palette, rankedOf, shade, shareOfRank } from "../curves/colours";
-import { config, metric as written, type Labels } from "../format";
+import { config, metric as written, reachedAt, type Labels } from "../format";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
 import { axisName, LETTER, positionOf, shortened, type Dimension } from "./dimensions";
@@ -163,7 +163,7 @@ export function ScatterChart(props: ScatterChartProps) {
           </g>
         ))}
         {left > LEFT && (
-          <text className={classes.axisMark} x={left - 2} y={height - BOTTOM + 14} textAnchor="end">
+          <text className={classes.axisMark} x={left - 11} y={height - BOTTOM + 14} textAnchor="end">
             not present
           </text>
         )}
@@ -218,7 +218,8 @@ export function ScatterChart(props: ScatterChartProps) {
         >
           <b>Trial {tip.number}</b> {tipTrial.state}
           <div>
-            {metric} <b>{written(tipTrial.best_value)}</b>
+            {up.objective ? up.label : metric} <b>{written(tipTrial.best_value)}</b>
+            {reachedAt(tipTrial)}
           </div>
           <div className={classes.dimmed}>{config(tipTrial.params, labels)}</div>
         </div>

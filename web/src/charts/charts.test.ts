@@ -6,8 +6,10 @@ import {
   choose,
   conditionsOf,
   dimensionsOf,
+  isLog,
   matches,
   objectiveId,
+  objectiveOf,
   positionOf,
   stepped,
   valueAt,
@@ -31,6 +33,46 @@ function withBranch(): Trial[] {
     params: { ...trial.params, ...(i % 2 ? { "model/depth": i } : {}), fixed: 3 },
   }));
 }
+
+describe("the scale of an axis", () => {
+  it("is that of the space, in the branches of a choice, too", () => {
+    const lr = (lower: number, upper: number) => ({ type: "loguniform", lower, upper });
+    const space = {
+      optimizer: {
+        type: "choice",
+        categories: [
+          { kind: "adam", lr: lr(1e-3, 1e-1), beta: { type: "uniform", lower: 0.001, upper: 4 } },
+          { kind: "sgd", nested: { type: "choice", categories: [{ lr: lr(1e-4, 1) }, 2] } },
+        ],
+      },
+    };
+    const trials = TRIALS.map((trial, i) => ({
+      ...trial,
+      params:
+        i % 2
+          ? { optimizer: 0, "optimizer/0/lr": 0.02 + i / 1000, "optimizer/0/beta": 0.001 + i / 10 }
+          : { optimizer: 1, "optimizer/1/nested": 0, "optimizer/1/nested/0/lr": 0.02 + i / 1000 },
+    }));
+    const range = new Map(dimensionsOf(trials, { metric: "accuracy", space }).map((one) => [one.id, one.range]));
+    expect(range.get("optimizer/0/lr")).toEqual({ min: 1e-3, max: 1e-1, log: true });
+    expect(range.get("optimizer/1/nested/0/lr")).toEqual({ min: 1e-4, max: 1, log: true });
+    expect(range.get("optimizer/0/beta")).toEqual({ min: 0.001, max: 4, log: false });
+    expect([isLog(space, "optimizer/0/lr"), isLog(space, "optimizer/0/beta")]).toEqual([true, false]);
+  });
+});
+
+describe("the axis of an objective", () => {
+  const label = (trials: readonly Trial[], scope: "all" | "last", last?: string) =>
+    objectiveOf(trials, { metric: "accuracy", scope }, last)?.label;
+
+  it("says whether it shows best or last values, unless trials report once", () => {
+    expect(label(TRIALS, "all")).toBe("best accuracy");
+    expect(label(TRIALS, "last")).toBe("last accuracy");
+    expect(label(TRIALS, "all", "accuracy")).toBe("last accuracy");
+    const once = TRIALS.map((trial) => ({ ...trial, iteration: 1 }));
+    expect(label(once, "all")).toBe("accuracy");
+  });
+});
 
 describe("what is chosen on the axes", () => {
   it("becomes conditions of the service, with the values themselves", () => {

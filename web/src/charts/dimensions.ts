@@ -1,7 +1,7 @@
 /** The axes of the parallel coordinates: one for each parameter, and the objective last. */
 
 import type { Experiment, Trial } from "../api/types";
-import { metric as written, param, paramName, type Labels } from "../format";
+import { counted, metric as written, param, paramName, type Labels } from "../format";
 import type { Brushes, Chosen } from "../pages/address";
 
 export interface Dimension {
@@ -165,7 +165,7 @@ export function chosenWords(dimension: Dimension, chosen: Chosen): string {
 /** `order`: parameters in the wanted order. The others follow, in the order of the space. */
 export function dimensionsOf(
   trials: readonly Trial[],
-  experiment: Pick<Experiment, "metric" | "space"> & Partial<Pick<Experiment, "objectives" | "labels">>,
+  experiment: Pick<Experiment, "metric" | "space"> & Partial<Pick<Experiment, "objectives" | "labels" | "scope">>,
   order: readonly string[] = [],
 ): Dimension[] {
   const names = new Set<string>(order);
@@ -205,14 +205,16 @@ export function dimensionsOf(
  */
 export function objectiveOf(
   trials: readonly Trial[],
-  { metric }: Pick<Experiment, "metric">,
+  { metric, scope = "all" }: Pick<Experiment, "metric"> & Partial<Pick<Experiment, "scope">>,
   last?: string,
 ): Dimension | undefined {
   const values = trials.flatMap((trial) => reached(trial, last) ?? []);
   if (values.length === 0) return undefined;
   return {
     id: objectiveId(last ?? metric),
-    label: last ?? metric,
+    label: trials.every((trial) => trial.iteration <= 1)
+      ? (last ?? metric) // a single report is both the best and the last one
+      : counted(last === undefined ? { metric, scope } : { metric: last, scope: "last" }),
     objective: true,
     categories: [],
     optional: values.length < trials.length,
@@ -230,8 +232,12 @@ export function underObjective(
   const other = experiment.objectives.find((one) => one.metric === metric);
   if (!other || other.metric === experiment.metric) return { experiment, trials };
   return {
-    experiment: { ...experiment, ...other },
-    trials: trials.map((trial) => ({ ...trial, best_value: reached(trial, other.metric) ?? null })),
+    experiment: { ...experiment, ...other, scope: "last" },
+    trials: trials.map((trial) => ({
+      ...trial,
+      best_value: reached(trial, other.metric) ?? null,
+      best_iteration: null,
+    })),
   };
 }
 
@@ -290,15 +296,20 @@ interface Domain {
   categories: unknown[] | null;
 }
 
-/** Return the domain of a parameter. The parameter's name is its path in the space. */
 /** Return true if the space draws a parameter on a log scale, false if on a linear one; undefined if it does not say. */
 export function isLog(space: Experiment["space"], name: string): boolean | undefined {
   return domainOf(space, name).log ?? undefined;
 }
 
+/** Return the domain of a parameter. The parameter's name is its path in the space; the number in "optimizer/1/lr" is that of a branch. */
 function domainOf(space: Experiment["space"], name: string): Domain {
   let here: unknown = space[name] ?? space;
-  if (here === space) for (const part of name.split("/")) here = isObject(here) ? here[part] : undefined;
+  if (here === space) {
+    for (const part of name.split("/")) {
+      const branches = isObject(here) && here["type"] === "choice" ? here["categories"] : undefined;
+      here = Array.isArray(branches) ? branches[Number(part)] : isObject(here) ? here[part] : undefined;
+    }
+  }
   const unknown: Domain = { log: null, bounds: [], categories: null };
   if (!isObject(here) || typeof here["type"] !== "string") return unknown;
   const type = here["type"];

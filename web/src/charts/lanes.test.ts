@@ -1,7 +1,16 @@
 import { describe, expect, it } from "vitest";
 import type { Series } from "../api/types";
 import type { Source } from "../curves/geometry";
-import { ancestry, lanesOf, partsOf, shadesOfParam, shadesOfScores, shareOfTrial, type Piece as Bar } from "./lanes";
+import {
+  ancestry,
+  lanesOf,
+  partsOf,
+  placesOf,
+  shadesOfParam,
+  shadesOfScores,
+  shareOfTrial,
+  type Piece as Bar,
+} from "./lanes";
 
 type Piece = Series["segments"][number];
 
@@ -33,6 +42,32 @@ const RANK = new Map([
   [0, 2],
   [3, 4],
 ]);
+
+describe("the arrows of one iteration", () => {
+  const arrow = (donor: number, recipient: number, at = 4) => ({ donor, donorAt: at, recipient, at, ordinal: 2 });
+  const row = new Map([0, 1, 2, 3, 4, 5, 6].map((trial) => [trial, trial]));
+
+  it("get places of their own where they pass the same lanes, the shorter ones inside", () => {
+    expect(placesOf([arrow(0, 6), arrow(1, 3), arrow(0, 4), arrow(99, 2)], row)).toEqual(
+      new Map([
+        ["3.2", 0],
+        ["4.2", 1],
+        ["6.2", 2],
+      ]),
+    );
+  });
+
+  it("share a place if none passes the other", () => {
+    const places = placesOf([arrow(3, 1), arrow(3, 5), arrow(1, 4, 8)], row);
+    expect(places).toEqual(
+      new Map([
+        ["1.2", 0],
+        ["5.2", 0],
+        ["4.2", 0],
+      ]),
+    );
+  });
+});
 
 describe("the lanes of a population", () => {
   const lanes = lanesOf({ series: SERIES }, source, RANK);

@@ -92,6 +92,31 @@ export function lanesOf(
 }
 
 /**
+ * Return a place for each arrow, from 0 on, as "recipient.ordinal" -> place. Arrows of the same iteration that pass the same lanes get
+ * different places, the shorter ones the inner places, so that they can be drawn beside each other. `row`: trial -> its lane.
+ */
+export function placesOf(handovers: readonly Handover[], row: ReadonlyMap<number, number>): Map<string, number> {
+  const found = new Map<string, number>();
+  const taken = new Map<number, { place: number; top: number; bottom: number }[]>();
+  const arrows = handovers.flatMap((one) => {
+    const [from, to] = [row.get(one.donor), row.get(one.recipient)];
+    return from === undefined || to === undefined
+      ? []
+      : [{ ...one, top: Math.min(from, to), bottom: Math.max(from, to) }];
+  });
+  arrows.sort((a, b) => a.bottom - a.top - (b.bottom - b.top) || a.top - b.top || a.recipient - b.recipient);
+  for (const { at, recipient, ordinal, top, bottom } of arrows) {
+    const others = taken.get(at) ?? [];
+    const used = new Set(others.filter((one) => one.top < bottom && top < one.bottom).map((one) => one.place));
+    let place = 0;
+    while (used.has(place)) place++;
+    taken.set(at, [...others, { place, top, bottom }]);
+    found.set(`${recipient}.${ordinal}`, place);
+  }
+  return found;
+}
+
+/**
  * The segments that led to a trial's current weights, as "trial.ordinal" -> the iteration up to which they did: the
  * trial's own, before that its donor's, and so on.
  */

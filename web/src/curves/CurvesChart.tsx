@@ -1,7 +1,7 @@
 import { useComputedColorScheme } from "@mantine/core";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
 import type { Curves, Experiment, Trial } from "../api/types";
-import { apart, counted, metric } from "../format";
+import { apart, counted, metric, reachedAt } from "../format";
 import { hasEnded } from "../live/states";
 import { labelOf, placeWords } from "./across";
 import classes from "./curves.module.css";
@@ -252,6 +252,7 @@ function Tooltip({ hover, curves, objective, trials, rank, colour, source }: Too
       </div>
       <div>
         {counted(objective)} <b>{metric(series.best_value)}</b>
+        {trial?.best_value === series.best_value && reachedAt(trial)}
       </div>
       {trial && <div className={classes.tooltipParams}>{apart(trial, objective)}</div>}
       {trial && hasEnded(trial.state) && trial.reason && <div>{trial.reason}</div>}

@@ -12,7 +12,7 @@ import { frontOf, pointsOf } from "../charts/pareto";
 import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
 import { expectedOf } from "../curves/expected";
-import { duration, leading, metric, moment, number, rangeWords, ranWords, readable } from "../format";
+import { leading, metric, moment, rangeWords, ranWords, readable } from "../format";
 import { experimentEnded, isBred } from "../live/states";
 import type { Sample } from "../live/changes";
 import {
@@ -45,6 +45,7 @@ import { useNow } from "../parts/common/useNow";
 import { useTitle } from "../parts/common/useTitle";
 import { formatBrushes, formatList, formatSort, parseBrushes, parseList, parseNumbers, parseSort } from "./address";
 import classes from "./ExperimentPage.module.css";
+import { bestFigure, endTitle } from "./forecast";
 import { useAddress, type Address } from "./useAddress";
 
 const HistoryPanel = lazy(() => import("../parts/curves/HistoryPanel"));
@@ -160,10 +161,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const brushText = address.get("brush");
   // Compute the dimensions only if they are shown, since they change with every report.
   const wanted = tab === "parameters" || brushText !== null || (history && tab === "curves");
-  const { metric: objective, objectives, space } = experiment;
+  const { metric: objective, objectives, space, scope } = experiment;
   const dimensions = useMemo(
-    () => (wanted ? dimensionsOf(trials, { metric: objective, objectives, space, labels }) : NO_DIMENSIONS),
-    [wanted, trials, objective, objectives, space, labels],
+    () => (wanted ? dimensionsOf(trials, { metric: objective, objectives, space, labels, scope }) : NO_DIMENSIONS),
+    [wanted, trials, objective, objectives, space, labels, scope],
   );
   const brushes = useMemo(() => parseBrushes(brushText), [brushText]);
   const state = STATES.find((one) => one === address.get("state")) ?? null;
@@ -528,7 +529,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         {experiment.gpu_hours > 0 && (
           <Figure label="GPU hours" value={gpuWords(experiment)} title={gpuTitle(experiment)} />
         )}
-        {forecast && <ForecastFigures forecast={forecast} label={leading(experiment)} />}
+        {forecast && <ForecastFigures forecast={forecast} label={leading(experiment)} mode={experiment.mode} />}
         <Figure label="Method" value={experiment.method} />
       </div>
       <div className={classes.status}>
@@ -583,30 +584,21 @@ function useForecast(experiment: Experiment): Forecast | undefined {
 }
 
 /** When the experiment is expected to end and with what, each as an interval; nothing if it is too early to tell. */
-function ForecastFigures({ forecast: { end, best }, label }: { forecast: Forecast; label: string }) {
+function ForecastFigures({
+  forecast: { end, best, best_is_open: open },
+  label,
+  mode,
+}: {
+  forecast: Forecast;
+  label: string;
+  mode: Experiment["mode"];
+}) {
   return (
     <>
-      {end && (
-        <Figure
-          label="Ends in"
-          value={rangeWords(end.seconds)}
-          title={`about ${duration(end.seconds.expected)}; in this interval with a probability of 80 %`}
-        />
-      )}
-      {best && (
-        <Figure
-          label={`${label} then`}
-          value={`${expected(best.low)} to ${expected(best.high)}`}
-          title={`about ${expected(best.expected)}; in this interval with a probability of 80 %`}
-        />
-      )}
+      {end && <Figure label="Ends in" value={rangeWords(end.seconds)} title={endTitle(end)} />}
+      {best && <Figure label={`${label} then`} {...bestFigure(best, open, mode)} />}
     </>
   );
-}
-
-/** A forecast value, with the three digits that the outlook has. */
-function expected(value: number): string {
-  return number(Number(value.toPrecision(3)));
 }
 
 /** GPU hours, with as many digits as matter: 0.042, 3.1, 250. */

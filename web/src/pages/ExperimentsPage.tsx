@@ -15,7 +15,7 @@ import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
 import { Progress } from "../parts/experiments/Progress";
 import { CopyMenu } from "../parts/common/CopyMenu";
-import { Spark } from "../parts/experiments/Spark";
+import { Spark, SPARK_AXES } from "../parts/experiments/Spark";
 import { StateBadge } from "../parts/common/StateBadge";
 import { useNow } from "../parts/common/useNow";
 import { useTitle } from "../parts/common/useTitle";
@@ -243,8 +243,9 @@ export default function ExperimentsPage() {
                   <Head columns={["name"]} {...order} />
                   <Head columns={["trials"]} {...order} minWidth={130} />
                   <Head columns={["best"]} {...order} />
-                  <th scope="col" className={classes.wide}>
+                  <th scope="col" className={classes.wide} title={SPARK_AXES}>
                     Best over time
+                    <span className={classes.axes}>time →, larger values ↑</span>
                   </th>
                   <th scope="col" className={classes.wide}>
                     Best configuration

@@ -13,7 +13,7 @@ import { parseKinds } from "./decisions/DecisionsTab";
 import { Runs } from "./curves/BestPanel";
 import { FailureNotice } from "./trial/FailureNotice";
 import { FinishedLegend } from "./parameters/FinishedLegend";
-import { cautionOf, earlyWords, Shares } from "./parameters/Importance";
+import { cautionOf, earlyWords, Shares, sourceWords } from "./parameters/Importance";
 import { LineageOf } from "./trial/Lineage";
 import { ProblemBox } from "./common/Problem";
 import { heldWords, Progress } from "./experiments/Progress";
@@ -42,9 +42,11 @@ interface TableProps {
   /** Return true for the trials that pass the filters. */
   passes?: (trial: Trial) => boolean;
   onShowAll?: () => void;
+  sortedByService?: boolean;
+  best?: Experiment["best"];
 }
 
-function Table({ trials, selected, passes = () => true, onShowAll = () => {} }: TableProps) {
+function Table({ trials, selected, passes = () => true, onShowAll = () => {}, ...more }: TableProps) {
   const [state, setState] = useState<TrialState | null>(null);
   const [sort, setSort] = useState({ column: "best", descending: true });
   const [picked, setPicked] = useState<readonly number[]>([]);
@@ -53,7 +55,8 @@ function Table({ trials, selected, passes = () => true, onShowAll = () => {} }: 
   const rows = sortTrials(shown.filter(passes), columnsOf(trials, "accuracy", "training_iteration"), sort);
   return (
     <TrialTable
-      experiment={{ ...EXPERIMENT, counts: countsOf(trials), trials: trials.length }}
+      experiment={{ ...EXPERIMENT, counts: countsOf(trials), trials: trials.length, best: more.best ?? null }}
+      sortedByService={more.sortedByService ?? false}
       trials={trials}
       rows={rows}
       total={rows.length}
@@ -103,6 +106,19 @@ describe("the trial table", () => {
     expect(rows[0]![0]).toBe(String(best.number));
     expect(rows.length).toBeLessThan(60);
     expect(screen.getByRole("heading").textContent).toBe("Trials · 300");
+  });
+
+  it("says that it sorts single runs if the service sorts it after repeats", () => {
+    const best = { runs: { trials: [3, 300] } } as unknown as Experiment["best"];
+    const words = /^Some configurations were run several times\. With more than 1,000 trials/;
+    show(<Table trials={VIEWS.trials} selected={[]} best={best} />);
+    expect(screen.queryByText(words)).toBeNull();
+    cleanup();
+    show(<Table trials={VIEWS.trials} selected={[]} sortedByService />);
+    expect(screen.queryByText(words)).toBeNull();
+    cleanup();
+    show(<Table trials={VIEWS.trials} selected={[]} best={best} sortedByService />);
+    expect(screen.getByText(words)).toBeTruthy();
   });
 
   it("sorts by a click on a column, and the other way by a second", () => {
@@ -570,6 +586,9 @@ describe("the importance of parameters", () => {
           metric: "accuracy",
           needed: 10,
           trials: 12,
+          completed: 12,
+          stopped: 0,
+          repeats: 0,
           left_out: 0,
           items: [
             { parameter: "lr", share: 0.8 },
@@ -589,6 +608,9 @@ describe("the importance of parameters", () => {
       metric: "accuracy",
       needed: 10,
       trials: 40,
+      completed: 20,
+      stopped: 20,
+      repeats: 0,
       left_out: 0,
       items: [
         { parameter: "lr", share: 0.997 },
@@ -603,26 +625,50 @@ describe("the importance of parameters", () => {
         resolved: { scheduler: { type }, search: null, constraints: {}, budget: null },
       }) as unknown as Experiment;
     expect(cautionOf(found, experiment(20, 20))).toBeNull();
-    expect(cautionOf(found, experiment(1, 39))).toMatch(/^39 of 41 trials were stopped early/);
+    expect(cautionOf({ ...found, completed: 19, stopped: 21 }, experiment(19, 21))).toMatch(
+      /^21 of these 40 trials were stopped early/,
+    );
+    expect(cautionOf({ ...found, stopped: 0 }, experiment(40, 400)), "only completed trials were chosen").toBeNull();
     const early = [{ state: "completed" as const }, { state: "stopped" as const }];
     expect(earlyWords(experiment(20, 20), early)).toBeNull();
     expect(earlyWords(experiment(1, 39), early.slice(0, 1))).toBeNull();
     expect(earlyWords(experiment(1, 39), early)).toMatch(/^39 of 41 trials were stopped early, so most values/);
-    expect(cautionOf({ ...found, trials: 15 }, experiment(15, 0))).toMatch(/^15 trials are few for 2 parameters/);
+    expect(cautionOf({ ...found, trials: 15, stopped: 0 }, experiment(15, 0))).toMatch(
+      /^15 trials are few for 2 parameters/,
+    );
     for (const bred of ["pbt", "pb2"])
       expect(cautionOf(found, experiment(8, 0, bred))).toMatch(/^The scheduler changed values during training/);
     show(<Shares found={found} caution="Because." />);
     expect(screen.getByText("This is only a hint.").parentElement!.textContent).toContain("Because.");
     expect(screen.getByText("< 1 %")).toBeTruthy();
+    expect(screen.getByText(/^PED-ANOVA over/).textContent).toBe(
+      "PED-ANOVA over 40 trials that have ended with a result: 20 trained to the end, 20 stopped early.",
+    );
+  });
+
+  it("says which trials it was computed from", () => {
+    const found = {
+      metric: "loss",
+      needed: 10,
+      trials: 12,
+      completed: 12,
+      stopped: 0,
+      repeats: 0,
+      left_out: 0,
+      items: [],
+    };
+    expect(sourceWords(found)).toBe(", all trained to the end.");
+    expect(sourceWords({ ...found, completed: 7, stopped: 4, repeats: 3 })).toBe(
+      ": 7 trained to the end, 4 stopped early, 1 failed or cancelled. 3 repeats do not count separately: the mean of a trial and its repeats is one result.",
+    );
   });
 
   it("says when it will be known", () => {
-    show(<Shares found={{ metric: "accuracy", needed: 10, trials: 1, left_out: 0, items: [] }} caution={null} />);
+    const none = { metric: "accuracy", needed: 10, completed: 1, stopped: 0, repeats: 0, left_out: 0, items: [] };
+    show(<Shares found={{ ...none, trials: 1 }} caution={null} />);
     expect(screen.getByText("Shown once 10 trials have ended with a result; 1 has so far.")).toBeTruthy();
     cleanup();
-    show(
-      <Shares found={{ items: [], metric: "accuracy", trials: 4, needed: 10, left_out: 0 }} caution={null} chosen />,
-    );
+    show(<Shares found={{ ...none, trials: 4 }} caution={null} chosen />);
     expect(screen.getByText("4 of the chosen trials have ended with a result; 10 are needed.")).toBeTruthy();
   });
 });

@@ -28,7 +28,16 @@ class ForecastEnd(Model):
         Field(description="the limit that is expected to end the experiment"),
     ]
     reason: Annotated[str, Field(description="why the experiment is expected to end then, in words")]
-    seconds: Annotated[ForecastRange, Field(description="seconds until the end, not counting pauses")]
+    seconds: Annotated[
+        ForecastRange, Field(description="seconds until the end, including `starting` and not counting pauses")
+    ]
+    starting: Annotated[
+        float,
+        Field(
+            description="seconds until trials train again, if none has started since the search was continued or its driver was "
+            "restarted; otherwise 0"
+        ),
+    ]
 
 
 class ForecastMore(Model):
@@ -65,6 +74,13 @@ class Forecast(Model):
             "to tell"
         ),
     ]
+    best_is_open: Annotated[
+        bool,
+        Field(
+            description="true if the interval of `best` reaches the end of the scale, such as 0 for a loss, so that it does not "
+            "say how much the best value may improve"
+        ),
+    ]
     more: Annotated[
         ForecastMore | None, Field(description="the effect of more training; null if it is too early to tell")
     ]
@@ -79,9 +95,13 @@ class Forecast(Model):
             end=None
             if end is None
             else ForecastEnd(
-                limit=end.limit, reason=forecasts.ENDED_BY[end.limit], seconds=ForecastRange.of(end.seconds)
+                limit=end.limit,
+                reason=forecasts.ENDED_BY[end.limit],
+                seconds=ForecastRange.of(end.seconds),
+                starting=end.starting,
             ),
             best=None if best is None else ForecastRange.of(best),
+            best_is_open=found.best_is_open,
             more=None
             if more is None
             else ForecastMore(

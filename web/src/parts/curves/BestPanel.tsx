@@ -37,7 +37,10 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
         <div className={classes.controls}>
           {best && (
             <button type="button" className={classes.link} onClick={() => onSelect(best.trial_number)}>
-              trial {best.trial_number}, {best.runs ? runsOf(best.runs) : `iteration ${best.iteration}`}
+              trial {best.trial_number},{" "}
+              {best.runs
+                ? runsOf(best.runs)
+                : `${experiment.scope === "last" ? "last" : "best"}, at iteration ${best.iteration}`}
             </button>
           )}
           {soFar && (
@@ -119,11 +122,14 @@ function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | 
   if (finished) {
     return (
       <p className={classes.finished}>
-        Best of the completed trials at their end: <b>{metric(finished.value)}</b> by{" "}
+        Best last value of the completed trials: <b>{metric(finished.value)}</b> by{" "}
         <button type="button" className={classes.link} onClick={() => onSelect(finished.trial_number)}>
           trial {finished.trial_number}
         </button>
-        , trained to iteration {finished.iteration}
+        , at iteration {finished.iteration}
+        {experiment.scope === "all" &&
+          finished.trial_number !== experiment.best?.trial_number &&
+          ". It differs from the leader above, which leads by the best value of all its reports."}
       </p>
     );
   }

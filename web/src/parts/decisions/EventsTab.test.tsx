@@ -5,7 +5,7 @@ import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { Experiment, LogEntry } from "../../api/types";
 import EventsTab from "./EventsTab";
-import { eventWords, GROUPS, kindsOf } from "./eventWords";
+import { eventWords, GROUPS, iterationsOf, kindsOf } from "./eventWords";
 
 describe("an event in words", () => {
   it.each<[LogEntry["kind"], Record<string, unknown>, string]>([
@@ -33,12 +33,42 @@ describe("an event in words", () => {
     [
       "upload_failed",
       { segment: 1, checkpoint: { id: "ckp_1", step: 6 }, reason: "the disk is full" },
-      "Uploading the checkpoint of iteration 6 failed: the disk is full",
+      "The checkpoint of iteration 6 was not saved, since its upload failed: the disk is full",
+    ],
+    [
+      "checkpoint_saved",
+      { segment: 1, checkpoint: { id: "ckp_1", step: 6, bytes: 2_400_000 } },
+      "The checkpoint of iteration 6 was saved (2.29 MiB): the trial can continue from it",
+    ],
+    ["checkpoint_deleted", { checkpoint: "ckp_1" }, "The checkpoint ckp_1 was deleted: it is not kept any longer"],
+    [
+      "pinned",
+      { checkpoint: "ckp_1", pinned: true },
+      "A user pinned the checkpoint ckp_1: it is kept until it is unpinned",
     ],
     ["workers_changed", { workers: 6 }, "Elastic trials may now have 6 workers together"],
     ["workers_changed", { workers: 1 }, "Elastic trials may now have 1 worker together"],
     ["gpu_hours_spent", { gpu_hours: 8 }, "The budget of 8 GPU hours is used up"],
   ])("%s", (kind, data, words) => expect(eventWords({ kind, data }).text).toBe(words));
+
+  it("names the iteration of a checkpoint if another event tells it", () => {
+    const iterations = iterationsOf([
+      { data: { checkpoint: { id: "ckp_1", step: 6 } } },
+      { data: { uploading: [{ id: "ckp_2", step: 9 }] } },
+      { data: { checkpoint: "ckp_3" } },
+      { data: { checkpoint: null } },
+    ]);
+    expect([...iterations]).toEqual([
+      ["ckp_1", 6],
+      ["ckp_2", 9],
+    ]);
+    const words = (data: Record<string, unknown>) => eventWords({ kind: "checkpoint_deleted", data }, iterations).text;
+    expect(words({ checkpoint: "ckp_2" })).toBe("The checkpoint of iteration 9 was deleted: it is not kept any longer");
+    const unpinned = { kind: "pinned" as const, data: { checkpoint: "ckp_1", pinned: false } };
+    expect(eventWords(unpinned, iterations).text).toBe(
+      "A user unpinned the checkpoint of iteration 6: it may be deleted again",
+    );
+  });
 
   it("has something to say about every kind, and what is long behind it", () => {
     const kinds = GROUPS.flatMap((one) => one.kinds);

@@ -10,7 +10,7 @@ import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
 import type { Address } from "../../pages/useAddress";
 import classes from "./EventsTab.module.css";
-import { eventWords, GROUPS, kindsOf } from "./eventWords";
+import { eventWords, GROUPS, kindsOf, iterationsOf } from "./eventWords";
 import { chosenTrial, KindChips, TrialFilter } from "../trial/LogFilters";
 import { Panel } from "../common/Panel";
 import parts from "../common/parts.module.css";
@@ -55,6 +55,7 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
     placeholderData: (old) => old,
   });
   const entries = query.data?.pages.flatMap((page) => page.items) ?? [];
+  const iterations = iterationsOf(entries);
   return (
     <Panel
       flush
@@ -70,7 +71,7 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
           <SaveMenu
             name={`${experiment.name} events`}
             picture={false}
-            rows={() => entryRows(entries)}
+            rows={() => entryRows(entries, iterations)}
             call={logCall(experiment.id, { kind, trial })}
           />
         </div>
@@ -98,7 +99,7 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
       {entries.length > 0 && (
         <ol className={classes.list} aria-label="Events, newest first">
           {entries.map((entry) => (
-            <Entry key={entry.seq} entry={entry} onSelect={onSelect} />
+            <Entry key={entry.seq} entry={entry} iterations={iterations} onSelect={onSelect} />
           ))}
         </ol>
       )}
@@ -117,9 +118,16 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
   );
 }
 
-function Entry({ entry, onSelect }: { entry: LogEntry; onSelect: (number: number) => void }) {
+interface EntryProps {
+  entry: LogEntry;
+  /** The iterations of checkpoints, by their ids. */
+  iterations: ReadonlyMap<string, number>;
+  onSelect: (number: number) => void;
+}
+
+function Entry({ entry, iterations, onSelect }: EntryProps) {
   const [open, setOpen] = useState(false);
-  const { text, more } = eventWords(entry);
+  const { text, more } = eventWords(entry, iterations);
   const failed = entry.kind === "segment_ended" && entry.data["outcome"] === "failed";
   return (
     <li>
@@ -150,9 +158,16 @@ function Entry({ entry, onSelect }: { entry: LogEntry; onSelect: (number: number
   );
 }
 
-function entryRows(entries: readonly LogEntry[]): Rows {
+function entryRows(entries: readonly LogEntry[], iterations: ReadonlyMap<string, number>): Rows {
   return [
     ["seq", "time", "kind", "trial", "words", "data"],
-    ...entries.map((one) => [one.seq, one.time, one.kind, one.trial_number, eventWords(one).text, one.data]),
+    ...entries.map((one) => [
+      one.seq,
+      one.time,
+      one.kind,
+      one.trial_number,
+      eventWords(one, iterations).text,
+      one.data,
+    ]),
   ];
 }

@@ -37,8 +37,25 @@ interface Failed {
   traceback?: string;
 }
 
-/** Return the sentence and, if there is one, the long text behind it. */
-export function eventWords(entry: Pick<LogEntry, "kind" | "data">): { text: string; more?: string } {
+/** Return the iterations of the checkpoints that entries name, by their ids: the event of a deletion has only the id. */
+export function iterationsOf(entries: readonly Pick<LogEntry, "data">[]): Map<string, number> {
+  const found = new Map<string, number>();
+  for (const { data } of entries) {
+    const named = [data["checkpoint"], ...(Array.isArray(data["uploading"]) ? (data["uploading"] as unknown[]) : [])];
+    for (const one of named as ({ id?: unknown; step?: unknown } | null | undefined)[])
+      if (typeof one?.id === "string" && typeof one.step === "number") found.set(one.id, one.step);
+  }
+  return found;
+}
+
+/**
+ * Return the sentence and, if there is one, the long text behind it. `iterations`: the iterations of checkpoints that are known, by
+ * their ids.
+ */
+export function eventWords(
+  entry: Pick<LogEntry, "kind" | "data">,
+  iterations: ReadonlyMap<string, number> = new Map(),
+): { text: string; more?: string } {
   const data = entry.data as Data;
   const segment = data["segment"] === undefined ? "Its segment" : `Segment ${param(data["segment"])}`;
   switch (entry.kind) {
@@ -84,17 +101,21 @@ export function eventWords(entry: Pick<LogEntry, "kind" | "data">): { text: stri
     case "checkpoint_saved": {
       const found = data["checkpoint"] as { step?: number; bytes?: number } | null;
       return {
-        text: `The checkpoint of iteration ${param(found?.step)} is complete${found?.bytes ? ` (${bytes(found.bytes)})` : ""}`,
+        text: `The checkpoint of iteration ${param(found?.step)} was saved${found?.bytes ? ` (${bytes(found.bytes)})` : ""}: the trial can continue from it`,
       };
     }
     case "checkpoint_deleted":
-      return { text: `Checkpoint ${param(data["checkpoint"])} was deleted` };
+      return { text: `${checkpointWords(data, iterations)} was deleted: it is not kept any longer` };
     case "upload_failed": {
       const lost = data["checkpoint"] as { step?: number } | null | undefined;
-      return { text: `Uploading the checkpoint of iteration ${param(lost?.step)} failed${because(data)}` };
+      return {
+        text: `The checkpoint of iteration ${param(lost?.step)} was not saved, since its upload failed${because(data)}`,
+      };
     }
     case "pinned":
-      return { text: `Checkpoint ${param(data["checkpoint"])} was ${data["pinned"] ? "pinned" : "unpinned"}` };
+      return {
+        text: `A user ${data["pinned"] ? "pinned" : "unpinned"} ${lower(checkpointWords(data, iterations))}: ${data["pinned"] ? "it is kept until it is unpinned" : "it may be deleted again"}`,
+      };
     case "suggested":
       return {
         text:
@@ -135,6 +156,16 @@ export function eventWords(entry: Pick<LogEntry, "kind" | "data">): { text: stri
       return { text: `Elastic trials may now have ${workers} together` };
     }
   }
+}
+
+function checkpointWords(data: Data, iterations: ReadonlyMap<string, number>): string {
+  const id = param(data["checkpoint"]);
+  const iteration = iterations.get(id);
+  return iteration === undefined ? `The checkpoint ${id}` : `The checkpoint of iteration ${iteration}`;
+}
+
+function lower(text: string): string {
+  return text.charAt(0).toLowerCase() + text.slice(1);
 }
 
 function because(data: Data): string {

@@ -6,6 +6,10 @@ import classes from "../common/parts.module.css";
 
 const [WIDTH, HEIGHT] = [90, 22];
 
+/** What the axes of all these lines are. */
+export const SPARK_AXES =
+  "Time runs to the right, over the time for which the search ran. Larger values are higher. Each line has a scale of its own.";
+
 /** Show the best value over time as a small line. It is read again when there is a new best value. */
 export function Spark({ id, label, value }: { id: string; label: string; value: number | null }) {
   const { data } = useQuery({
@@ -16,14 +20,16 @@ export function Spark({ id, label, value }: { id: string; label: string; value: 
     placeholderData: (old) => old,
   });
   if (!data || data.x.length === 0) return null;
+  const words = `${label} over time, from ${written(data.y[0])} to ${written(data.y[data.y.length - 1])}. ${SPARK_AXES}`;
   return (
     <svg
       className={classes.spark}
       viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
       preserveAspectRatio="none"
       role="img"
-      aria-label={`${label} over time, from ${written(data.y[0])} to ${written(data.y[data.y.length - 1])}`}
+      aria-label={words}
     >
+      <title>{words}</title>
       <path d={steps(data.x, data.y, WIDTH, HEIGHT)} />
     </svg>
   );

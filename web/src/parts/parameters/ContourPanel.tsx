@@ -9,6 +9,7 @@ import { ScatterChart, type Marking } from "../../charts/ScatterChart";
 import { experimentEnded } from "../../live/states";
 import { rankedOf, shareOfRank } from "../../curves/colours";
 import type { Address } from "../../pages/useAddress";
+import { counted } from "../../format";
 import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
 import { SaveMenu } from "../common/SaveMenu";
@@ -92,7 +93,7 @@ export function ContourPanel(props: ContourPanelProps) {
             across={across}
             up={up}
             trials={byNumber}
-            metric={experiment.metric}
+            metric={counted(experiment)}
             labels={experiment.labels}
             heat={heat}
             height={340}

@@ -80,21 +80,20 @@ export function earlyWords(
   { counts, trials }: Pick<Experiment, "counts" | "trials">,
   shown: readonly Pick<Trial, "state">[],
 ): string | null {
-  if (counts.stopped <= 4 * counts.completed || shown.every(isFinished)) return null;
+  if (2 * counts.stopped <= trials || shown.every(isFinished)) return null;
   return `${counts.stopped} of ${trials} trials were stopped early, so most values are from few iterations: what learns fast looks good here, and what ends best may not.`;
 }
 
 /** Return why the shares are only a hint; null if they are reliable. */
 export function cautionOf(
-  { items, trials }: Importances,
-  experiment: Pick<Experiment, "counts" | "trials" | "scheduler" | "resolved">,
+  { items, trials, stopped }: Importances,
+  experiment: Pick<Experiment, "scheduler" | "resolved">,
 ): string | null {
-  const { completed, stopped } = experiment.counts;
   if (isBred(experiment)) {
     return "The scheduler changed values during training, but only the newest ones are used here: see the lineage of the best trial.";
   }
-  if (stopped > 4 * completed) {
-    return `${stopped} of ${experiment.trials} trials were stopped early. Their early values say little about the importance for final values.`;
+  if (2 * stopped > trials) {
+    return `${stopped} of these ${trials} trials were stopped early. Their values are from less training than those of the others, so a parameter that only speeds up the beginning can seem important.`;
   }
   if (trials < PER_PARAMETER * items.length) {
     return `${trials} trials are few for ${items.length} ${items.length === 1 ? "parameter" : "parameters"}: a small share here does not mean that a parameter does not matter.`;
@@ -102,8 +101,21 @@ export function cautionOf(
   return null;
 }
 
+/** Say which of the trials were trained to their end, and how repeats count. */
+export function sourceWords({ trials, completed, stopped, repeats }: Importances): string {
+  const others = trials - completed - stopped;
+  const kinds = [
+    ...(completed > 0 ? [`${completed} trained to the end`] : []),
+    ...(stopped > 0 ? [`${stopped} stopped early`] : []),
+    ...(others > 0 ? [`${others} failed or cancelled`] : []),
+  ];
+  const of = completed === trials ? ", all trained to the end" : `: ${kinds.join(", ")}`;
+  if (repeats === 0) return `${of}.`;
+  return `${of}. ${repeats === 1 ? "1 repeat does" : `${repeats} repeats do`} not count separately: the mean of a trial and its repeats is one result.`;
+}
+
 export function Shares({
-  found: { items, metric, needed, trials },
+  found,
   caution,
   labels = {},
   chosen = false,
@@ -114,6 +126,7 @@ export function Shares({
   /** Filters leave out some trials. */
   chosen?: boolean;
 }) {
+  const { items, metric, needed, trials } = found;
   if (items.length === 0) {
     return (
       <p className={classes.noShares}>
@@ -146,7 +159,7 @@ export function Shares({
         </p>
       )}
       <p className={classes.noShares}>
-        PED-ANOVA over {trials} {chosen && "chosen "}trials that have ended with a result
+        PED-ANOVA over {trials} {chosen && "chosen "}trials that have ended with a result{sourceWords(found)}
       </p>
     </>
   );

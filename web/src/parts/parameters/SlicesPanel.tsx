@@ -5,6 +5,7 @@ import { objectiveOf, type Dimension } from "../../charts/dimensions";
 import { trialsRows } from "../../charts/save";
 import { dotsOf } from "../../charts/scatter";
 import { ScatterChart, type Marking } from "../../charts/ScatterChart";
+import { counted } from "../../format";
 import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
 import { SaveMenu } from "../common/SaveMenu";
@@ -62,7 +63,7 @@ export default function SlicesPanel(props: SlicesPanelProps) {
             across={across}
             up={up!}
             trials={byNumber}
-            metric={experiment.metric}
+            metric={counted(experiment)}
             labels={experiment.labels}
             height={210}
             label={`${experiment.metric} of ${dots.length} trials over ${across.label}; the table has the numbers`}

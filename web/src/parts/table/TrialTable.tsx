@@ -18,7 +18,7 @@ import { frontOf, pointsOf } from "../../charts/pareto";
 import type { Rows } from "../../charts/save";
 import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../../curves/colours";
 import type { Expected } from "../../curves/expected";
-import { config, duration, metricInColumn, number, param, paramName } from "../../format";
+import { config, duration, metricInColumn, number, param, paramName, reachedAt } from "../../format";
 import { Breakable } from "../common/Breakable";
 import { Panel } from "../common/Panel";
 import { SaveMenu } from "../common/SaveMenu";
@@ -37,7 +37,7 @@ export interface ColumnChoice {
 interface TrialTableProps {
   experiment: Pick<
     Experiment,
-    "metric" | "mode" | "scope" | "time_attr" | "objectives" | "labels" | "counts" | "trials"
+    "metric" | "mode" | "scope" | "time_attr" | "objectives" | "labels" | "counts" | "trials" | "best"
   >;
   /** The trials of the charts. They determine which columns there are. */
   trials: readonly Trial[];
@@ -294,6 +294,12 @@ export function TrialTable(props: TrialTableProps) {
           </button>
         </div>
       )}
+      {sortedByService && experiment.best?.runs && (
+        <p className={classes.hint}>
+          Some configurations were run several times. With more than 1,000 trials, this table ranks and sorts single
+          runs, so its first row can differ from the best configuration, which counts all runs of a configuration.
+        </p>
+      )}
       {expected && (
         <p className={classes.hint}>
           Some configurations were run several times. Trials are ranked by the {metric} that is expected of their
@@ -534,7 +540,9 @@ function Cell({ trial, column, colour, runs, onSelect }: CellProps) {
           {runs === null && (
             <i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />
           )}
-          {metricInColumn(trial.best_value, column.decimals ?? 0)}
+          <span title={trial.best_value === null ? undefined : `${column.label}${reachedAt(trial)}`}>
+            {metricInColumn(trial.best_value, column.decimals ?? 0)}
+          </span>
         </>
       );
     case FRONT:
@@ -543,6 +551,8 @@ function Cell({ trial, column, colour, runs, onSelect }: CellProps) {
       return param(column.value(trial) ?? "–");
     case "last":
       return metricInColumn(trial.last_value, column.decimals ?? 0);
+    case "best_iteration":
+      return trial.best_iteration ?? "–";
     case "iteration":
       return trial.iteration;
     case "running_s":

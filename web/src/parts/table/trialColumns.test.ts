@@ -1,10 +1,24 @@
 import { describe, expect, it } from "vitest";
+import type { Trial } from "../../api/types";
 import { after, nothing, story } from "../../test/run";
-import { columnsOf, sortTrials } from "./trialColumns";
+import { columnsOf, serverColumn, sortTrials } from "./trialColumns";
 
 const TRIALS = [...after(nothing(), story(30)).trials];
 TRIALS[3] = { ...TRIALS[3]!, params: { ...TRIALS[3]!.params, "optimizer/beta": 0.9, name: "adam" }, best_value: null };
 const COLUMNS = columnsOf(TRIALS, "accuracy", "training_iteration");
+
+describe("best and last values", () => {
+  const label = (trials: readonly Trial[]) =>
+    columnsOf(trials, "accuracy", "training_iteration").map((column) => column.label);
+
+  it("are named as such, with the iteration of the best one, if they differ", () => {
+    const peaked = [{ ...TRIALS[0]!, best_value: 0.9, last_value: 0.8, best_iteration: 7 }];
+    expect(label(peaked)).toEqual(expect.arrayContaining(["Best accuracy", "Last accuracy", "Best at"]));
+    const column = columnsOf(peaked, "accuracy", "training_iteration").find(({ id }) => id === "best_iteration")!;
+    expect([column.value(peaked[0]!), serverColumn(column.id)]).toEqual([7, "best_iteration"]);
+    expect(label([{ ...TRIALS[0]!, best_value: 0.9, last_value: 0.9 }])).not.toContain("Best at");
+  });
+});
 
 describe("the columns of the trial table", () => {
   it("has one for each parameter that any trial has", () => {

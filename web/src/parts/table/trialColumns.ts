@@ -127,10 +127,16 @@ export function columnsOf(
       ? [
           {
             id: "last",
-            label: objectives.length > 1 ? `Last ${metric}` : "Last",
+            label: `Last ${metric}`,
             numeric: true,
             value: (trial: Trial) => trial.last_value,
             decimals: most((trial) => trial.last_value),
+          },
+          {
+            id: "best_iteration",
+            label: "Best at",
+            numeric: true,
+            value: (trial: Trial) => trial.best_iteration,
           },
         ]
       : []),

@@ -1,0 +1,38 @@
+/** The figures of a forecast, with what they mean. */
+
+import type { Experiment, Forecast } from "../api/types";
+import { duration, number } from "../format";
+
+type End = NonNullable<Forecast["end"]>;
+type Best = NonNullable<Forecast["best"]>;
+
+/** Say what the figure "Ends in" includes. */
+export function endTitle({ seconds, starting }: Pick<End, "seconds" | "starting">): string {
+  const about = `about ${duration(seconds.expected)}; in this interval with a probability of 80 %.`;
+  return starting > 0
+    ? `${about} It includes ${duration(starting)} in which trials start again, as long as earlier starts took. Waiting for resources and later pauses come on top.`
+    : `${about} Later pauses come on top.`;
+}
+
+/**
+ * Return the best value that is expected at the end, and what it means. `open`: the interval reaches the end of the scale, so that it
+ * does not say how much the best value may improve.
+ */
+export function bestFigure(best: Best, open: boolean, mode: Experiment["mode"]): { value: string; title: string } {
+  if (open) {
+    const worst = expected(mode === "min" ? best.high : best.low);
+    return {
+      value: `about ${expected(best.expected)}`,
+      title: `It is ${worst} at worst. How much better it may become is not known.`,
+    };
+  }
+  return {
+    value: `${expected(best.low)} to ${expected(best.high)}`,
+    title: `about ${expected(best.expected)}; in this interval with a probability of 80 %. It cannot become worse than it is now.`,
+  };
+}
+
+/** A forecast value, with the three digits that the outlook has. */
+function expected(value: number): string {
+  return number(Number(value.toPrecision(3)));
+}

@@ -1,0 +1,26 @@
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { render, screen } from "@testing-library/react";
+import { afterEach, describe, expect, it, vi } from "vitest";
+import { api } from "../../api/client";
+import { Spark, SPARK_AXES } from "./Spark";
+
+describe("the line of the best value in the list", () => {
+  afterEach(() => vi.restoreAllMocks());
+
+  it("says what it shows, and in which directions", async () => {
+    vi.spyOn(api, "bestSoFar").mockResolvedValue({ x: [1, 4], y: [0.9, 0.25] } as Awaited<
+      ReturnType<typeof api.bestSoFar>
+    >);
+    render(
+      <QueryClientProvider client={new QueryClient()}>
+        <Spark id="exp_1" label="Best loss" value={0.25} />
+      </QueryClientProvider>,
+    );
+    const words = `Best loss over time, from 0.9 to 0.25. ${SPARK_AXES}`;
+    const line = await screen.findByRole("img", { name: words });
+    expect(line.querySelector("title")!.textContent).toBe(words);
+    // A loss falls: SVG counts from the top, so the line goes down to a larger number.
+    const [, first, second] = /^M[\d.]+ ([\d.]+)H[\d.]+V([\d.]+)/.exec(line.querySelector("path")!.getAttribute("d")!)!;
+    expect(Number(second)).toBeGreaterThan(Number(first));
+  });
+});
