@@ -181,6 +181,9 @@ class Resolved(Model):
         )
 
 
+_STATES = tuple(str(state) for state in TrialState)
+
+
 class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     # These fields come from the spec or are computed. `ExperimentRecord` declares the rest.
     name: str
@@ -295,7 +298,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     @classmethod
     def of(cls, record: ExperimentRecord, metrics: list[str]) -> Self:
         spec = record.spec
-        counts = Counts(**{str(state): record.counts.get(str(state), 0) for state in TrialState})
+        counts = {state: record.counts.get(state, 0) for state in _STATES}
         now = time.time()
         abandoned = record.abandoned(now)
         return cls(
@@ -332,9 +335,9 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             abandoned=abandoned,
             how_to_go_on=how_to_go_on(record) if abandoned else None,
             metrics=metrics,
-            counts=counts,
+            counts=Counts(**counts),
             expected_gpu_hours=expected_gpu_hours(record),
-            trials=sum(counts.model_dump().values()),
+            trials=sum(counts.values()),
             best=_best(record),
             labels=labels(json.dumps(dict(spec.space))),
             actions=actions(record, now),
