@@ -181,9 +181,6 @@ class Resolved(Model):
         )
 
 
-_STATES = tuple(str(state) for state in TrialState)
-
-
 class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     # These fields come from the spec or are computed. `ExperimentRecord` declares the rest.
     name: str
@@ -298,7 +295,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     @classmethod
     def of(cls, record: ExperimentRecord, metrics: list[str]) -> Self:
         spec = record.spec
-        counts = {state: record.counts.get(state, 0) for state in _STATES}
+        counts = Counts(**{str(state): record.counts.get(str(state), 0) for state in TrialState})
         now = time.time()
         abandoned = record.abandoned(now)
         return cls(
@@ -335,9 +332,9 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             abandoned=abandoned,
             how_to_go_on=how_to_go_on(record) if abandoned else None,
             metrics=metrics,
-            counts=Counts(**counts),
+            counts=counts,
             expected_gpu_hours=expected_gpu_hours(record),
-            trials=sum(counts.values()),
+            trials=sum(counts.model_dump().values()),
             best=_best(record),
             labels=labels(json.dumps(dict(spec.space))),
             actions=actions(record, now),
