@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Header, Path, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
 from tuner.api.schemas import CheckpointItem, Experiment, Problem, TrialDetail
@@ -65,6 +67,26 @@ IfMatch = Annotated[
 CONFLICT: dict[int | str, dict[str, Any]] = {
     409: {"model": Problem, "description": "the current state of the object in the path does not allow the request"}
 }
+
+
+class Route(APIRoute):
+    """A route that returns responses which are already written, so FastAPI uses its models only to describe the API.
+
+    FastAPI would build a validator and a serializer for each of them at the start, and again at the first request.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        self.options = options
+        super().__init__(path, endpoint, **{**options, "response_model": None, "responses": None})
+
+
+def with_models(router: APIRouter) -> APIRouter:
+    """Return a router with the same routes and with the models of their responses, for the OpenAPI document."""
+    found = APIRouter()
+    for route in router.routes:
+        assert isinstance(route, Route)
+        found.routes.append(APIRoute(route.path, route.endpoint, **route.options))
+    return found
 
 
 def answer(

@@ -19,6 +19,7 @@ from tuner import __version__
 from tuner.api import problems
 from tuner.api.access.auth import Authenticate, check_allowed, secured
 from tuner.api.access.guards import Guard
+from tuner.api.answers import with_models
 from tuner.api.context import Context
 from tuner.api.entry import check_request
 from tuner.api.housekeeping import keep_clean
@@ -72,18 +73,18 @@ def _operation_id(route: APIRoute) -> str:
     return f"{route.tags[0]}_{route.name}" if route.tags else route.name
 
 
-def _routes() -> APIRouter:
-    """Return a router with the routes of every app.
+def _routes(form: Callable[[APIRouter], APIRouter] = lambda router: router) -> APIRouter:
+    """Return a router with the routes of every app. `form` is applied to the router of each module.
 
     FastAPI analyzes the parameters of an included route at its first request, which takes some 200 ms for all routes. Every
     app of this process takes the routes from this router, so they are analyzed only once.
     """
     found = APIRouter(generate_unique_id_function=_operation_id)
-    found.include_router(health.router)
-    found.include_router(monitoring.router, dependencies=[Depends(check_allowed), Depends(within_project)])
+    found.include_router(form(health.router))
+    found.include_router(form(monitoring.router), dependencies=[Depends(check_allowed), Depends(within_project)])
     for part in PARTS:
         found.include_router(
-            part.router,
+            form(part.router),
             prefix="/api/v1",
             dependencies=[Depends(check_request)],
         )
@@ -173,7 +174,7 @@ def create_app(
     app.include_router(pages.router(web))
     app.state.routes = _TEMPLATES
     problems.install(app)
-    describe(app)
+    describe(app, lambda: [*_routes(with_models).routes, *(r for r in app.routes if r not in _ROUTES.routes)])
     app.add_middleware(Authenticate, authenticator=context.authenticator, open_metrics=settings.metrics == "open")
     app.add_middleware(Guard, settings=settings)
     # GZipMiddleware does not compress event streams.

@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, PydanticUserError, TypeAdapter
+from starlette.routing import BaseRoute
 
 from tuner import schedulers, search
 from tuner.api.access.auth import COOKIE, SESSION
@@ -135,12 +136,15 @@ CHANGING = {
 NOT_MODIFIED = "the client already has this response: its ETag was in If-None-Match"
 
 
-def describe(app: FastAPI) -> None:
-    """Make `app.openapi` return the OpenAPI document with these additions. It is generated at the first call."""
+def describe(app: FastAPI, routes: Callable[[], Sequence[BaseRoute]]) -> None:
+    """Make `app.openapi` return the OpenAPI document with these additions. It is generated at the first call.
+
+    `routes` returns the app's routes with the models of their responses.
+    """
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            made = get_openapi(title=app.title, version=app.version, description=ABOUT, routes=app.routes)
+            made = get_openapi(title=app.title, version=app.version, description=ABOUT, routes=routes())
             _add_spec(made)
             _add_answers(made)
             _as_problems(made)

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from pydantic import Field, ValidationError
 
 from tuner.api.access.auth import Credential, Identity, cookie_name, credential_of, source_of
-from tuner.api.answers import BAD, NOT_FOUND, answer, json_body
+from tuner.api.answers import BAD, NOT_FOUND, Route, answer, json_body
 from tuner.api.context import Context, Here
 from tuner.api.problems import problem_response
 from tuner.api.schemas import Model, Problem, rfc3339, rfc3339_or_none
@@ -18,7 +18,7 @@ from tuner.domain.experiment import PROJECT
 from tuner.errors import SpecError
 from tuner.store.service.access import AuditRecord, Role, TokenRecord
 
-router = APIRouter(tags=["access"])
+router = APIRouter(route_class=Route, tags=["access"])
 
 M = TypeVar("M", bound=Model)
 RoleName = Literal["agent", "viewer", "editor", "admin"]

@@ -14,7 +14,17 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
 from tuner.api import schemas
-from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, SILENT, checked, json_body, optional_json_body, plain_text
+from tuner.api.answers import (
+    BAD,
+    CONFLICT,
+    NOT_FOUND,
+    SILENT,
+    Route,
+    checked,
+    json_body,
+    optional_json_body,
+    plain_text,
+)
 from tuner.api.context import Context, Here
 from tuner.api.schemas import Model, Problem
 from tuner.errors import Conflict, Gone, NotFound, SpecError
@@ -22,7 +32,7 @@ from tuner.experiment.operations.usecases import id_of
 from tuner.hosts.refusals import raised
 from tuner.store import ExperimentRecord, Store
 
-router = APIRouter(tags=["agents"])
+router = APIRouter(route_class=Route, tags=["agents"])
 
 ANSWER_S = 30.0
 """Seconds that the driver may take to commit an agent's message. After that the response is a 503, and the agent tries again."""

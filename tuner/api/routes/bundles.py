@@ -11,12 +11,12 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 
 from tuner.api import schemas
-from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, answer
+from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, Route, answer
 from tuner.api.context import Here
 from tuner.errors import SpecError
 from tuner.experiment.code.bundles import SHA256
 
-router = APIRouter(tags=["bundles"])
+router = APIRouter(route_class=Route, tags=["bundles"])
 
 IN_MEMORY = 4 << 20
 """Uploads larger than this many bytes are kept in a temporary file, and not in memory."""

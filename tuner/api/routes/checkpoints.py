@@ -8,12 +8,12 @@ from fastapi import APIRouter, Path
 from fastapi.responses import Response, StreamingResponse
 
 from tuner.api import schemas
-from tuner.api.answers import CONFLICT, NOT_FOUND, plain_text, shown_checkpoint
+from tuner.api.answers import CONFLICT, NOT_FOUND, Route, plain_text, shown_checkpoint
 from tuner.api.context import Here
 from tuner.experiment import files
 from tuner.experiment.operations import trials
 
-router = APIRouter(tags=["checkpoints"])
+router = APIRouter(route_class=Route, tags=["checkpoints"])
 
 CheckpointId = Annotated[str, Path(description="ckp_...", examples=["ckp_0123456789abcdef0123"])]
 

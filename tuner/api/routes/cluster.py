@@ -6,10 +6,10 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from tuner.api import schemas
-from tuner.api.answers import BAD, SILENT, answer
+from tuner.api.answers import BAD, SILENT, Route, answer
 from tuner.api.context import Here
 
-router = APIRouter(tags=["cluster"])
+router = APIRouter(route_class=Route, tags=["cluster"])
 
 
 @router.get(

@@ -9,10 +9,10 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from tuner.api import schemas
-from tuner.api.answers import answer
+from tuner.api.answers import Route, answer
 from tuner.api.context import Here
 
-router = APIRouter(tags=["health"])
+router = APIRouter(route_class=Route, tags=["health"])
 
 
 @router.get("/healthz", response_model=schemas.Health, summary="Check that this process answers.")

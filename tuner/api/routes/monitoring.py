@@ -9,10 +9,10 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
-from tuner.api.answers import NOT_FOUND
+from tuner.api.answers import NOT_FOUND, Route
 from tuner.api.context import Here
 
-router = APIRouter(tags=["health"])
+router = APIRouter(route_class=Route, tags=["health"])
 
 
 @router.get(

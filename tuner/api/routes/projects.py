@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path
 from fastapi.responses import Response
 
 from tuner.api import schemas
-from tuner.api.answers import BAD, NOT_FOUND, answer, checked, json_body, plain_text
+from tuner.api.answers import BAD, NOT_FOUND, Route, answer, checked, json_body, plain_text
 from tuner.api.context import Context, Here
 from tuner.api.routes.access import FORBIDDEN
 from tuner.domain.experiment import PROJECT
@@ -19,7 +19,7 @@ from tuner.settings import Quota
 from tuner.store.experiments import ProjectTotals
 from tuner.store.service.projects import ProjectSettings
 
-router = APIRouter(tags=["projects"])
+router = APIRouter(route_class=Route, tags=["projects"])
 
 ProjectName = Annotated[str, Path(description="the name of the project", examples=["vision"])]
 

@@ -19,6 +19,7 @@ from tuner.api.answers import (
     NOT_FOUND,
     SILENT,
     AcrossQuery,
+    Route,
     TrialId,
     XMetric,
     answer,
@@ -36,7 +37,7 @@ from tuner.experiment.operations import trials, usecases
 from tuner.hosts.refusals import raised
 from tuner.store import LogQuery, SegmentRecord, TrialRecord
 
-router = APIRouter(tags=["trials"])
+router = APIRouter(route_class=Route, tags=["trials"])
 MAX_NUMBER = 2**31 - 1
 MAX_OFFSET = 2**53 - 1
 

@@ -14,6 +14,7 @@ from tuner.api.answers import (
     CONFLICT,
     NOT_FOUND,
     ExperimentId,
+    Route,
     TrialId,
     checked,
     optional_json_body,
@@ -25,7 +26,7 @@ from tuner.api.context import Here
 from tuner.experiment.operations import usecases
 from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS, Verb, act, act_on_trial
 
-router = APIRouter()
+router = APIRouter(route_class=Route)
 
 
 def _of_experiment(verb: Verb) -> Callable[..., Response]:

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from tuner.api.access.auth import Identity
-from tuner.api.answers import BAD, NOT_FOUND, answer, checked, json_body, plain_text
+from tuner.api.answers import BAD, NOT_FOUND, Route, answer, checked, json_body, plain_text
 from tuner.api.context import Here
 from tuner.api.routes.access import FORBIDDEN
 from tuner.api.schemas.service.webhooks import Delivery, DeliveryPage, NewWebhook, Webhook, WebhookList, WebhookPatch
@@ -17,7 +17,7 @@ from tuner.api.webhooks.outgoing import check_url
 from tuner.errors import NotFound, SpecError
 from tuner.store.service.access import Role
 
-router = APIRouter(tags=["webhooks"])
+router = APIRouter(route_class=Route, tags=["webhooks"])
 
 WebhookId = Annotated[str, Path(description="whk_...", examples=["whk_0123456789abcdef"])]
 

@@ -15,6 +15,7 @@ from tuner.api.answers import (
     ExperimentId,
     PageSize,
     PageToken,
+    Route,
     answer,
     found_experiment,
     optional_text,
@@ -25,7 +26,7 @@ from tuner.domain.trial import Cause
 from tuner.errors import DriverSilent, NotFound
 from tuner.experiment.logs import driver_log as read_driver_log
 
-router = APIRouter(tags=["experiments"])
+router = APIRouter(route_class=Route, tags=["experiments"])
 
 
 @router.get(

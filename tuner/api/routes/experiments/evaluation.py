@@ -16,6 +16,7 @@ from tuner.api.answers import (
     NOT_FOUND,
     AcrossQuery,
     ExperimentId,
+    Route,
     XMetric,
     answer,
     etag,
@@ -31,7 +32,7 @@ from tuner.experiment.analysis import replay as replays
 from tuner.experiment.analysis import timeline as timelines
 from tuner.experiment.analysis.pareto import front
 
-router = APIRouter(tags=["experiments"])
+router = APIRouter(route_class=Route, tags=["experiments"])
 MOST_REPLAYED = 200_000
 """Experiments with more reports than this are not replayed. A replay of this many reports takes about ten seconds."""
 

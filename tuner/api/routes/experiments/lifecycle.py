@@ -18,6 +18,7 @@ from tuner.api.answers import (
     ExperimentId,
     IfMatch,
     PageSize,
+    Route,
     answer,
     checked,
     found_experiment,
@@ -38,7 +39,7 @@ from tuner.experiment.operations.removal import delete_experiment
 from tuner.store import Creation, ExperimentRecord
 from tuner.usercode.entrypoints import TakesLong
 
-router = APIRouter(tags=["experiments"])
+router = APIRouter(route_class=Route, tags=["experiments"])
 
 IdempotencyKey = Annotated[
     str | None,

@@ -9,12 +9,12 @@ from fastapi.responses import StreamingResponse
 
 from tuner.api import schemas
 from tuner.api.access.permission import Permission
-from tuner.api.answers import BAD, NOT_FOUND, ExperimentId, found_experiment
+from tuner.api.answers import BAD, NOT_FOUND, ExperimentId, Route, found_experiment
 from tuner.api.context import Context, Here
 from tuner.api.stream import ChangedRows, Events, Form, follow
 from tuner.errors import SpecError
 
-router = APIRouter(tags=["experiments"])
+router = APIRouter(route_class=Route, tags=["experiments"])
 
 MAX_SEQ = 2**62
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="an event_seq")]
