@@ -157,7 +157,7 @@ def test_an_experiment_shows_its_curves_and_why_each_trial_ended(visit: Open, fi
     shares = page.get_by_label("Importance of parameters for accuracy")
     expect(shares).to_contain_text("lr")
     expect(shares).to_contain_text("width")
-    expect(page.get_by_text("This is only a hint. 23 of 27 trials were stopped early")).to_be_visible()
+    expect(page.get_by_text("This is only a hint. 23 of these 23 trials were stopped early")).to_be_visible()
     page.get_by_role("tab", name="Set-up").click()
     expect(page.get_by_text("loguniform(1e-4, 0.1)")).to_be_visible()
 
