@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import re
@@ -42,6 +43,8 @@ from tuner.usercode.entrypoints import EntrypointChecker
 hypothesis.settings.register_profile("tuner", deadline=None)
 hypothesis.settings.load_profile("tuner")
 
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 MARKS = ("ray", "postgres", "browser", "slow")
 """The marks of the tests that `.ci/test` runs in its lanes."""
@@ -244,6 +247,21 @@ def local_ray(_kept: _Ray) -> None:
     if not _kept.use("local_ray"):
         with without_helpers(ForkServer(torch=True) if FORKS else None):
             ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="warning")
+
+
+@pytest.fixture
+def lightning_example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the module `examples/lightning_trial.py`, whose functions are sent to the ranks by value."""
+    import cloudpickle
+
+    spec = importlib.util.spec_from_file_location("lightning_trial", EXAMPLES / "lightning_trial.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "lightning_trial", module)
+    spec.loader.exec_module(module)
+    cloudpickle.register_pickle_by_value(module)
+    return module
 
 
 @pytest.fixture(scope="module")

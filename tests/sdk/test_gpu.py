@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 
 import tuner
 
 pytestmark = [pytest.mark.ray, pytest.mark.gpu, pytest.mark.slow]
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,22 +23,10 @@ def _device(request: pytest.FixtureRequest) -> None:
     request.getfixturevalue("private_ray")
 
 
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Any:
-    spec = importlib.util.spec_from_file_location("lightning_trial", EXAMPLES / "lightning_trial.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "lightning_trial", module)
-    spec.loader.exec_module(module)
-    cloudpickle.register_pickle_by_value(module)
-    return module
-
-
-def test_a_search_of_lightning_trials_two_at_a_time(example: Any) -> None:
+def test_a_search_of_lightning_trials_two_at_a_time(lightning_example: Any) -> None:
     result = tuner.run(
-        example.train,
-        {**example.SPACE, "lr": tuner.grid_search([0.2, 0.1, 0.001, 0.0001])},
+        lightning_example.train,
+        {**lightning_example.SPACE, "lr": tuner.grid_search([0.2, 0.1, 0.001, 0.0001])},
         metric="accuracy",
         mode="max",
         num_samples=1,

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 
 import tuner
@@ -15,25 +12,11 @@ from tuner.domain.states import TrialState
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("private_ray")]
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
-
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Any:
-    spec = importlib.util.spec_from_file_location("lightning_trial", EXAMPLES / "lightning_trial.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "lightning_trial", module)
-    spec.loader.exec_module(module)
-    cloudpickle.register_pickle_by_value(module)
-    return module
-
-
-def test_the_example_under_asha(example: Any) -> None:
+def test_the_example_under_asha(lightning_example: Any) -> None:
     result = tuner.run(
-        example.train,
-        {**example.SPACE, "lr": tuner.grid_search([0.2, 0.001, 0.0005, 0.0001])},
+        lightning_example.train,
+        {**lightning_example.SPACE, "lr": tuner.grid_search([0.2, 0.001, 0.0005, 0.0001])},
         metric="accuracy",
         mode="max",
         num_samples=1,
@@ -53,9 +36,9 @@ def test_the_example_under_asha(example: Any) -> None:
     assert result.best_value > 0.9
     assert result.best_checkpoint is not None
     with result.best_checkpoint.as_directory() as folder:
-        best = example.Digits.load_from_checkpoint(Path(folder) / "checkpoint.ckpt")
+        best = lightning_example.Digits.load_from_checkpoint(Path(folder) / "checkpoint.ckpt")
     assert best.hparams["lr"] == 0.2
-    images, labels = next(iter(example.loaders()[1]))
+    images, labels = next(iter(lightning_example.loaders()[1]))
     assert (best.net(images).argmax(1) == labels).float().mean() > 0.85
 
 

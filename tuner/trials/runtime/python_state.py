@@ -14,11 +14,10 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable
 from typing import Any
 
-Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
-"""A function that reads a setting, and one that changes it."""
+from tuner.trials.runtime.settings import Setting, attribute
+
 _STREAMS = ("stdin", "stdout", "stderr")
 
 
@@ -115,15 +114,15 @@ def _settings() -> dict[str, Setting]:
         "environment": (lambda: dict(os.environ), _set_environment),
         # init_process_group wraps the current hook, so the hooks would eventually nest too deeply. Some training scripts
         # wrap `print` in the same way.
-        **{name: _attribute(sys, name) for name in (*_STREAMS, "excepthook", "displayhook")},
-        "thread hook": _attribute(threading, "excepthook"),
-        "print": _attribute(builtins, "print"),
+        **{name: attribute(sys, name) for name in (*_STREAMS, "excepthook", "displayhook")},
+        "thread hook": attribute(threading, "excepthook"),
+        "print": attribute(builtins, "print"),
         "warning filters": (lambda: list(warnings.filters), _set_filters),
         "recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
         "garbage collection": (gc.isenabled, lambda on: (gc.enable if on else gc.disable)()),
         "garbage thresholds": (gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
         "socket timeout": (socket.getdefaulttimeout, socket.setdefaulttimeout),
-        "temporary directory": _attribute(tempfile, "tempdir"),
+        "temporary directory": attribute(tempfile, "tempdir"),
         "start method": (
             lambda: multiprocessing.get_start_method(allow_none=True),
             lambda method: multiprocessing.set_start_method(method, force=True),
@@ -135,10 +134,6 @@ def _settings() -> dict[str, Setting]:
         ),
         "disabled log levels": (lambda: root.manager.disable, logging.disable),
     }
-
-
-def _attribute(owner: Any, name: str) -> Setting:
-    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
 def _put(variables: Any, name: str, value: str | None) -> None:

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
-"""A function that reads a setting, and one that changes it."""
+from tuner.trials.runtime.settings import Setting, attribute
 
 _GPU_SLACK = 32 << 20
 _INTER_OP = "inter-op threads"
@@ -135,7 +134,7 @@ def _settings(torch: Any) -> Iterator[tuple[str, Setting]]:
     ):
         for name in names:
             if hasattr(owner, name):
-                yield f"{prefix}.{name}", _attribute(owner, name)
+                yield f"{prefix}.{name}", attribute(owner, name)
     for name in _SDP:
         yield name, (getattr(torch.backends.cuda, f"{name}_enabled"), getattr(torch.backends.cuda, f"enable_{name}"))
 
@@ -147,7 +146,7 @@ def _set_deterministic(torch: Any, mode: int) -> None:
 def _older_settings(torch: Any) -> list[tuple[str, Callable[[], Any], Callable[[Any], Any]]]:
     return [
         ("matmul precision", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-        ("cudnn.allow_tf32", *_attribute(torch.backends.cudnn, "allow_tf32")),
+        ("cudnn.allow_tf32", *attribute(torch.backends.cudnn, "allow_tf32")),
     ]
 
 
@@ -157,10 +156,6 @@ def _readable(get: Callable[[], Any]) -> Any:
         return get()
     except RuntimeError:
         return None
-
-
-def _attribute(owner: Any, name: str) -> Setting:
-    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
 def _with_precision(torch: Any) -> Iterator[tuple[str, Any]]:
