@@ -7,8 +7,7 @@ import pytest
 
 from tests.search.driving import CONDITIONAL, FLAT
 from tuner.domain.states import TrialState
-from tuner.domain.trial import Population, Trial
-from tuner.search.importance import Outcome, importance, merged, records_of
+from tuner.search.importance import Outcome, importance, merged
 from tuner.space import Space, choice, uniform
 
 
@@ -43,17 +42,6 @@ def test_too_few_or_equal_results() -> None:
     assert importance(Space.from_python({}), "min", [({}, 0.5)] * 30) == {}
     one = Space.from_python({"x": choice(["a"]), "y": uniform(0, 1)})
     assert importance(one, "min", [(p, float(p["y"])) for p in drawn(one)]) == {"y": 1, "x": 0}  # type: ignore[arg-type]
-
-
-def test_records_of_trials() -> None:
-    trials = Population()
-    for number, state in enumerate([TrialState.COMPLETED, TrialState.STOPPED, TrialState.RUNNING, TrialState.FAILED]):
-        trials.add(Trial(number, {"x": number}, best_value=2.0, last_value=1.0 if number != 3 else None))
-        trials.move(number, TrialState.RUNNING)
-        if state is not TrialState.RUNNING:
-            trials.move(number, state)
-    assert records_of(trials) == [({"x": 0}, 2.0), ({"x": 1}, 2.0), ({"x": 3}, 2.0)]
-    assert records_of(trials, "last") == [({"x": 0}, 1.0), ({"x": 1}, 1.0)]
 
 
 def test_repeats_are_merged_with_the_trial_that_they_repeat() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from optuna.trial import FrozenTrial
 
 from tuner.domain.experiment import Mode
 from tuner.domain.states import TrialState
-from tuner.domain.trial import Trial
 from tuner.search.optuna_samplers.study import direction, distribution, quiet, to_optuna
 from tuner.space import Space
 
@@ -88,16 +87,6 @@ def merged(outcomes: Iterable[Outcome]) -> list[Outcome]:
         for one in found
         if one.repeat_of is None
     ]
-
-
-def records_of(trials: Iterable[Trial], scope: str = "all") -> Sequence[tuple[Mapping[str, Any], float]]:
-    """Return the results of ended trials, for `importance`, including the values of trials that were stopped early."""
-    found = []
-    for trial in trials:
-        value = trial.best_value if scope == "all" else trial.last_value
-        if trial.state.ended and value is not None:
-            found.append((trial.params, value))
-    return found
 
 
 def _lies_in(space: Space, params: Mapping[str, Any]) -> bool:

@@ -241,9 +241,7 @@ class TrialOutcome(NamedTuple):
     repeat_of: int | None  # the number of the trial whose configuration it evaluated again
     state: TrialState
     params: Mapping[str, Any]  # flat
-    revision: (
-        int | None
-    )  # of the params' search space; None if the value was reached with earlier params than the current ones
+    revision: int | None  # of the params' search space; None if earlier params than the current ones led to the value
     value: float
 
 

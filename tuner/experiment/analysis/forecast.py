@@ -149,7 +149,7 @@ def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Fore
     if end is not None and (starting := _starting(store, record, spans)):
         end = End(end.limit, end.seconds.later(starting), starting)
     is_open = best is not None and found is not None and found.is_open(best)
-    return Forecast(metric, now, end, best, more, _summary(spec, end, best, more, found, why), is_open)
+    return Forecast(metric, now, end, best, more, _summary(spec, end, best, is_open, more, found, why), is_open)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +375,13 @@ ENDED_BY: Mapping[Limit, str] = {
 
 
 def _summary(
-    spec: Spec, end: End | None, best: Range | None, more: More | None, found: _Found | None, unknown: str
+    spec: Spec,
+    end: End | None,
+    best: Range | None,
+    is_open: bool,
+    more: More | None,
+    found: _Found | None,
+    unknown: str,
 ) -> str:
     """Return the forecast in words. unknown: why the best value at the end is not known, if it is not."""
     metric = spec.objective.metric
@@ -390,7 +396,7 @@ def _summary(
         now = shown(spec.objective.score(found.score[-1]))
         what = f"{metric} of a single run" if spec.limits.repeats else metric  # repeats make the best value a mean
         about = f"the best {what} will then be about {_rounded(best.expected)}"
-        if found.is_open(best):
+        if is_open:
             said.append(
                 f"{about}; it is {now} now and cannot become worse, but how much better it may become is not known"
             )
