@@ -97,7 +97,8 @@ def test_samples_show_where_the_time_goes(train: Any) -> None:
     assert sys.getswitchinterval() == 0.005
     spent: list[tuple[float, float]] = []
     running = train(lambda: spent.append(uneven()))
-    found = sampled(running.subject, ProfileRequest(duration_s=1.0, rate_hz=200))
+    # On a busy machine, the sampler may wait for a third of a second, and the next sample stands for all of that time.
+    found = sampled(running.subject, ProfileRequest(duration_s=4.0, rate_hz=200))
     running.end()
     weights = stacks(found)
     assert {stack[0] for stack in weights} == {"_train"}, "without the frames of threading around it"
@@ -105,7 +106,7 @@ def test_samples_show_where_the_time_goes(train: Any) -> None:
     assert share["computes"] / sum(share.values()) == pytest.approx(0.75, abs=0.15)
     assert sum(share.values()) > 0.7 * sum(weights.values())
     assert sum(weights.values()) == pytest.approx(found["duration_s"], rel=1e-3)
-    assert 1.0 <= found["duration_s"] < 10
+    assert 4.0 <= found["duration_s"] < 10
     cpu = found["cpu"]
     assert cpu["samples"] > 20
     assert cpu["threads"][0]["name"] == "train"
