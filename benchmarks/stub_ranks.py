@@ -290,7 +290,7 @@ class StubBuilder(GroupBuilder):
 
     async def build(self, launch: Launch, key: Key, waiting: Callable[[str], None], placed: asyncio.Event) -> Group:
         at = [self._free.popleft() for _ in range(launch.scaling.num_workers)]
-        group = Group(key, at, [self._farm.rank() for _ in at])
+        group = Group(key, at, actors=[self._farm.rank() for _ in at])
         placed.set()
         group.held_since = time.monotonic()
         await asyncio.gather(*(actor.hello.remote(self._report_address) for actor in group.actors))

@@ -285,14 +285,14 @@ class GroupBuilder:
             if ended.key[: len(size)] == size and same_nodes:
                 del self._free_placements[taken]
                 taken.cancel()
-                return Group(key, ended.placement, avoided)
+                return Group(key, ended.placement, avoided=avoided)
         self._withdraw_placements()  # this group may need their resources
         title = f"{self._name}/{next(self._numbers)}" if self._name else ""
         bundles = [scaling.bundle()] * scaling.num_workers
         make = functools.partial(placement_group, bundle_label_selector=selector(avoided, len(bundles)))
         asked = asyncio.ensure_future(self.blocking(make, bundles, scaling.placement_strategy, title))
         try:
-            return Group(key, await asyncio.shield(asked), avoided)
+            return Group(key, await asyncio.shield(asked), avoided=avoided)
         except asyncio.CancelledError:
             self.track(asyncio.ensure_future(self._give_back(key, asked)))
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from tuner.domain.experiment import Scaling
@@ -22,6 +22,7 @@ class Group:
 
     key: Key
     placement: Any  # Ray's placement group; None without Ray
+    _: KW_ONLY
     avoided: frozenset[str] = frozenset()  # the nodes on which Ray must not place it
     actors: list[Any] = field(default_factory=list)
     workers: list[WorkerMetadata] = field(default_factory=list)
