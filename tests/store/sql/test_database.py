@@ -191,20 +191,23 @@ def test_a_thread_that_is_interrupted_while_it_waits_lets_the_next_one_lead(data
 def test_ctrl_c_while_one_thread_commits_for_another_reaches_only_the_main_thread(database: Database) -> None:
     held, found = threading.Event(), []
 
+    def until(holds: Callable[[], bool]) -> None:
+        end = time.monotonic() + 20
+        while not holds() and time.monotonic() < end:
+            time.sleep(0.001)
+
     def hold() -> None:
         """Keep the connection until the main thread leads and the other thread waits for it."""
         with database._lock:
             held.set()
-            while not (database._has_leader and len(database._shares) == 1):
-                time.sleep(0.001)
+            until(lambda: database._has_leader and len(database._shares) == 1)
 
     def interrupted(cursor: Cursor) -> str:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         return inserts("first")(cursor)
 
     def second() -> None:
-        while not database._has_leader:
-            time.sleep(0.001)
+        until(lambda: database._has_leader and not database._shares)  # the leader has taken the share of the main thread
         try:
             found.append(database.write_together(inserts("second"), order="z"))
         except BaseException as error:
