@@ -1,7 +1,7 @@
 """Open the page of large experiments in Chromium, and optuna-dashboard on the same curves (a part of `page_scale`).
 
 In every frame, a script in the page checks what is on the screen: the rows of the table, and the pixels of the canvas with the
-curves. Times begin before the browser gets the address. Each page is opened in a fresh profile, with nothing cached. The floor is
+curves. Times begin when the address is given to an empty tab of a fresh profile, with nothing cached. The floor is
 the time of an empty page, opened in the same way before each page.
 """
 
@@ -77,11 +77,10 @@ class Chromium:
     browser: Any
     process: psutil.Process
 
-    def open(self, url: str = "about:blank", watched: bool = True) -> Any:
+    def blank(self) -> Any:
+        """Return an empty tab of a fresh profile, whose next page is watched."""
         view = self.browser.new_page(viewport=SIZE)
-        if watched:
-            view.add_init_script(WATCH)
-        view.goto(url, wait_until="commit")
+        view.add_init_script(WATCH)
         return view
 
     def renderer_mb(self) -> float:
@@ -153,16 +152,17 @@ def tree_cpu_s(*roots: psutil.Process) -> float:
 def bundle(browser: Chromium, service: Service, record: ExperimentRecord) -> None:
     """Load the list first, which also warms up the service and the browser."""
     for what, path in (("the list", "/experiments"), ("an experiment", f"/experiments/{record.public_id}")):
-        view = browser.open(service.url + path)
-        view.wait_for_load_state("networkidle")
+        view = browser.blank()
+        view.goto(service.url + path, wait_until="networkidle")
         show("bundle", page=what, kb=view.evaluate(LOADED))
         view.close()
 
 
 def empty(browser: Chromium) -> None:
     """Open a page that has only a canvas: the floor for the times of the other pages."""
+    view = browser.blank()
     begin = time.time()
-    view = browser.open(EMPTY)
+    view.goto(EMPTY, wait_until="commit")
     view.wait_for_function(DRAWN, arg="empty", polling=50)
     show("floor: an empty page", drawn_s=view.evaluate("() => window.seen.empty") / 1e3 - begin)
     view.context.close()
@@ -174,8 +174,9 @@ def opened(
     """Open the page once. `curves` is the time until the first curves are drawn, `all` until the last ones are."""
     memory, cpu = service.memory_mb(), tree_cpu_s(browser.process, service.process)
     served = service.cpu_s()
+    view = browser.blank()
     begin = time.time()
-    view = browser.open(f"{service.url}/experiments/{record.public_id}")
+    view.goto(f"{service.url}/experiments/{record.public_id}", wait_until="commit")
     for part in parts:
         view.wait_for_function(DRAWN, arg=part, timeout=120_000, polling=50)
     used = tree_cpu_s(browser.process, service.process) - cpu
@@ -188,7 +189,8 @@ def opened(
     view.context.close()
     # The memory of the page is measured without WATCH. WATCH reads the pixels of every frame, and after a slow first
     # answer these were most of the memory.
-    view = browser.open(f"{service.url}/experiments/{record.public_id}", watched=False)
+    view = browser.browser.new_page(viewport=SIZE)
+    view.goto(f"{service.url}/experiments/{record.public_id}", wait_until="commit")
     view.wait_for_selector("tbody tr[aria-rowindex]")
     view.wait_for_load_state("networkidle")
     view.wait_for_timeout(1000)
@@ -232,8 +234,10 @@ def peer_of(
 def peer_opened(browser: Chromium, peer: Peer, limit_s: float, **size: int) -> bool:
     """Return whether the first curves came within the limit."""
     what = f"optuna-dashboard {peer.version}"
-    cpu, begin = tree_cpu_s(browser.process, peer.process), time.time()
-    view = browser.open(peer.url + optuna_page.PATH)
+    cpu = tree_cpu_s(browser.process, peer.process)
+    view = browser.blank()
+    begin = time.time()
+    view.goto(peer.url + optuna_page.PATH, wait_until="commit")
     most = 0.0
     while time.time() - begin < limit_s:
         with contextlib.suppress(psutil.Error):
