@@ -37,9 +37,11 @@ from tuner.api.schemas.experiments import (
     ExperimentPage,
     Finished,
     Importances,
+    LeftOut,
     Objective,
     Resolved,
     Share,
+    SpecCopy,
     labels,
 )
 from tuner.api.schemas.forms import (
@@ -161,6 +163,7 @@ __all__ = [
     "Json",
     "LateCheckpoint",
     "LeaseState",
+    "LeftOut",
     "Lineage",
     "LineageSegment",
     "Live",
@@ -196,6 +199,7 @@ __all__ = [
     "SegmentPage",
     "Series",
     "Share",
+    "SpecCopy",
     "Timeline",
     "TimelineDevice",
     "TimelineSpan",
