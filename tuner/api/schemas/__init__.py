@@ -82,7 +82,15 @@ from tuner.api.schemas.service.agents import (
     LeaseState,
 )
 from tuner.api.schemas.service.bundles import Bundle
-from tuner.api.schemas.service.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
+from tuner.api.schemas.service.cluster import (
+    Cluster,
+    ClusterGroup,
+    ClusterJoining,
+    ClusterNode,
+    ClusterRank,
+    ClusterShare,
+    ClusterWait,
+)
 from tuner.api.schemas.service.health import Health
 from tuner.api.schemas.service.projects import Project, ProjectList, ProjectPatch
 from tuner.api.schemas.service.webhooks import Delivery, Webhook, WebhookList
@@ -126,6 +134,7 @@ __all__ = [
     "CheckpointPage",
     "Cluster",
     "ClusterGroup",
+    "ClusterJoining",
     "ClusterNode",
     "ClusterRank",
     "ClusterShare",
