@@ -184,6 +184,7 @@ export default function ParametersTab({
         where={chosenWhere}
         address={address}
         choices={choices}
+        ranked={finishedOnly ? "the completed trials" : "all trials"}
         rank={plotted.rank}
         {...rest}
       />
