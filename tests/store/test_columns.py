@@ -352,7 +352,9 @@ def test_a_configuration_outside_the_constraints_comes_after_the_others_with_its
 def test_without_repeats_expected_values_are_the_best_ones(store: Store) -> None:
     made, _, _ = repeated(store, None)
     for sign in ("", "-"):
-        assert numbers(store, made.id, sort=f"{sign}expected_value") == numbers(store, made.id, sort=f"{sign}best_value")
+        assert numbers(store, made.id, sort=f"{sign}expected_value") == numbers(
+            store, made.id, sort=f"{sign}best_value"
+        )
 
 
 def test_a_new_model_changes_the_values_of_all_trials(store: Store, database_url: str) -> None:

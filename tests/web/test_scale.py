@@ -77,15 +77,21 @@ def test_of_many_trials_the_service_sorts_by_expected_values_after_repeats(visit
     trials = len(search.core.trials)
     assert trials > 1001
     assert best["trial_number"] != max(search.core.trials, key=lambda trial: trial.best_value or 0.0).number
-    page = visit(f"/experiments/{search.public_id}?x=step")
+    page = visit("/experiments/nothing")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{service.url}/experiments/{search.public_id}?x=step")
     expect(page.get_by_text(f"of {trials:,} trials: the best half").first).to_be_visible()
     expect(page.get_by_role("columnheader", name="Expected accuracy")).to_have_attribute("aria-sort", "descending")
     runs = best["runs"]["trials"]
     wait_until(page, lambda: numbers(page)[: len(runs)] == sorted(runs), "the runs of the best configuration first")
+    assert len([url for url in asked if re.search(r"/trials\?", url)]) == 1, "the rows are read once"
     page.get_by_role("columnheader", name="Expected accuracy").get_by_role("button").click()
     page.get_by_role("columnheader", name="Best accuracy").get_by_role("button").click()
     luckiest = sorted(search.core.trials, key=lambda trial: (-(trial.best_value or 0.0), trial.number))
     wait_until(page, lambda: numbers(page)[:5] == [trial.number for trial in luckiest[:5]], "sorting by single runs")
+    page.goto(f"{service.url}/experiments/{search.public_id}?trial={runs[-1]}")
+    expect(page.get_by_role("dialog")).to_contain_text("place 1 of")
 
 
 def _drawn(service: Service, experiment: int) -> set[int]:

@@ -19,7 +19,6 @@ from tuner.trials.messages.launch import Inbox, Launch, Resend
 from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.report_socket import Address
 
-
 Joining = tuple[Mapping[str, float], int]
 """The resources of a node that an autoscaler may add, and the number of such nodes that may still join."""
 

@@ -355,8 +355,8 @@ class Trials:
         return query if self._project is None else query.where(experiment.c.project == self._project)
 
 
-def _by_value(mode: str) -> str:
-    return "-best_value" if mode == "max" else "best_value"
+def _by_expected(mode: str) -> str:
+    return f"-{columns.EXPECTED}" if mode == "max" else columns.EXPECTED
 
 
 def _trials() -> Select[Any]:

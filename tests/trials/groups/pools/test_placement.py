@@ -108,7 +108,10 @@ SPOT = [{"CPU": 8.0, "tpu": 1.0}, {"CPU": 4.0}]
     ("scaling", "words"),
     [
         (Scaling(num_workers=20), None),
-        (Scaling(num_workers=2, resources_per_worker={"CPU": 8}), "2 × (8 CPU) are requested; all nodes together hold 0, and those that may still join 1"),
+        (
+            Scaling(num_workers=2, resources_per_worker={"CPU": 8}),
+            "2 × (8 CPU) are requested; all nodes together hold 0, and those that may still join 1",
+        ),
         (
             Scaling(num_workers=21),
             "21 × 1 CPU are requested, but the whole cluster has 8 CPU, and the nodes that may still join have 12 CPU",

@@ -122,7 +122,9 @@ class Cluster(Model):
     nodes: Annotated[list[ClusterNode], Field(description="the nodes that are alive")]
     may_join: Annotated[
         list[ClusterJoining],
-        Field(description="the nodes that an autoscaler may still add, by type; empty without one, and if its types are unknown"),
+        Field(
+            description="the nodes that an autoscaler may still add, by type; empty without one, and if its types are unknown"
+        ),
     ] = []  # noqa: RUF012 - pydantic copies it
     groups: Annotated[list[ClusterGroup], Field(description="worker groups that have resources, oldest first")]
     waiting: Annotated[

@@ -91,7 +91,9 @@ def unmet(
             near = resource_meant(name) or nearest(name, _custom([*nodes, *joining]))
             meant = f"; did you mean {near!r}?" if near and not there + more else ""
             later = f", and the nodes that may still join have {more:g} {name}" if joining else ""
-            return f"{count} × {amount:g} {name} are requested, but the whole cluster has {there:g} {name}{later}{meant}"
+            return (
+                f"{count} × {amount:g} {name} are requested, but the whole cluster has {there:g} {name}{later}{meant}"
+            )
     now, soon = ([_times(node, bundle, count) for node in part] for part in (nodes, joining))
     fits = [*now, *soon]
     what = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
