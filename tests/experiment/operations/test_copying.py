@@ -23,7 +23,7 @@ EVERYTHING: dict[str, Any] = {
     "points_to_evaluate": [{"lr": 0.01}],
     "stop": {"accuracy": 0.99},
     "scope": "last",
-    "time_attr": "time_total_s",
+    "time_attr": "epoch",
     "scaling": {"num_workers": 2, "max_workers": 4, "resources_per_worker": {"CPU": 0.5}},
     "limits": {"hang_timeout_s": None, "max_failures": 2, "repeats": "auto"},
     "checkpoint": {"frequency": 2, "interval_s": None, "keep_best": None, "storage": "/tmp/checkpoints"},
