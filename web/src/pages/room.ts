@@ -46,7 +46,10 @@ function placesFor(scaling: Scaling, { nodes, may_join }: Room): { now: number; 
 export function roomWords(scaling: Scaling, cluster: Room): string {
   const { now, joining } = placesFor(scaling, cluster);
   if (now === Infinity) return "for any number of trials";
-  const [trials, later] = [now, now + joining].map((places) => Math.floor(places / scaling.num_workers)) as [number, number];
+  const [trials, later] = [now, now + joining].map((places) => Math.floor(places / scaling.num_workers)) as [
+    number,
+    number,
+  ];
   const many = (count: number) => `${count.toLocaleString("en")} ${count === 1 ? "trial" : "trials"}`;
   if (later === 0) {
     const more = joining > 0 ? `, and the nodes that may still join for ${joining} more` : "";

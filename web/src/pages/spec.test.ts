@@ -33,7 +33,15 @@ describe("the spec of a new experiment", () => {
   });
 
   it("is read from what it is to how it runs, and keeps fields that are not known here", () => {
-    const spec = { notes: "a", executor: "agents", warm_start: null, space: {}, entrypoint: "m:f", later: 1, name: "a" };
+    const spec = {
+      notes: "a",
+      executor: "agents",
+      warm_start: null,
+      space: {},
+      entrypoint: "m:f",
+      later: 1,
+      name: "a",
+    };
     const order = ["name", "entrypoint", "space", "executor", "warm_start", "notes", "later"];
     expect(Object.entries(inReadingOrder(spec))).toEqual(order.map((name) => [name, (spec as Spec)[name]]));
   });

@@ -104,8 +104,8 @@ export function ContourPanel(props: ContourPanelProps) {
           />
           <FinishedLegend trials={trials} heat />
           <p className={classes.noShares}>
-            Colors show the rank in {experiment.metric} among {ranked}. Between trials, they show the
-            mean of nearby trials, whose other parameters differ. Places far from any trial stay empty.{" "}
+            Colors show the rank in {experiment.metric} among {ranked}. Between trials, they show the mean of nearby
+            trials, whose other parameters differ. Places far from any trial stay empty.{" "}
             {earlyWords(experiment, trials)}
           </p>
         </>
