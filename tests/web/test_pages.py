@@ -214,13 +214,19 @@ def test_a_clone_keeps_the_whole_spec_and_says_what_a_spec_cannot_contain(visit:
     page.get_by_role("button", name="Start the search").click()
     expect(page.get_by_role("heading", name="copy")).to_be_visible()
     [made] = service.store.experiments.named("copy")
-    assert replace(made.spec, earlier={}) == replace(spec, name="copy", max_t=9)
+    assert replace(made.spec, earlier={}, code=None) == replace(spec, name="copy", max_t=9)
     by_value = service.store.experiments.create(digits("by value", entrypoint=None))
     page.goto(f"{service.url}/new?clone={by_value.public_id}")
     alert = page.get_by_role("alert").filter(has_text="Not everything of “by value” can be copied")
     expect(alert).to_contain_text("entrypoint: the training function was sent as a pickle")
     alert.get_by_role("link", name="Back to “by value”").click()
     expect(page.get_by_role("heading", name="by value")).to_be_visible()
+    for dark in (False, True):
+        page = visit(f"/new?clone={by_value.public_id}", dark=dark)
+        expect(page.get_by_text("entrypoint: the training function")).to_be_visible()
+        expect(page.get_by_text("The spec is not valid")).to_be_visible()
+        page.evaluate(AT_REST)
+        assert page.evaluate(UNREADABLE) == []
 
 
 def test_the_space_is_edited_in_the_form_in_step_with_the_yaml(visit: Open, service: Service) -> None:
