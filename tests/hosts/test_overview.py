@@ -102,6 +102,16 @@ def test_nodes_groups_and_what_waits() -> None:
     ]
 
 
+def test_nodes_that_may_join_are_named_by_type() -> None:
+    joining = [({"CPU": 16.0, "GPU": 4.0, "memory": 1e9}, 3), ({"CPU": 64.0}, 0), ({"CPU": 2.0}, 1)]
+    found = overview(NODES, {}, [], [], {}, {}, joining, began=0.0)
+    shown = Cluster.of(found, {})
+    assert [(one.count, one.cpus, one.gpus) for one in shown.may_join] == [(3, 16.0, 4.0), (1, 2.0, 0.0)]
+    assert shown.cpus == 8.0, "only the nodes that are there"
+    del found["may_join"]
+    assert Cluster.of(found, {}).may_join == [], "as an older driver answers"
+
+
 def test_a_group_that_starts_holds_its_part_of_its_node() -> None:
     """Ray counts its resources as in use, so nothing else may seem to use them."""
     starts = WaitingGroup(

@@ -24,6 +24,12 @@ def test_ray_is_asked_again_for_the_types_of_nodes(monkeypatch: pytest.MonkeyPat
     assert executor._node_types() == [BIG]
 
 
+async def test_the_nodes_that_may_join_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"NodeID": "a", "Alive": True, "Resources": {"CPU": 64.0, "node:10.0.0.1": 1.0}}
+    gone = {"NodeID": "b", "Alive": False, "Resources": {"CPU": 64.0}}
+    assert await RayExecutor([BIG]).joining([there, gone]) == [({"CPU": 64.0}, 1)]
+
+
 def test_the_operators_types_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_executor, "known_types", lambda: pytest.fail("Ray was asked"))
     assert RayExecutor([BIG])._node_types() == [BIG]

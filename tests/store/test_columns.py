@@ -289,3 +289,83 @@ def test_what_trials_were_trained_counts_no_more_than_a_full_training(store: Sto
     trials[5].iteration = 0
     store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
     assert store.trials.trained(made.id, 10) == 9 + 4 + 10
+
+
+# Trial 0 was lucky: the mean of its runs is worse than that of trial 1. Trial 2 was run once, trial 3 does not always work.
+# `web/src/curves/expected.test.ts` has the same trials.
+RUNS: dict[str, Any] = {
+    "trials": [1, 5],
+    "values": [0.12, 0.14],
+    "mean": 0.13,
+    "error": 0.02,
+    "noise": 0.05,
+    "pairs": 2,
+    "repeated": [
+        {"trials": [1, 5], "mean": 0.13, "expected": 0.15},
+        {"trials": [0, 4], "mean": 0.3, "expected": 0.28},
+    ],
+    "single": {"middle": 0.4, "weight": 0.75},
+    "dropped": [3],
+}
+VALUES = [0.1, 0.12, 0.11, 0.05, 0.5, 0.14, None]
+REPEATS = {4: 0, 5: 1, 6: 2}
+
+
+def repeated(store: Store, runs: dict[str, Any] | None = RUNS) -> tuple[Any, int, list[Trial]]:
+    made, epoch, trials = begin(store, len(VALUES))
+    for trial, value in zip(trials, VALUES, strict=True):
+        trial.best_value, trial.repeat_of = value, REPEATS.get(trial.number)
+    best = {"trial_number": 1, "value": 0.13, "runs": runs}
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials, summary={"best": best}), T0)
+    return made, epoch, trials
+
+
+def test_expected_values_sort_trials_with_their_repeats(store: Store) -> None:
+    made, _, _ = repeated(store)
+    for size in (1, 2, 3, 100):
+        assert numbers(store, made.id, size, sort="expected_value") == [1, 5, 2, 0, 4, 3, 6]
+        assert numbers(store, made.id, size, sort="-expected_value") == [0, 4, 2, 1, 5, 3, 6]
+    assert numbers(store, made.id, sort="best_value") == [3, 0, 2, 1, 5, 4, 6], "single runs"
+    assert numbers(store, made.id, where=["expected_value<0.2"]) == [1, 2, 3, 5]
+    assert store.trials.matching(made.id, ["expected_value>=0.28"]) == [0, 4]
+
+
+def test_a_sample_ranks_by_expected_values_and_the_runs_of_a_configuration_share_a_rank(store: Store) -> None:
+    made, _, _ = repeated(store)
+    whole = store.trials.sample(made.id, "min", 100)
+    by_number = dict(zip([trial.number for trial in whole.trials], whole.ranks, strict=True))
+    assert by_number == {1: 1, 5: 1, 2: 3, 0: 4, 4: 4, 3: 6, 6: 7}
+    some = store.trials.sample(made.id, "min", 4)
+    assert [(trial.number, rank) for trial, rank in zip(some.trials, some.ranks, strict=True)] == [
+        (1, 1), (2, 3), (5, 1), (6, 7),
+    ]  # fmt: skip
+    assert store.trials.sample_numbers(made.id, "min", 4) == [1, 2, 5, 6]
+
+
+def test_a_configuration_outside_the_constraints_comes_after_the_others_with_its_runs(store: Store) -> None:
+    made, epoch, trials = repeated(store, {**RUNS, "dropped": [1]})
+    trials[2].feasible = False
+    store.drivers.commit(made.id, epoch, Batch(log=[(16, a_report(2, 1))], trials=trials), T0)
+    assert numbers(store, made.id, 2, sort="expected_value") == [3, 0, 4, 1, 5, 2, 6]
+
+
+def test_without_repeats_expected_values_are_the_best_ones(store: Store) -> None:
+    made, _, _ = repeated(store, None)
+    for sign in ("", "-"):
+        assert numbers(store, made.id, sort=f"{sign}expected_value") == numbers(
+            store, made.id, sort=f"{sign}best_value"
+        )
+
+
+def test_a_new_model_changes_the_values_of_all_trials(store: Store, database_url: str) -> None:
+    made, epoch, _ = repeated(store)
+    with Store.open(database_url) as reader:
+        assert numbers(reader, made.id, sort="expected_value")[0] == 1
+        page, _ = reader.trials.sorted_page(made.id, sort="expected_value", page_size=2)
+        better = [RUNS["repeated"][0], {**RUNS["repeated"][1], "expected": 0.1}]
+        best = {"trial_number": 0, "value": 0.3, "runs": {**RUNS, "repeated": better}}
+        # The entry names trial 6 only, but the values of trials 0 and 4 change as well.
+        store.drivers.commit(made.id, epoch, Batch(log=[(16, a_report(6, 1))], summary={"best": best}), T0)
+        assert numbers(reader, made.id, sort="expected_value") == [0, 4, 1, 5, 2, 3, 6]
+        behind = reader.trials.sorted_page(made.id, sort="expected_value", page_token=page.next_token)[0]
+        assert [trial.number for trial in behind.items] == [2, 3, 6], "the page continues after the value of trial 5"

@@ -15,6 +15,7 @@ from tests.hosts.test_overview import cluster_of
 from tests.web.conftest import ROOT, Open, Service
 from tests.web.searches import Search, bred, digits, two_objectives
 from tests.web.test_page import INK, expect, wait_until
+from tuner.domain.experiment import CheckpointPolicy, Limits
 from tuner.settings import Quota
 
 pytestmark = pytest.mark.browser
@@ -188,6 +189,44 @@ def test_a_new_experiment_is_checked_while_one_types_and_then_started(visit: Ope
     page.get_by_role("menuitem", name="Clone").click()
     expect(page.get_by_label("Spec as YAML")).to_have_value(re.compile(r"name: typed[\s\S]*type: loguniform"))
     expect(page.get_by_role("button", name="Start the search")).to_be_enabled()
+
+
+def test_a_clone_keeps_the_whole_spec_and_says_what_a_spec_cannot_contain(visit: Open, service: Service) -> None:
+    spec = digits(
+        "source",
+        trials=4,
+        max_t=3,
+        scheduler={"type": "fifo"},
+        points_to_evaluate=({"lr": 0.01, "width": 32},),
+        limits=Limits(hang_timeout_s=None, max_failures=2),
+        checkpoint=CheckpointPolicy(frequency=2, interval_s=None, keep_best=None),
+        executor="ray",
+        runtime_env={"env_vars": {"DATA": "/data"}},
+        priority=5,
+        notes="as in *the report*",
+        tags={"team": "vision"},
+    )
+    source = service.store.experiments.create(spec)
+    page = visit(f"/new?clone={source.public_id}")
+    expect(page.get_by_label("Spec as YAML")).to_have_value(re.compile(r"env_vars:\s+DATA: /data"))
+    page.get_by_label("Name", exact=True).fill("copy")
+    page.get_by_label("Longest trial").fill("9")
+    page.get_by_role("button", name="Start the search").click()
+    expect(page.get_by_role("heading", name="copy")).to_be_visible()
+    [made] = service.store.experiments.named("copy")
+    assert replace(made.spec, earlier={}, code=None) == replace(spec, name="copy", max_t=9)
+    by_value = service.store.experiments.create(digits("by value", entrypoint=None))
+    page.goto(f"{service.url}/new?clone={by_value.public_id}")
+    alert = page.get_by_role("alert").filter(has_text="Not everything of “by value” can be copied")
+    expect(alert).to_contain_text("entrypoint: the training function was sent as a pickle")
+    alert.get_by_role("link", name="Back to “by value”").click()
+    expect(page.get_by_role("heading", name="by value")).to_be_visible()
+    for dark in (False, True):
+        page = visit(f"/new?clone={by_value.public_id}", dark=dark)
+        expect(page.get_by_text("entrypoint: the training function")).to_be_visible()
+        expect(page.get_by_text("The spec is not valid")).to_be_visible()
+        page.evaluate(AT_REST)
+        assert page.evaluate(UNREADABLE) == []
 
 
 def test_the_space_is_edited_in_the_form_in_step_with_the_yaml(visit: Open, service: Service) -> None:
@@ -567,6 +606,17 @@ def test_the_cluster_page_shows_who_holds_what_and_why_others_wait_as_it_changes
     expect(page.get_by_role("region", name="Running").get_by_role("row").nth(2)).to_contain_text("trial 1")
     page.get_by_role("link", name="trial 2").click()
     expect(page).to_have_url(re.compile(third))
+
+
+def test_nodes_that_may_join_are_told_from_those_that_are_there(visit: Open, service: Service) -> None:
+    """The room for a new search, and the page of the cluster, left out the nodes that an autoscaler may add."""
+    said = {**cluster_of("exp_none"), "may_join": [{"count": 2, "cpus": 8.0, "gpus": 0.0}]}
+    service.answers_about_the_cluster(lambda: said)
+    page = visit("/new")
+    room = "for 8 trials at once, if nothing else runs, and for 24 with the nodes that may still join"
+    expect(page.get_by_text(room)).to_be_visible()
+    page.goto(f"{service.url}/cluster")
+    expect(page.get_by_text("Up to 2 more nodes with 8 CPUs each may join.")).to_be_visible()
 
 
 LEVELS = """() => [...document.querySelectorAll('h1, h2, h3, h4, h5, h6')].filter((each) => each.checkVisibility())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -12,7 +13,9 @@ import pytest
 from benchmarks.page_data import make
 from tests.web.conftest import Open, Service
 from tests.web.searches import Search, digits
-from tests.web.test_page import INK, curves, expect, wait_until
+from tests.web.test_page import INK, best_of, curves, expect, wait_until
+from tuner.domain.experiment import Limits
+from tuner.domain.keys import keyed_random
 
 pytestmark = pytest.mark.browser
 TRIALS = 1500
@@ -58,6 +61,37 @@ def test_of_many_trials_the_charts_show_a_sample_and_the_table_all(visit: Open, 
     outside = next(trial for trial in best[500:] if trial.number not in _drawn(service, record.id))
     page.goto(f"{service.url}/experiments/{record.public_id}?trial={outside.number}")
     expect(page.get_by_role("dialog")).to_contain_text(f"Trial {outside.number}")
+
+
+def test_of_many_trials_the_service_sorts_by_expected_values_after_repeats(visit: Open, service: Service) -> None:
+    """With more than 1,000 trials, the table ranked and sorted single runs."""
+
+    def noisy(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:
+        return {"accuracy": 0.5 + float(params["lr"]) + 0.05 * keyed_random(5, number).random()}
+
+    limits = Limits(max_concurrent_trials=100, repeats=4)
+    spec = digits("noisy", trials=1001, scheduler={"type": "fifo"}, max_t=1, limits=limits)
+    search = Search(service.store, spec, start=time.time() - 600, curve=noisy)
+    search.advance(at_once=500)
+    best = best_of(search)
+    trials = len(search.core.trials)
+    assert trials > 1001
+    assert best["trial_number"] != max(search.core.trials, key=lambda trial: trial.best_value or 0.0).number
+    page = visit("/experiments/nothing")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{service.url}/experiments/{search.public_id}?x=step")
+    expect(page.get_by_text(f"of {trials:,} trials: the best half").first).to_be_visible()
+    expect(page.get_by_role("columnheader", name="Expected accuracy")).to_have_attribute("aria-sort", "descending")
+    runs = best["runs"]["trials"]
+    wait_until(page, lambda: numbers(page)[: len(runs)] == sorted(runs), "the runs of the best configuration first")
+    assert len([url for url in asked if re.search(r"/trials\?", url)]) == 1, "the rows are read once"
+    page.get_by_role("columnheader", name="Expected accuracy").get_by_role("button").click()
+    page.get_by_role("columnheader", name="Best accuracy").get_by_role("button").click()
+    luckiest = sorted(search.core.trials, key=lambda trial: (-(trial.best_value or 0.0), trial.number))
+    wait_until(page, lambda: numbers(page)[:5] == [trial.number for trial in luckiest[:5]], "sorting by single runs")
+    page.goto(f"{service.url}/experiments/{search.public_id}?trial={runs[-1]}")
+    expect(page.get_by_role("dialog")).to_contain_text("place 1 of")
 
 
 def _drawn(service: Service, experiment: int) -> set[int]:

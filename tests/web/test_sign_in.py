@@ -41,6 +41,9 @@ def test_a_viewer_signs_in_looks_and_signs_out(service: Service, visit: Open) ->
     assert page.evaluate("document.cookie") == "", "no script can read the token"
     page.goto(f"{service.url}/experiments/{made.public_id}")
     expect(page.get_by_role("heading", name="digits")).to_be_visible()
+    page.goto(f"{service.url}/new?clone={made.public_id}")
+    expect(page.get_by_role("heading", name="The spec could not be read")).to_be_visible()
+    expect(page.get_by_text("needs the role editor")).to_be_visible()
     page.get_by_role("button", name="Sign out ada").click()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 

@@ -491,6 +491,14 @@ class AsyncExperimentHandle:
         )
         return AsyncExperimentHandle(self.client, read(schemas.Experiment, data).id)
 
+    async def spec(self) -> schemas.SpecCopy:
+        """Return the spec of the experiment as `AsyncClient.create` takes it, and what it cannot contain.
+
+        The spec leaves out options that have their defaults. Its ``runtime_env`` may contain secrets, so your token needs the
+        role editor.
+        """
+        return read(schemas.SpecCopy, await self._get("/spec"))
+
     async def change(self, *, etag: str | None = None, **changes: Any) -> schemas.Experiment:
         """Change the name, notes, tags, num_samples, limits or search space of the experiment, also while it runs.
 

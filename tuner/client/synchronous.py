@@ -488,6 +488,14 @@ class ExperimentHandle:
         )
         return ExperimentHandle(self.client, read(schemas.Experiment, data).id)
 
+    def spec(self) -> schemas.SpecCopy:
+        """Return the spec of the experiment as `Client.create` takes it, and what it cannot contain.
+
+        The spec leaves out options that have their defaults. Its ``runtime_env`` may contain secrets, so your token needs the
+        role editor.
+        """
+        return read(schemas.SpecCopy, self._get("/spec"))
+
     def change(self, *, etag: str | None = None, **changes: Any) -> schemas.Experiment:
         """Change the name, notes, tags, num_samples, limits or search space of the experiment, also while it runs.
 

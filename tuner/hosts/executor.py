@@ -19,6 +19,9 @@ from tuner.trials.messages.launch import Inbox, Launch, Resend
 from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.report_socket import Address
 
+Joining = tuple[Mapping[str, float], int]
+"""The resources of a node that an autoscaler may add, and the number of such nodes that may still join."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
@@ -153,6 +156,9 @@ class Executor(Protocol):
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
         """Return the nodes in the form of `ray.nodes`, and the free resources of all nodes together."""
+
+    async def joining(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[Joining]:
+        """Return the nodes that an autoscaler may add to these, which `nodes` has returned."""
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function on a node. If the node is unknown, call it on this machine, which may have had its id earlier."""

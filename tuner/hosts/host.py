@@ -319,6 +319,7 @@ class Host:
     async def cluster(self) -> dict[str, Any]:
         """Return a description of the cluster as JSON; see `tuner.hosts.overview`."""
         nodes, available = await self.executor.nodes()
+        joining = await self.executor.joining(nodes)
         groups, local = self.executors.groups, self.executors.local
         held: Sequence[Held] = groups.held()
         waiting, pools = groups.waiting(), [groups]
@@ -335,6 +336,7 @@ class Host:
             waiting,
             standings,
             {name: max(pool.share(name) for pool in pools) for name in standings},
+            joining,
             began=time.time() - time.monotonic(),
         )
 

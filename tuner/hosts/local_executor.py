@@ -10,7 +10,7 @@ from typing import Any, Literal
 from tuner.domain.experiment import Scaling
 from tuner.domain.segments import CheckpointInfo
 from tuner.errors import TunerError
-from tuner.hosts.executor import GroupOptions
+from tuner.hosts.executor import GroupOptions, Joining
 from tuner.hosts.scripts.ahead import cpus_here
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.groups.pools.local_pool import LocalPool
@@ -69,6 +69,10 @@ class LocalExecutor:
         name = socket.gethostname()
         node = {"NodeID": name, "NodeManagerHostname": name, "NodeManagerAddress": "127.0.0.1", "Alive": True}
         return [{**node, "Resources": {"CPU": self.cpus}, "Labels": {}}], {"CPU": self.cpus - held}
+
+    async def joining(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[Joining]:
+        """Return nothing, because this machine is the only node."""
+        return ()
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call the function in a thread of this process, because this machine is the only node."""

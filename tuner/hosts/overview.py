@@ -20,6 +20,7 @@ def overview(
     waiting: Sequence[WaitingGroup],
     standings: Mapping[str, Standing],
     shares: Mapping[str, float],
+    joining: Sequence[tuple[Mapping[str, float], int]] = (),
     *,
     began: float,
 ) -> dict[str, Any]:
@@ -32,6 +33,7 @@ def overview(
         waiting: the worker groups that wait for resources, in the order of the queue. Those that are starting come first.
         standings: the priority and the weight of each experiment of this host.
         shares: the dominant share of each experiment, as a fraction of the cluster.
+        joining: the resources of each type of node that may still join, and how many of them may.
         began: the time at which the monotonic clock was 0, as a Unix timestamp.
     """
     living = [node for node in nodes if node["Alive"]]
@@ -46,6 +48,11 @@ def overview(
         "gpus": total.get("GPU", 0.0),
         "gpus_in_use": max(0.0, total.get("GPU", 0.0) - available.get("GPU", 0.0)),
         "nodes": [_node(node, names[node["NodeID"]], [*(group for group, _ in held), *waiting]) for node in living],
+        "may_join": [
+            {"count": count, "cpus": resources.get("CPU", 0.0), "gpus": resources.get("GPU", 0.0)}
+            for resources, count in joining
+            if count
+        ],
         "groups": [
             {
                 "experiment_id": group.experiment,

@@ -12,10 +12,10 @@ import ray
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.segments import CheckpointInfo
-from tuner.hosts.executor import GroupOptions
+from tuner.hosts.executor import GroupOptions, Joining
 from tuner.hosts.ray.cluster import capacity, living_nodes, remove_orphans, workers
 from tuner.trials.checkpoints import checkpoints, transfer
-from tuner.trials.groups.cluster.growth import NodeType
+from tuner.trials.groups.cluster.growth import NodeType, count_joining
 from tuner.trials.groups.cluster.ray_nodes import known_types
 from tuner.trials.groups.pools.pool import Pool
 from tuner.trials.groups.segments.manager import GroupManager
@@ -92,6 +92,11 @@ class RayExecutor:
             asyncio.to_thread(ray.nodes), asyncio.to_thread(ray.available_resources)
         )
         return nodes, available
+
+    async def joining(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[Joining]:
+        """Return the nodes that an autoscaler may add to these, which `nodes` has returned."""
+        there = {node["NodeID"]: node["Resources"] for node in nodes if node["Alive"]}
+        return count_joining(await asyncio.to_thread(self._node_types), there)
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function in a Ray task on another node, or in a thread here if `node` is this node or cannot be reached."""

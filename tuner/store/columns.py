@@ -1,7 +1,8 @@
 """Sort and filter the trials of one experiment by any column, including parameters and metrics by name.
 
-No index can sort by a value inside JSON text. So the columns by which trials were sorted or filtered are kept in memory. When
-the log has grown, only the trials named in its new entries are read again.
+No index can sort by a value inside JSON text, or by one that a new result of any trial changes for all trials, as the expected
+value is. So the columns by which trials were sorted or filtered are kept in memory. When the log has grown, only the trials
+named in its new entries are read again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sqlalchemy import Boolean
 
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
+from tuner.store.expected import Expected
 from tuner.store.sql.paging import Place, decoded, encoded
 from tuner.store.sql.tables import JsonText, dumps, trial
 from tuner.store.writing.writer import Cursor
@@ -32,9 +34,12 @@ Operator = Literal["=", "!=", "<=", ">=", "<", ">", "~", "?="]
 OPERATORS: tuple[Operator, ...] = ("!=", "<=", ">=", "?=", "=", "<", ">", "~")  # longer operators first
 _LONG = ("reason", "waiting")
 _SORTED = [c.name for c in trial.c if not isinstance(c.type, JsonText | Boolean) and not c.name.endswith("id")]
-NAMES = (*(name for name in _SORTED if name not in _LONG), *_LONG)
+EXPECTED = "expected_value"
+"""The column of what is expected of a trial's configuration, given all its runs; without repeats, of the trial's best value."""
+NAMES = (*(name for name in _SORTED if name not in _LONG), EXPECTED, *_LONG)
 """The columns by which trials can be sorted and filtered, besides parameters and metrics."""
 
+_JUDGED = ("best_value", EXPECTED)  # the first trial in the order of these columns is the best one
 _OBJECTS = ("params", "last")  # columns with JSON objects; a name such as params.lr selects one of their values
 _CHANGED = """
 SELECT trial_number, kind FROM event WHERE experiment_id = ? AND event_seq > ? AND event_seq <= ?
@@ -153,6 +158,7 @@ class Columns:
         self._values: dict[str, list[Any]] = {}  # column of the table -> its values
         self._columns: dict[str, Column] = {}
         self._orders: dict[str, NDArray[np.intp]] = {}
+        self.expected: Expected | None = None  # what is expected of the trials; None before the first repeat
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -173,8 +179,11 @@ class Columns:
                 self._positions.clear()
             else:
                 self._read(cursor, list(self._values), changed)
+            [(best,)] = cursor.rows("SELECT best FROM experiment WHERE id = ?", (self._experiment,)) or [(None,)]
+            self.expected = Expected.of(None if best is None else json.loads(best))
             self._seq = last
-        if missing := [name for name in dict.fromkeys(map(_stored, ("number", *needed))) if name not in self._values]:
+        stored = dict.fromkeys(each for name in ("number", *needed) for each in _read_for(name))
+        if missing := [name for name in stored if name not in self._values]:
             self._values |= {name: [None] * len(self._positions) for name in missing}
             self._read(cursor, missing, None)
 
@@ -184,6 +193,7 @@ class Columns:
         self._values.clear()
         self._columns.clear()
         self._orders.clear()
+        self.expected = None
 
     def _changed(self, cursor: Cursor, last: int) -> list[int] | None:
         """Return the numbers of the trials named in new log entries, or None if all trials must be read again."""
@@ -215,13 +225,22 @@ class Columns:
     def column(self, name: str) -> Column:
         found = self._columns.get(name)
         if found is None:
-            stored = _stored(name)
-            values = self._values[stored]
-            if stored != name:
-                inner = name.partition(".")[2]
-                values = [None if kept is None else kept.get(inner) for kept in values]
-            found = self._columns[name] = Column.of([_plain(value) for value in values])
+            found = self._columns[name] = self._expected() if name == EXPECTED else self._read_column(name)
         return found
+
+    def _read_column(self, name: str) -> Column:
+        stored = _stored(name)
+        values = self._values[stored]
+        if stored != name:
+            inner = name.partition(".")[2]
+            values = [None if kept is None else kept.get(inner) for kept in values]
+        return Column.of([_plain(value) for value in values])
+
+    def _expected(self) -> Column:
+        best = self.column("best_value")
+        if self.expected is None:
+            return best
+        return Column(self.expected.values(self.numbers(), best.keys, self.column("repeat_of").keys))
 
     def numbers(self) -> NDArray[np.int64]:
         return self.column("number").keys.astype(np.int64)
@@ -248,14 +267,31 @@ class Columns:
         return found
 
     def outside(self, name: str) -> NDArray[np.bool_]:
-        """Return a mask of the trials that have a value but sort after the others, because their results violate the constraints.
+        """Return a mask of the trials that have a value but sort after the others, because none of them can be the best trial.
 
-        Only `best_value` makes this distinction, because the first trial in its order has to be the best one.
+        Their results violate the constraints, or after repeats a run of their configuration was bad. Only `best_value` and
+        `expected_value` make this distinction, because the first trial in their order has to be the best one.
         """
-        if name != "best_value":
+        if name not in _JUDGED:
             return np.zeros(len(self), np.bool_)
         outside = np.array([feasible is not None and not feasible for feasible in self._values["feasible"]], np.bool_)
+        if name == EXPECTED and self.expected is not None:
+            outside |= self.expected.is_dropped(self.numbers(), self.column("repeat_of").keys)
         return outside & ~np.isnan(self.column(name).keys)
+
+    def ranks(self, sort: str) -> NDArray[np.intp]:
+        """Return the rank of each place in the order of `sort`, from 1.
+
+        After repeats, the runs of one configuration share a rank, as all trials with equal values do.
+        """
+        order = self.order(sort)
+        places = np.arange(1, len(order) + 1, dtype=np.intp)
+        name = sort.removeprefix("-")
+        if name != EXPECTED or self.expected is None or not len(order):
+            return places
+        keys, outside = self.column(name).keys[order], self.outside(name)[order]
+        equal = (keys[1:] == keys[:-1]) & (outside[1:] == outside[:-1])
+        return np.maximum.accumulate(np.where(np.append(False, equal), 0, places))
 
 
 def _stored(name: str) -> str:
@@ -265,8 +301,9 @@ def _stored(name: str) -> str:
 
 
 def _read_for(name: str) -> list[str]:
-    """Return the table columns needed to sort by a column."""
-    return [name, "feasible"] if name == "best_value" else [name]
+    """Return the table columns that are needed to sort and filter by a column."""
+    needed = ["best_value", "repeat_of"] if name == EXPECTED else [_stored(name)]
+    return [*needed, "feasible"] if name in _JUDGED else needed
 
 
 def _plain(value: Any) -> Any:
@@ -290,7 +327,7 @@ class Sorter:
         name = check_name(sort.removeprefix("-"), "/sort")
         lock, columns = self._columns(experiment)
         with lock:
-            columns.refresh(cursor, [*_read_for(name), *(condition.name for condition in where)])
+            columns.refresh(cursor, [name, *(condition.name for condition in where)])
             column, numbers, order = columns.column(name), columns.numbers(), columns.order(sort)
             outside = columns.outside(name)
             fits = columns.fit(where)
@@ -315,21 +352,21 @@ class Sorter:
         return sorted(found.tolist())
 
     def sample(self, cursor: Cursor, experiment: int, sort: str, size: int) -> tuple[dict[int, int], int]:
-        """Return at most `size` trials as a dict from number to place in the order, and the total number of trials.
+        """Return at most `size` trials as a dict from number to rank in the order, and the total number of trials.
 
         Half of them are the first trials in the order. The other half is spread evenly over the remaining places.
         """
         name = check_name(sort.removeprefix("-"), "/sort")
         lock, columns = self._columns(experiment)
         with lock:
-            columns.refresh(cursor, _read_for(name))
-            numbers, order = columns.numbers(), columns.order(sort)
+            columns.refresh(cursor, [name])
+            numbers, order, ranks = columns.numbers(), columns.order(sort), columns.ranks(sort)
         self._forget()
         total = len(order)
         first = min((size + 1) // 2, total)
         rest = np.linspace(first, total - 1, min(size - first, total - first)).round().astype(np.intp)
         places = np.concatenate([np.arange(first, dtype=np.intp), rest])
-        return {int(numbers[order[place]]): int(place) + 1 for place in places}, total
+        return {int(numbers[order[place]]): int(ranks[place]) for place in places}, total
 
     def _columns(self, experiment: int) -> tuple[threading.Lock, Columns]:
         with self._lock:

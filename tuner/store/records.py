@@ -251,7 +251,10 @@ class TrialSample:
 
     trials: tuple[TrialRecord, ...]
     ranks: tuple[int, ...]
-    """The place of each sampled trial in the ranking of all trials by best value, from 1. Trials without a value come last."""
+    """The rank of each sampled trial among all trials by best value, from 1; after repeats, by expected value.
+
+    Trials without a value come last.
+    """
     total: int
 
 

@@ -79,8 +79,8 @@ class Trials:
         Args:
             experiment_id: the internal id.
             sort: a column, with a minus before it for descending order: `number`, `state`, `best_value`, `params.NAME`,
-                `last.METRIC`, ... Ties are ordered by number; trials without a value come last. If sorted by `best_value`,
-                trials that violate the constraints come after those that do not.
+                `last.METRIC`, ... Ties are ordered by number; trials without a value come last. If sorted by `best_value` or
+                `expected_value`, trials that violate the constraints come after those that do not.
             where: conditions such as ``best_value>=0.5`` that must all hold; ``~`` searches a text for a substring.
             state: only trials in this state.
             page_size: the maximum number of trials on the page.
@@ -128,11 +128,11 @@ class Trials:
     def sample(self, experiment_id: int, mode: str, size: int) -> TrialSample:
         """Return at most `size` trials: the best ones, and others that are spread evenly over the rest of the ranking.
 
-        Trials that violate the constraints rank after those that do not.
-        If there are no more than `size` trials, return all of them.
+        After repeats, trials rank by the expected values of their configurations. Trials that violate the constraints rank
+        after those that do not. If there are no more than `size` trials, return all of them.
         """
         with self._database.cursor() as (cursor, connection):
-            places, total = self._sorter.sample(cursor, experiment_id, _by_value(mode), size)
+            places, total = self._sorter.sample(cursor, experiment_id, _by_expected(mode), size)
             trials: list[TrialRecord] = []
             numbers = sorted(places)
             for at in range(0, len(numbers), 1000):  # a statement takes a limited number of parameters
@@ -142,7 +142,7 @@ class Trials:
     def sample_numbers(self, experiment_id: int, mode: str, size: int) -> list[int]:
         """Return the numbers of the trials that `sample` returns, in order."""
         with self._database.cursor() as (cursor, _):
-            return sorted(self._sorter.sample(cursor, experiment_id, _by_value(mode), size)[0])
+            return sorted(self._sorter.sample(cursor, experiment_id, _by_expected(mode), size)[0])
 
     def trained(self, experiment_id: int, longest: float) -> int:
         """Return the total iterations of all completed and stopped trials, counting at most `longest` iterations per trial."""
@@ -355,8 +355,8 @@ class Trials:
         return query if self._project is None else query.where(experiment.c.project == self._project)
 
 
-def _by_value(mode: str) -> str:
-    return "-best_value" if mode == "max" else "best_value"
+def _by_expected(mode: str) -> str:
+    return f"-{columns.EXPECTED}" if mode == "max" else columns.EXPECTED
 
 
 def _trials() -> Select[Any]:

@@ -39,6 +39,7 @@ export const variables: CSSVariablesResolver = () => ({
     "--mantine-color-anchor": "#3444aa",
     "--mantine-color-error": "#c92a2a",
     "--mantine-color-red-text": "#c92a2a",
+    "--mantine-color-yellow-light-color": "#7a4f00",
     "--combobox-chevron-color": "#4a515c",
     "--tuner-link": "#3444aa",
     // White text stands on these.
@@ -53,6 +54,7 @@ export const variables: CSSVariablesResolver = () => ({
     "--combobox-chevron-color": "#ced4de",
     "--tuner-link": "#a9b4f0",
     "--mantine-color-body": "#1a1c21",
+    "--mantine-color-yellow-light": "rgba(250, 176, 5, 0.1)",
     // White text stands on these.
     "--mantine-color-tuner-filled": "#5a6ad0",
     "--mantine-color-tuner-filled-hover": "#4e5ec3",

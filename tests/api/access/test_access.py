@@ -102,6 +102,18 @@ async def test_roles(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
     assert "needs the role editor" in refused.json()["detail"]
 
 
+async def test_viewers_do_not_get_what_may_be_secret(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
+    """The variables of a `runtime_env` and the URLs of webhooks may contain passwords."""
+    made, _, _ = begin(sqlite_store)
+    viewer, editor = bearer(sqlite_store, Role.VIEWER), bearer(sqlite_store, Role.EDITOR)
+    for path in (f"{EXPERIMENTS}/{made.public_id}/spec", f"{EXPERIMENTS}/digits/spec", "/api/v1/webhooks"):
+        assert (await stranger.get(path, headers=editor)).status_code == 200, path
+        for beside in ("", "%0A", "/"):
+            assert (await stranger.get(path + beside, headers=viewer)).status_code == 403, path + beside
+        assert (await stranger.head(path, headers=viewer)).status_code == 403
+    assert (await stranger.get(f"{EXPERIMENTS}/{made.public_id}", headers=viewer)).status_code == 200
+
+
 async def test_an_expired_token_is_refused(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
     head = bearer(sqlite_store, Role.VIEWER, lifetime_s=60, now=0.0)
     assert (await stranger.get(EXPERIMENTS, headers=head)).status_code == 401

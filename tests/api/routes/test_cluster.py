@@ -22,6 +22,7 @@ async def test_the_driver_is_asked(client: httpx.AsyncClient, app: FastAPI) -> N
         "gpus": 0.0,
         "gpus_in_use": 0.0,
         "nodes": [],
+        "may_join": [],
         "groups": [],
         "waiting": [],
         "experiments": [],

@@ -49,8 +49,9 @@ SESSION = "/api/v1/session"
 ADMIN_ONLY = ("/api/v1/tokens", "/api/v1/audit")
 FOR_AGENTS = re.compile(r"/api/v1/experiments/[^/]+/assignments(/.*)?")
 """The paths of the routes for programs that run trials. A token with the role agent may call only these routes."""
-NOT_FOR_VIEWERS = "/api/v1/webhooks"
-"""The prefix of the paths that viewers may not read, because the URL of a Slack webhook is secret."""
+NOT_FOR_VIEWERS = re.compile(r"/api/v1/(webhooks|experiments/[^/]+/spec)")
+"""The beginnings of the paths that viewers may not read, because the URL of a Slack webhook and the variables in a `runtime_env`
+may be secret."""
 
 KNOWN_S = 5.0
 """Seconds for which a token that was found in the database is cached. A revoked token still works for up to this long."""
@@ -357,7 +358,7 @@ class Authenticate:
         if identity is None:
             detail = _why_refused(credential, asks)
             return None, problem_response(401, detail, headers={"WWW-Authenticate": 'Bearer realm="tuner"'})
-        needed = Role.VIEWER if method in SAFE and not path.startswith(NOT_FOR_VIEWERS) else Role.EDITOR
+        needed = Role.VIEWER if method in SAFE and not NOT_FOR_VIEWERS.match(path) else Role.EDITOR
         if path.startswith(ADMIN_ONLY):
             needed = Role.ADMIN
         if identity.role is Role.AGENT and FOR_AGENTS.fullmatch(path):

@@ -37,9 +37,11 @@ from tuner.api.schemas.experiments import (
     ExperimentPage,
     Finished,
     Importances,
+    LeftOut,
     Objective,
     Resolved,
     Share,
+    SpecCopy,
     labels,
 )
 from tuner.api.schemas.forms import (
@@ -80,7 +82,15 @@ from tuner.api.schemas.service.agents import (
     LeaseState,
 )
 from tuner.api.schemas.service.bundles import Bundle
-from tuner.api.schemas.service.cluster import Cluster, ClusterGroup, ClusterNode, ClusterRank, ClusterShare, ClusterWait
+from tuner.api.schemas.service.cluster import (
+    Cluster,
+    ClusterGroup,
+    ClusterJoining,
+    ClusterNode,
+    ClusterRank,
+    ClusterShare,
+    ClusterWait,
+)
 from tuner.api.schemas.service.health import Health
 from tuner.api.schemas.service.projects import Project, ProjectList, ProjectPatch
 from tuner.api.schemas.service.webhooks import Delivery, Webhook, WebhookList
@@ -124,6 +134,7 @@ __all__ = [
     "CheckpointPage",
     "Cluster",
     "ClusterGroup",
+    "ClusterJoining",
     "ClusterNode",
     "ClusterRank",
     "ClusterShare",
@@ -161,6 +172,7 @@ __all__ = [
     "Json",
     "LateCheckpoint",
     "LeaseState",
+    "LeftOut",
     "Lineage",
     "LineageSegment",
     "Live",
@@ -196,6 +208,7 @@ __all__ = [
     "SegmentPage",
     "Series",
     "Share",
+    "SpecCopy",
     "Timeline",
     "TimelineDevice",
     "TimelineSpan",

@@ -16,6 +16,7 @@ from tuner.domain.keys import trial_id
 from tuner.domain.states import TrialState
 from tuner.experiment.analysis.preview import Importance, Preview
 from tuner.experiment.code.bundles import bundle_in
+from tuner.experiment.operations.copying import Copy
 from tuner.experiment.operations.usecases import how_to_go_on
 from tuner.experiment.operations.verbs import Action, actions
 from tuner.space import Space
@@ -383,6 +384,30 @@ class ExperimentFork(Body):
             description="true: add the existing experiment to warm_start, so that the new search learns from its trials"
         ),
     ] = False
+
+
+class LeftOut(Model):
+    pointer: Annotated[str, Field(description="the JSON pointer to the field")]
+    reason: Annotated[str, Field(description="why it is left out, and what to do instead")]
+
+
+class SpecCopy(Model):
+    """The spec of an experiment as `POST /experiments` takes it."""
+
+    spec: Annotated[
+        Json,
+        Field(
+            description="the current spec, without the options that have their defaults; `seed` and `warm_start` are always there"
+        ),
+    ]
+    left_out: Annotated[
+        list[LeftOut], Field(description="what a spec cannot contain, such as a function that was sent from Python")
+    ]
+
+    @classmethod
+    def of(cls, found: Copy) -> Self:
+        left_out = [LeftOut(pointer=pointer, reason=reason) for pointer, reason in found.left_out]
+        return cls(spec=found.spec, left_out=left_out)
 
 
 class Configuration(Model):

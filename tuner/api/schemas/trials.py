@@ -188,8 +188,8 @@ class TrialSample(Model):
     ranks: Annotated[
         list[int],
         Field(
-            description="the rank of each trial in `items` among all trials, from 1 for the best value; trials without a value "
-            "rank last"
+            description="the rank of each trial in `items` among all trials, from 1 for the best value; after repeats, by the "
+            "expected values of their configurations; trials without a value rank last"
         ),
     ]
     total: Annotated[int, Field(description="the total number of trials of the experiment")]

@@ -100,7 +100,7 @@ class Bundles:
         environment = data.get("runtime_env") or {}
         if not isinstance(environment, Mapping) or not isinstance(environment.get("py_modules") or [], list):
             return data  # the check of the spec reports this mistake
-        others = [one for one in environment.get("py_modules") or [] if not _is_stored(one)]
+        others = [one for one in environment.get("py_modules") or [] if not is_bundle(one)]
         rest = {name: value for name, value in data.items() if name != "bundle"}
         return {**rest, "runtime_env": {**environment, "py_modules": [found.uri, *others]}}
 
@@ -138,7 +138,7 @@ class Bundles:
         ours = {
             one: name
             for one in (modules if isinstance(modules, list) else [])
-            if _is_stored(one) and one in self._uris(name := one.rpartition("/")[2].partition(".zip")[0])
+            if is_bundle(one) and one in self._uris(name := one.rpartition("/")[2].partition(".zip")[0])
         }
         if not ours:
             return
@@ -165,7 +165,7 @@ def unpacked(uri: str) -> str:
     """Return the folder with a bundle's files if `uri` is the URI of a bundle on this machine. Otherwise return `uri`."""
     path = uri.removeprefix("file://")
     folder = _folder_of(path)
-    return folder if uri.startswith("file://") and _is_stored(uri) and os.path.isdir(folder) else uri
+    return folder if uri.startswith("file://") and is_bundle(uri) and os.path.isdir(folder) else uri
 
 
 def bundle_in(runtime_env: Mapping[str, Any]) -> str | None:
@@ -174,7 +174,8 @@ def bundle_in(runtime_env: Mapping[str, Any]) -> str | None:
     return next((match[1] for match in found if match), None)
 
 
-def _is_stored(uri: Any) -> bool:
+def is_bundle(uri: Any) -> bool:
+    """Return whether this is the URI of an uploaded bundle, in any storage."""
     return isinstance(uri, str) and _STORED.fullmatch(uri) is not None
 
 

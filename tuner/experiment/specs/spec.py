@@ -5,6 +5,7 @@ All mistakes are reported at once, each with a JSON pointer, what was expected, 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tuner import schedulers, search
-from tuner.domain.experiment import Objective, Spec
+from tuner.domain.experiment import SECTIONS, Objective, Spec
 from tuner.driver.assemble import Parts, set_up
 from tuner.driver.parts import resolved_json
 from tuner.errors import SpecError
@@ -27,6 +28,8 @@ _WORDED = {
     "metric": "expected the name of a metric, or a list of names",
     "mode": 'expected "min" or "max", or a list with one of them for each metric',
 }
+
+_LEFT_OUT: Any = object()
 
 
 def parse_spec(
@@ -71,6 +74,26 @@ def written(spec: Spec) -> dict[str, Any]:
     metrics, modes = [each.metric for each in spec.objectives], [each.mode for each in spec.objectives]
     several = len(metrics) > 1
     return {**found, "metric": metrics if several else metrics[0], "mode": modes if several else modes[0]}
+
+
+def shortened(spec: Spec) -> dict[str, Any]:
+    """Return a spec in its JSON form, without the options that have their defaults. A function by value is left out.
+
+    The seed and `warm_start` stay: a request without a `warm_start` takes that of its project.
+    """
+    plain = plain_json(written(spec))
+    return {name: value for name, found in plain.items() if (value := _short(name, found)) is not _LEFT_OUT}
+
+
+def _short(name: str, value: Any) -> Any:
+    """Return the value of a field without the options that have their defaults, or `_LEFT_OUT` if none is left."""
+    if name in SECTIONS:
+        usual = plain_json(dataclasses.asdict(SECTIONS[name]()))
+        return {key: given for key, given in value.items() if given != usual[key]} or _LEFT_OUT
+    field = SpecModel.model_fields[name]
+    if name in ("seed", "warm_start") or field.is_required():
+        return value
+    return _LEFT_OUT if value == field.get_default(call_default_factory=True) else value
 
 
 def mistakes_beside(found: Errors, data: Mapping[str, Any], parts: Parts) -> Errors:

@@ -10,7 +10,7 @@ from tuner.domain.segments import (
     CheckpointInfo,
 )
 from tuner.hosts.agents.groups import AgentGroups
-from tuner.hosts.executor import Executor, GroupOptions, SegmentGroups
+from tuner.hosts.executor import Executor, GroupOptions, Joining, SegmentGroups
 
 
 class AgentExecutor:
@@ -54,6 +54,10 @@ class AgentExecutor:
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
         """Return the nodes of the host's own executor."""
         return await self._own.nodes()
+
+    async def joining(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[Joining]:
+        """Return the nodes that may join the cluster of the host's own executor."""
+        return await self._own.joining(nodes)
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         """Run a function on a node of the host's own executor."""

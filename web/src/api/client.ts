@@ -200,6 +200,15 @@ export const api = {
       http.GET("/api/v1/experiments/{experiment_id}", { params: { path: { experiment_id: id } }, ...aborting(signal) }),
       signal,
     ),
+  /** The spec in the form in which it can be posted again, and what that form cannot contain. */
+  spec: (id: string, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/experiments/{experiment_id}/spec", {
+        params: { path: { experiment_id: id } },
+        ...aborting(signal),
+      }),
+      signal,
+    ),
   trials: (id: string, query: TrialQuery, signal?: AbortSignal) =>
     answered(
       http.GET("/api/v1/experiments/{experiment_id}/trials", {

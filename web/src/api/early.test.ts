@@ -90,6 +90,10 @@ describe("askEarly", () => {
     expect(asked[1]).toBe("/api/v1/experiments/exp_1/trials?sort=best_value&page_size=200");
     expect(asked[2]).toContain("metric=accuracy&x=time");
     expect(asked[3]).toContain("/trials/sample");
+    const runs = { single: { middle: 0.4, weight: 0.5 }, repeated: [], dropped: [] };
+    const repeated = open("/experiments/exp_1", { ...many, best: { runs } });
+    await settled();
+    expect(repeated[1]).toBe("/api/v1/experiments/exp_1/trials?sort=expected_value&page_size=200");
     const sorted = open("/experiments/exp_1?sort=number&tab=parameters", many);
     await settled();
     expect(sorted.slice(1)).toEqual([

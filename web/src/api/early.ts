@@ -3,6 +3,8 @@
  * calls find these answers by their URLs.
  */
 
+import type { Experiment } from "./types";
+
 declare global {
   interface Window {
     /** The answers to early requests, by URL. */
@@ -20,6 +22,9 @@ export interface Wanted {
   rows: number;
   decisions: number;
 }
+
+/** What the script needs of an experiment. */
+type Asked = Pick<Experiment, "metric" | "mode" | "trials" | "time_attr" | "best">;
 
 /**
  * Begin to load an experiment's page and its data. index.html contains the text of this function, so it refers to
@@ -46,11 +51,13 @@ export function askEarly({ files, columns, points, sample, rows, decisions }: Wa
   // The answer is cloned before a caller of `takeEarly` can read its body.
   ask("")
     .then((answer) => (answer.ok ? answer.clone().json() : null))
-    .then((experiment: { metric: string; mode: string; trials: number; time_attr: string } | null) => {
+    .then((experiment: Asked | null) => {
       if (!experiment) return;
       const many = experiment.trials > sample;
+      // After repeats, the table begins in the order of another column; see `expectedOf`.
+      const sort = typeof experiment.best?.runs?.single?.middle === "number" ? "expected_value" : "best_value";
       if (many && !["sort", "state", "brush"].some((key) => chosen.has(key)))
-        void ask(`/trials?sort=${experiment.mode === "max" ? "-" : ""}best_value&page_size=${rows}`);
+        void ask(`/trials?sort=${experiment.mode === "max" ? "-" : ""}${sort}&page_size=${rows}`);
       let curves: Promise<unknown> | undefined;
       if ((chosen.get("tab") ?? "curves") === "curves") {
         const metric = name(chosen.get("metric") ?? experiment.metric);

@@ -118,6 +118,23 @@ export interface paths {
         patch: operations["experiments_change"];
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/spec": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the spec of an experiment in the form in which it can be posted again, such as for a copy with changes. */
+        get: operations["experiments_spec"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/fork": {
         parameters: {
             query?: never;
@@ -1784,7 +1801,7 @@ export interface components {
         Cluster: {
             /**
              * Cpus
-             * @description the number of CPUs of the whole cluster
+             * @description the number of CPUs of all nodes that are alive
              */
             cpus: number;
             /**
@@ -1794,7 +1811,7 @@ export interface components {
             cpus_in_use: number;
             /**
              * Gpus
-             * @description the number of GPUs of the whole cluster
+             * @description the number of GPUs of all nodes that are alive
              */
             gpus: number;
             /**
@@ -1807,6 +1824,12 @@ export interface components {
              * @description the nodes that are alive
              */
             nodes: components["schemas"]["ClusterNode"][];
+            /**
+             * May Join
+             * @description the nodes that an autoscaler may still add, by type; empty without one, and if its types are unknown
+             * @default []
+             */
+            may_join: components["schemas"]["ClusterJoining"][];
             /**
              * Groups
              * @description worker groups that have resources, oldest first
@@ -1866,6 +1889,27 @@ export interface components {
              * @description one item for each rank
              */
             ranks: components["schemas"]["ClusterRank"][];
+        };
+        /**
+         * ClusterJoining
+         * @description Nodes of one type that an autoscaler may still add.
+         */
+        ClusterJoining: {
+            /**
+             * Count
+             * @description how many such nodes may still join
+             */
+            count: number;
+            /**
+             * Cpus
+             * @description the number of CPUs of each of them
+             */
+            cpus: number;
+            /**
+             * Gpus
+             * @description the number of GPUs of each of them
+             */
+            gpus: number;
         };
         /** ClusterNode */
         ClusterNode: {
@@ -3160,6 +3204,19 @@ export interface components {
              * @description true if this request has ended the lease
              */
             ended: boolean;
+        };
+        /** LeftOut */
+        LeftOut: {
+            /**
+             * Pointer
+             * @description the JSON pointer to the field
+             */
+            pointer: string;
+            /**
+             * Reason
+             * @description why it is left out, and what to do instead
+             */
+            reason: string;
         };
         /**
          * Limits
@@ -4493,6 +4550,24 @@ export interface components {
             weight: number | null;
         };
         /**
+         * SpecCopy
+         * @description The spec of an experiment as `POST /experiments` takes it.
+         */
+        SpecCopy: {
+            /**
+             * Spec
+             * @description the current spec, without the options that have their defaults; `seed` and `warm_start` are always there
+             */
+            spec: {
+                [key: string]: unknown;
+            };
+            /**
+             * Left Out
+             * @description what a spec cannot contain, such as a function that was sent from Python
+             */
+            left_out: components["schemas"]["LeftOut"][];
+        };
+        /**
          * Speedscope
          * @description A file that https://www.speedscope.app opens.
          */
@@ -5143,7 +5218,7 @@ export interface components {
             items: components["schemas"]["Trial"][];
             /**
              * Ranks
-             * @description the rank of each trial in `items` among all trials, from 1 for the best value; trials without a value rank last
+             * @description the rank of each trial in `items` among all trials, from 1 for the best value; after repeats, by the expected values of their configurations; trials without a value rank last
              */
             ranks: number[];
             /**
@@ -7440,6 +7515,72 @@ export interface operations {
             };
         };
     };
+    experiments_spec: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SpecCopy"];
+                };
+            };
+            /** @description the client already has this response: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is required, and this request has no valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description an object named in the path does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     experiments_fork: {
         parameters: {
             query?: never;
@@ -7872,7 +8013,7 @@ export interface operations {
             query?: {
                 /** @description only trials in this state */
                 state?: components["schemas"]["TrialState"] | null;
-                /** @description the column to sort by: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before the column sorts in descending order; trials without a value come last, and trials with equal values are sorted by number; if sorted by best_value, trials that violate the constraints come after those that do not */
+                /** @description the column to sort by: number, state, best_value, expected_value (after repeats: of the trial's configuration, given all its runs), iteration, params.NAME, last.METRIC, ...; a minus before the column sorts in descending order; trials without a value come last, and trials with equal values are sorted by number; if sorted by best_value or expected_value, trials that violate the constraints come after those that do not */
                 sort?: string;
                 /** @description a condition that the trials must meet: a column, an operator and a value; the operators are = != < <= > >= ~ (the column contains this text) ?= (the column is in this JSON list; null in the list means no value); if the parameter is repeated, all conditions must hold */
                 where?: string[] | null;

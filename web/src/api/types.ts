@@ -40,6 +40,7 @@ export type Timeline = Schemas["Timeline"];
 export type DryRun = Schemas["DryRun"];
 export type Forecast = Schemas["Forecast"];
 export type Replay = Schemas["Replay"];
+export type SpecCopy = Schemas["SpecCopy"];
 export type Problem = Schemas["Problem"];
 
 export type ExperimentState = Experiment["state"];

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { after, nothing, story } from "../test/run";
-import { columnsOf, EXPECTED, sortTrials } from "../parts/table/trialColumns";
+import { columnsOf, EXPECTED, serverColumn, sortTrials } from "../parts/table/trialColumns";
 import { ranks } from "./colours";
 import { expectedOf } from "./expected";
 
@@ -55,6 +55,7 @@ describe("what is expected after repeats", () => {
     expect(columns.find(({ id }) => id === EXPECTED)!.label).toBe("Expected loss");
     const sorted = sortTrials(TRIALS, columns, { column: EXPECTED, descending: false });
     expect(sorted.map(({ number }) => number)).toEqual([1, 5, 2, 0, 4, 3, 6]);
+    expect(serverColumn(EXPECTED)).toBe("expected_value"); // tests/store/test_columns.py has the same trials and order
     expect(columnsOf(TRIALS, "loss", "training_iteration").map(({ id }) => id)).not.toContain(EXPECTED);
   });
 

@@ -60,8 +60,8 @@ export function ofReplay(series: Series): Series {
 /**
  * Return whether the curve continues from one segment to the next: only if the trial continues from where it was, with
  * its own weights. It breaks at an exploit, because the new weights were not learned from the old ones; at a retry from
- * an earlier checkpoint; and, on the axis of the time of the search, at a pause. On the axis of the trial's own time, a retry does
- * not break it, whatever was lost.
+ * an earlier checkpoint; and, on the axis of the time of the search, at a pause. On the axis of the trial's own time, it breaks at
+ * every retry, because that time goes on even if the trial goes back.
  */
 function joined(before: CurveSegment, after: CurveSegment, axis: XAxis): boolean {
   if (axis === "time" || tookOver(after) || (axis === "trial_time" && after.cause === "retry")) return false;

@@ -5,7 +5,7 @@ import { MemoryRouter } from "react-router";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../api/client";
 import type { Cluster } from "../api/types";
-import ClusterPage, { summary } from "./ClusterPage";
+import ClusterPage, { joinWords, summary } from "./ClusterPage";
 
 afterEach(() => {
   cleanup();
@@ -34,6 +34,7 @@ const CLUSTER: Cluster = {
   gpus: 4,
   gpus_in_use: 3,
   nodes: ["a", "b"].map((id) => ({ id, name: `host-${id}`, address: `10.0.0.${id}`, ...use })),
+  may_join: [{ count: 3, cpus: 16, gpus: 4 }],
   groups: [{ ...of(3), ranks: [rank(0, "a", "0"), rank(1, "b", "1")] }],
   waiting: [
     {
@@ -65,6 +66,7 @@ describe("the page of the cluster", () => {
     expect((await screen.findByRole("status")).textContent).toBe(
       "3 of 4 GPUs and 4 of 16 CPUs are in use on 2 nodes. 1 trial runs, 1 waits.",
     );
+    expect(screen.getByText("Up to 3 more nodes with 16 CPUs and 4 GPUs each may join.")).toBeTruthy();
     await within(screen.getByRole("region", { name: "Waiting" })).findByText("digits");
     const rows = (region: string) =>
       within(screen.getByRole("region", { name: region }))
@@ -80,6 +82,14 @@ describe("the page of the cluster", () => {
     );
     expect(rows("Running")[0]).toMatch(/^digitstrial 32 × 1 GPU, 1 CPUhost-a, host-b0, 1/);
     expect(rows("Shares")).toEqual(["digits5175 %11"]);
+  });
+
+  it("names the nodes of each type that may join", () => {
+    const types = [
+      { count: 1, cpus: 0, gpus: 1 },
+      { count: 2, cpus: 64, gpus: 0 },
+    ];
+    expect(joinWords(types)).toBe("Up to 1 more node with 1 GPU, and up to 2 with 64 CPUs each may join.");
   });
 
   it("says so where nothing waits and there are no GPUs", () => {

@@ -85,6 +85,7 @@ export default function ClusterPage() {
                 node.address,
               ])}
             />
+            {found.may_join.length > 0 && <p className={classes.none}>{joinWords(found.may_join)}</p>}
           </Panel>
           <Panel flush title={`Starting or waiting · ${found.waiting.length}`}>
             <Table
@@ -181,6 +182,18 @@ export function summary({ nodes, cpus, cpus_in_use, gpus, gpus_in_use, groups, w
   ].join(", ");
   const idle = groups.length + waiting.length === 0;
   return `${use} are in use on ${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}${split}. ${idle ? "No trial is running or waiting" : states}.`;
+}
+
+/** "Up to 3 more nodes with 16 CPUs and 4 GPUs each, and up to 1 with 64 CPUs may join." */
+export function joinWords(joining: Cluster["may_join"]): string {
+  const each = joining.map(({ count, cpus, gpus }, i) => {
+    const some = (amount: number, what: string) => `${number(amount)} ${what}${amount === 1 ? "" : "s"}`;
+    const holds = [...(cpus > 0 || gpus === 0 ? [some(cpus, "CPU")] : []), ...(gpus > 0 ? [some(gpus, "GPU")] : [])];
+    const nodes = i > 0 ? "" : count === 1 ? " more node" : " more nodes";
+    return `up to ${count.toLocaleString("en")}${nodes} with ${holds.join(" and ")}${count === 1 ? "" : " each"}`;
+  });
+  const words = each.length > 1 ? `${each.slice(0, -1).join(", ")}, and ${each[each.length - 1]}` : (each[0] ?? "");
+  return `${words[0]?.toUpperCase()}${words.slice(1)} may join.`;
 }
 
 function Trial({ of }: { of: Pick<Group | Wait, "trial_id" | "trial_number"> }) {

@@ -109,8 +109,8 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const trials = useMemo(() => inWords(found, labels), [found, labels]);
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
   const places = sample?.places;
-  // Of very many trials, the service knows the places, by single runs.
-  const expected = useMemo(() => (complete ? expectedOf(experiment.best) : null), [complete, experiment.best]);
+  const expected = useMemo(() => expectedOf(experiment.best), [experiment.best]);
+  // Of very many trials, only the service knows the ranks.
   const rank = useSameMap(
     useMemo(() => places ?? ranks(trials, experiment.mode, expected), [places, trials, experiment.mode, expected]),
   );

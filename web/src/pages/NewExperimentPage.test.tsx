@@ -11,26 +11,25 @@ afterEach(() => {
   vi.restoreAllMocks();
 });
 
-it("says that a clone with the same seed begins with the same configurations, and offers another seed", async () => {
-  const source = {
-    id: "exp_1",
-    name: "digits",
-    entrypoint: "tuner.examples.digits:train",
-    metric: "loss",
-    mode: "min",
-    objectives: [{ metric: "loss", mode: "min" }],
-    space: { lr: { type: "uniform", lower: 0, upper: 1 } },
-    seed: 3,
-    scaling: {},
-    limits: {},
-  };
-  vi.spyOn(api, "experiment").mockResolvedValue(source as never);
-  vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
+const SPEC = {
+  name: "digits",
+  entrypoint: "tuner.examples.digits:train",
+  metric: "loss",
+  mode: "min",
+  space: { lr: { type: "uniform", lower: 0, upper: 1 } },
+  seed: 3,
+  warm_start: null,
+};
+
+/** Open the page for a clone of an experiment with this spec. */
+function clone(more: object = {}, left_out: { pointer: string; reason: string }[] = []) {
+  vi.spyOn(api, "experiment").mockResolvedValue({ id: "exp_1", name: "digits", seed: 3 } as never);
+  vi.spyOn(api, "spec").mockResolvedValue({ spec: { ...SPEC, ...more }, left_out });
   vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
   // jsdom has no fonts, on whose loading the size of the text field depends
   Object.defineProperty(document, "fonts", { value: new EventTarget(), configurable: true });
   render(
-    <MantineProvider>
+    <MantineProvider env="test">
       <MemoryRouter initialEntries={["/new?clone=exp_1"]}>
         <QueryClientProvider client={new QueryClient()}>
           <NewExperimentPage />
@@ -38,9 +37,51 @@ it("says that a clone with the same seed begins with the same configurations, an
       </MemoryRouter>
     </MantineProvider>,
   );
+}
+
+it("says that a clone with the same seed begins with the same configurations, and offers another seed", async () => {
+  vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
+  clone();
   fireEvent.click(await screen.findByRole("button", { name: "Use another seed" }));
   expect(screen.queryByText(/The seed is that of digits/)).toBeNull();
   expect(screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML").value).toMatch(/^seed: (?!3$)\d+$/m);
+  expect(screen.queryByText(/can be copied/)).toBeNull();
+});
+
+it("sends everything of the cloned spec, also what the form has no field for", async () => {
+  const dry = { method: "random", num_samples: 4, max_t: null, time_attr: "training_iteration", reached: null };
+  const scaling = { num_workers: 2, max_workers: null, use_gpu: false, resources_per_worker: {} };
+  const found = { ...dry, scaling, limits: {}, scheduler: {}, gpu_hours_at_most: null, notes: [], configurations: [] };
+  vi.spyOn(api, "dryRun").mockResolvedValue({ ...found, labels: {} } as never);
+  const create = vi.spyOn(api, "create").mockReturnValue(new Promise(() => undefined));
+  const more = {
+    points_to_evaluate: [{ lr: 0.1 }],
+    scheduler: { type: "pb2", perturbation_interval: 2 },
+    scaling: { num_workers: 2, working_dir: "caller" },
+    limits: { hang_timeout_s: null },
+    checkpoint: { storage: "s3://bucket", interval_s: null },
+    executor: "ray",
+    runtime_env: { env_vars: { DATA: "/data" }, pip: ["lion-pytorch"] },
+    priority: 5,
+    notes: "as in\n*the report*\n",
+    tags: { team: "vision" },
+  };
+  clone(more);
+  expect(await screen.findByLabelText("Scheduler", { selector: "input" })).toHaveProperty("value", "pb2");
+  fireEvent.change(screen.getByLabelText("Name", { selector: "input" }), { target: { value: "again" } });
+  const start = screen.getByRole<HTMLButtonElement>("button", { name: "Start the search" });
+  await vi.waitFor(() => expect(start.disabled).toBe(false), 5000);
+  fireEvent.click(start);
+  await vi.waitFor(() => expect(create).toHaveBeenCalled());
+  expect(create.mock.calls[0]![0]).toEqual({ ...SPEC, ...more, name: "again" });
+});
+
+it("says what of a spec could not be copied, and why", async () => {
+  vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
+  clone({}, [{ pointer: "/entrypoint", reason: "the training function was sent as a pickle" }]);
+  const alert = await screen.findByRole("alert");
+  expect(alert.textContent).toContain("Not everything of “digits” can be copied");
+  expect(alert.textContent).toContain("entrypoint: the training function was sent as a pickle.");
 });
 
 it("asks for repeats, as a word or as a number", async () => {

@@ -1,11 +1,11 @@
-import { Alert, Autocomplete, Button, NumberInput, Select, Skeleton, Textarea, TextInput } from "@mantine/core";
+import { Alert, Anchor, Autocomplete, Button, NumberInput, Select, Skeleton, Textarea, TextInput } from "@mantine/core";
 import { useDebouncedValue } from "@mantine/hooks";
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
-import { useNavigate, useSearchParams } from "react-router";
+import { Link, useNavigate, useSearchParams } from "react-router";
 import { stringify } from "yaml";
 import { api, ApiError } from "../api/client";
-import type { Experiment } from "../api/types";
+import type { Experiment, SpecCopy } from "../api/types";
 import { Crumbs } from "../App";
 import { createCall } from "../charts/copies";
 import { config, readable, trained } from "../format";
@@ -21,9 +21,10 @@ import { useTitle } from "../parts/common/useTitle";
 import classes from "./NewExperimentPage.module.css";
 import { askedWords, bundleOf, costWords, reachWords, roomWords, workersOf } from "./room";
 import { SpaceFields } from "./SpaceFields";
-import { EXAMPLE, newSeed, numberOf, repeatsOf, specOf, textOf, withField, withName, type Spec } from "./spec";
+import { EXAMPLE, inReadingOrder, newSeed, numberOf, repeatsOf, textOf, withField, withName, type Spec } from "./spec";
 
 const SAMPLES = 8;
+const SCHEDULERS = ["auto", "asha", "hyperband", "median", "pbt", "fifo", "freeze_thaw"];
 
 const read = (text: string) => readMapping(text, "name: digits");
 
@@ -37,13 +38,25 @@ export default function NewExperimentPage() {
     queryFn: ({ signal }) => api.experiment(from!, signal),
     enabled: from !== null,
   });
+  const copy = useQuery({
+    queryKey: [...keys.experiment(from ?? ""), "spec"],
+    queryFn: ({ signal }) => api.spec(from!, signal),
+    enabled: from !== null,
+    gcTime: 0, // the editor begins with the spec as it is now, not with an earlier answer
+    retry: false,
+  });
   if (from === null) return <Editor first={EXAMPLE} />;
-  if (source.data) return <Editor key={from} first={specOf(source.data)} source={source.data} />;
+  if (source.data && copy.data)
+    return <Editor key={from} first={inReadingOrder(copy.data.spec)} of={{ ...source.data, ...copy.data }} />;
   if (source.isError) return <MissingPage error={source.error} what="experiment" retry={() => void source.refetch()} />;
+  if (copy.isError) return <MissingPage error={copy.error} what="spec" retry={() => void copy.refetch()} />;
   return <Skeleton height={480} />;
 }
 
-function Editor({ first, source }: { first: Spec; source?: Experiment }) {
+/** What a new experiment is made from. */
+type Source = Pick<Experiment, "id" | "name" | "seed"> & Pick<SpecCopy, "left_out">;
+
+function Editor({ first, of: source }: { first: Spec; of?: Source }) {
   const [text, setText] = useState(() => stringify(first));
   const [spec, problem] = useMemo(() => read(text), [text]);
   const set = (path: readonly string[], value: unknown) => setText(withField(text, path, value));
@@ -75,16 +88,25 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
   const current = settled === text && !check.isFetching;
   const valid = spec !== null && current && check.isSuccess && !check.isPlaceholderData;
   const scheduler = (spec?.["scheduler"] ?? {}) as Record<string, unknown>;
+  const type = typeof scheduler["type"] === "string" ? scheduler["type"] : "auto";
   return (
     <div className={classes.page}>
       <div>
         <Crumbs items={[{ label: "Experiments", to: "/experiments" }, { label: "new" }]} />
         <h1 className={classes.title}>{source ? `New experiment like “${source.name}”` : "New experiment"}</h1>
       </div>
-      {source && source.entrypoint === null && (
-        <Alert color="yellow" variant="light" title="Its training function was sent from Python">
-          The training function of {source.name} has no entrypoint that the service could import. Enter one
-          (module:function), or start the new search from Python.
+      {source && source.left_out.length > 0 && (
+        <Alert color="yellow" variant="light" title={`Not everything of “${source.name}” can be copied`}>
+          <ul className={classes.leftOut}>
+            {source.left_out.map(({ pointer, reason }) => (
+              <li key={pointer}>
+                <b>{pointer.slice(1)}</b>: {reason}.
+              </li>
+            ))}
+          </ul>
+          <Anchor component={Link} to={`/experiments/${source.id}`} size="sm">
+            Back to “{source.name}”
+          </Anchor>
         </Alert>
       )}
       <div className={classes.columns}>
@@ -126,8 +148,8 @@ function Editor({ first, source }: { first: Spec; source?: Experiment }) {
             <Select
               label="Scheduler"
               allowDeselect={false}
-              data={["auto", "asha", "hyperband", "median", "pbt", "fifo", "freeze_thaw"]}
-              value={typeof scheduler["type"] === "string" ? scheduler["type"] : "auto"}
+              data={[...new Set([...SCHEDULERS, type])]}
+              value={type}
               onChange={(value) => set(["scheduler"], { type: value })}
             />
             <NumberInput

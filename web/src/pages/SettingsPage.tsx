@@ -18,7 +18,7 @@ import { Webhooks } from "./Webhooks";
 
 const ROLES = [
   { value: "agent", label: "agent: runs trials, and reads nothing" },
-  { value: "viewer", label: "viewer: reads everything" },
+  { value: "viewer", label: "viewer: reads everything but secrets" },
   { value: "editor", label: "editor: also creates and changes experiments" },
   { value: "admin", label: "admin: also manages tokens" },
 ];

@@ -1,11 +1,15 @@
 import { describe, expect, it } from "vitest";
-import type { Cluster, DryRun, Scaling } from "../api/types";
-import { askedWords, bundleOf, costWords, reachWords, roomWords } from "./room";
+import type { DryRun, Scaling } from "../api/types";
+import { askedWords, bundleOf, costWords, reachWords, roomWords, type Room } from "./room";
 
 const scaling = (num_workers: number, resources_per_worker = {}, use_gpu = false) =>
   ({ num_workers, resources_per_worker, use_gpu }) as Scaling;
 const cluster = (...nodes: [number, number][]) =>
-  ({ nodes: nodes.map(([cpus, gpus]) => ({ cpus, gpus })) }) as Pick<Cluster, "nodes">;
+  ({ nodes: nodes.map(([cpus, gpus]) => ({ cpus, gpus })), may_join: [] }) as unknown as Room;
+const growing = (there: Room, count: number, cpus: number, gpus = 0): Room => ({
+  ...there,
+  may_join: [{ count, cpus, gpus }],
+});
 
 describe("the room for a trial", () => {
   it("follows from what each worker holds", () => {
@@ -25,6 +29,21 @@ describe("the room for a trial", () => {
     expect(roomWords(scaling(3, { CPU: 0.1 }), cluster([0.3, 0]))).toBe("for 1 trial at once, if nothing else runs");
     expect(roomWords(scaling(1, { CPU: 0 }), cluster([1, 0]))).toBe("for any number of trials");
   });
+
+  it("counts nodes that may still join separately", () => {
+    expect(roomWords(scaling(2), growing(cluster([4, 0]), 3, 4))).toBe(
+      "for 2 trials at once, if nothing else runs, and for 8 with the nodes that may still join",
+    );
+    expect(roomWords(scaling(1, {}, true), growing(cluster([4, 0]), 1, 8, 1))).toBe(
+      "none on the present nodes; for 1 trial at once with the nodes that may still join",
+    );
+    expect(roomWords(scaling(8, { CPU: 4 }), growing(cluster([4, 0]), 2, 4))).toBe(
+      "none: the cluster has room for 1 of its 8 workers, and the nodes that may still join for 2 more",
+    );
+    expect(roomWords(scaling(1, { CPU: 8 }), growing(cluster([8, 0]), 5, 4))).toBe(
+      "for 1 trial at once, if nothing else runs",
+    );
+  });
 });
 
 describe("what a search costs", () => {
@@ -40,7 +59,8 @@ describe("what a search costs", () => {
       scheduler: { type: "asha" },
       ...more,
     }) as unknown as Parameters<typeof costWords>[0];
-  const two = { nodes: [{ cpus: 8, gpus: 0 }] } as unknown as Parameters<typeof costWords>[2];
+  const two = cluster([8, 0]);
+  const grown = growing(cluster([0, 0]), 2, 4);
 
   it.each([
     [{}, null, undefined, "432 iterations"],
@@ -59,6 +79,7 @@ describe("what a search costs", () => {
       "432 × time_total_s; 7 min 12 s of training, in about 1 min 48 s with 4 trials at once",
     ],
     [{ num_samples: null, gpu_hours_at_most: 8 }, null, two, "at most 8 GPU hours"],
+    [{}, 10, grown, "432 iterations; at 10 s each, 1 h 12 min of training, in about 18 min with 4 trials at once"],
     [{ max_t: null }, 10, two, "no limit"],
     [{ gpu_hours_at_most: 0, scheduler: { budget: 3.2 } }, null, two, "86 iterations"],
   ])("%o at %s s: %o", (more, seconds, cluster, words) => expect(costWords(asked(more), seconds, cluster)).toBe(words));

@@ -25,23 +25,39 @@ export function workersOf({ num_workers, max_workers }: Pick<Scaling, "num_worke
   return (max_workers ?? 0) > num_workers ? `${num_workers} to ${max_workers}` : `${num_workers}`;
 }
 
-/** How many workers the empty cluster has room for. Only CPUs and GPUs count. */
-function placesFor(scaling: Scaling, { nodes }: Pick<Cluster, "nodes">): number {
+/** The nodes of a cluster, and those that may still join. */
+export type Room = Pick<Cluster, "nodes" | "may_join">;
+
+/** How many workers the empty nodes have room for, and how many those that may still join. Only CPUs and GPUs count. */
+function placesFor(scaling: Scaling, { nodes, may_join }: Room): { now: number; joining: number } {
   const bundle = bundleOf(scaling);
   const [cpu, gpu] = [bundle["CPU"] ?? 0, bundle["GPU"] ?? 0];
-  return nodes.reduce((sum, { cpus, gpus }) => {
+  const on = ({ cpus, gpus }: { cpus: number; gpus: number }) => {
     const most = Math.min(cpu > 0 ? cpus / cpu : Infinity, gpu > 0 ? gpus / gpu : Infinity);
-    return sum + Math.floor(most + 1e-9);
-  }, 0);
+    return Math.floor(most + 1e-9);
+  };
+  return {
+    now: nodes.reduce((sum, node) => sum + on(node), 0),
+    joining: may_join.reduce((sum, node) => sum + node.count * on(node), 0),
+  };
 }
 
-/** "for 2 trials at once, if nothing else runs", or why there is none. */
-export function roomWords(scaling: Scaling, cluster: Pick<Cluster, "nodes">): string {
-  const places = placesFor(scaling, cluster);
-  if (places === Infinity) return "for any number of trials";
-  const trials = Math.floor(places / scaling.num_workers);
-  if (trials === 0) return `none: the cluster has room for ${places} of its ${scaling.num_workers} workers`;
-  return `for ${trials} ${trials === 1 ? "trial" : "trials"} at once, if nothing else runs`;
+/** "for 2 trials at once, if nothing else runs, and for 6 with the nodes that may still join", or why there is none. */
+export function roomWords(scaling: Scaling, cluster: Room): string {
+  const { now, joining } = placesFor(scaling, cluster);
+  if (now === Infinity) return "for any number of trials";
+  const [trials, later] = [now, now + joining].map((places) => Math.floor(places / scaling.num_workers)) as [
+    number,
+    number,
+  ];
+  const many = (count: number) => `${count.toLocaleString("en")} ${count === 1 ? "trial" : "trials"}`;
+  if (later === 0) {
+    const more = joining > 0 ? `, and the nodes that may still join for ${joining} more` : "";
+    return `none: the cluster has room for ${now} of its ${scaling.num_workers} workers${more}`;
+  }
+  if (trials === 0) return `none on the present nodes; for ${many(later)} at once with the nodes that may still join`;
+  const grown = later > trials ? `, and for ${later.toLocaleString("en")} with the nodes that may still join` : "";
+  return `for ${many(trials)} at once, if nothing else runs${grown}`;
 }
 
 type Asked = Pick<
@@ -53,7 +69,7 @@ type Asked = Pick<
  * The maximum cost of a search, without early stopping or by its budget: "1,024 iterations; at 30 s each, 8 h 32 min of
  * training and 17 GPU hours, in about 2 h 8 min with 4 trials at once". `seconds`: how long an iteration takes, if that is known.
  */
-export function costWords(asked: Asked, seconds: number | null, cluster: Pick<Cluster, "nodes"> | undefined): string {
+export function costWords(asked: Asked, seconds: number | null, cluster: Room | undefined): string {
   const { num_samples, max_t, time_attr, scaling, limits, scheduler, gpu_hours_at_most } = asked;
   const gpus = !gpu_hours_at_most ? [] : [`${number(gpu_hours_at_most)} GPU hours`];
   if (num_samples === null || max_t === null) return gpus.length > 0 ? `at most ${gpus[0]}` : "no limit";
@@ -63,7 +79,9 @@ export function costWords(asked: Asked, seconds: number | null, cluster: Pick<Cl
   const whole = trained(Math.round(units).toLocaleString("en"), time_attr);
   if (each === null) return [whole, ...gpus].join(", ");
   const total = units * each;
-  const room = cluster ? Math.floor(placesFor(scaling, cluster) / scaling.num_workers) : Infinity;
+  // A search uses the nodes that may still join, too.
+  const places = cluster && placesFor(scaling, cluster);
+  const room = places ? Math.floor((places.now + places.joining) / scaling.num_workers) : Infinity;
   const most = Math.min(room, limits.max_concurrent_trials ?? Infinity, num_samples);
   const soon = Number.isFinite(most) && most > 1 && (cluster !== undefined || limits.max_concurrent_trials !== null);
   return [

@@ -1,7 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { parse, stringify } from "yaml";
-import type { Experiment } from "../api/types";
-import { EXAMPLE, newSeed, numberOf, specOf, textOf, withField, withName, type Spec } from "./spec";
+import { EXAMPLE, inReadingOrder, newSeed, numberOf, textOf, withField, withName, type Spec } from "./spec";
 
 describe("the spec of a new experiment", () => {
   const text = stringify(EXAMPLE);
@@ -33,43 +32,18 @@ describe("the spec of a new experiment", () => {
     expect(withName("name: a\n", "lr", "rate")).toBe("name: a\n");
   });
 
-  it("takes over from another experiment what was asked for, and that it learns from no other", () => {
-    const source = {
-      name: "a",
-      project: "default",
-      entrypoint: "m:f",
-      metric: "loss",
-      mode: "min",
-      scope: "all",
-      bundle: null,
-      objectives: [{ metric: "loss", mode: "min" }],
-      space: { lr: { type: "uniform", lower: 0, upper: 1 } },
-      search: {},
-      scheduler: { type: "asha" },
-      stop: {},
-      num_samples: 4,
-      max_t: null,
-      time_attr: "training_iteration",
-      seed: 0,
+  it("is read from what it is to how it runs, and keeps fields that are not known here", () => {
+    const spec = {
+      notes: "a",
+      executor: "agents",
       warm_start: null,
-      scaling: { num_workers: 2, backend: null },
-      limits: {},
-    } as unknown as Experiment;
-    const asked = {
-      name: "a",
+      space: {},
       entrypoint: "m:f",
-      metric: "loss",
-      mode: "min",
-      space: { lr: { type: "uniform", lower: 0, upper: 1 } },
-      scheduler: { type: "asha" },
-      num_samples: 4,
-      seed: 0,
-      scaling: { num_workers: 2 },
+      later: 1,
+      name: "a",
     };
-    expect(parse(stringify(specOf(source)))).toEqual({ ...asked, warm_start: null });
-    expect(specOf({ ...source, warm_start: "auto" })).toEqual({ ...asked, warm_start: "auto" });
-    const kept = { bundle: "0a".repeat(32), scope: "last" } as const;
-    expect(specOf({ ...source, ...kept })).toEqual({ ...asked, ...kept, warm_start: null });
+    const order = ["name", "entrypoint", "space", "executor", "warm_start", "notes", "later"];
+    expect(Object.entries(inReadingOrder(spec))).toEqual(order.map((name) => [name, (spec as Spec)[name]]));
   });
 
   it("leaves a field out that is emptied", () => {

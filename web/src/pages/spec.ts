@@ -1,7 +1,6 @@
-/** The spec of a new experiment: what the form shows of it, and what it takes over from another one. */
+/** The spec of a new experiment, and what the form shows of it. */
 
 import { isMap, isScalar, parseDocument } from "yaml";
-import type { Experiment } from "../api/types";
 
 export type Spec = Readonly<Record<string, unknown>>;
 
@@ -20,48 +19,42 @@ export const EXAMPLE: Spec = {
   scaling: { num_workers: 1 },
 };
 
-/**
- * The spec as it was requested, without what the service has filled in.
- *
- * A `warm_start` of null stays, because a spec without one gets that of its project's settings.
- */
-export function specOf(experiment: Experiment): Spec {
-  const several = experiment.objectives.length > 1;
-  const parts: Record<string, unknown> = {
-    name: experiment.name,
-    project: experiment.project === "default" ? null : experiment.project,
-    entrypoint: experiment.entrypoint,
-    bundle: experiment.bundle,
-    metric: several ? experiment.objectives.map(({ metric }) => metric) : experiment.metric,
-    mode: several ? experiment.objectives.map(({ mode }) => mode) : experiment.mode,
-    scope: experiment.scope === "all" ? null : experiment.scope,
-    space: experiment.space,
-    search: experiment.search,
-    scheduler: experiment.scheduler,
-    stop: experiment.stop,
-    num_samples: experiment.num_samples,
-    max_t: experiment.max_t,
-    time_attr: experiment.time_attr === "training_iteration" ? null : experiment.time_attr,
-    seed: experiment.seed,
-    scaling: plain(experiment.scaling),
-    limits: plain(experiment.limits),
-  };
-  return { ...plain(parts), warm_start: experiment.warm_start };
+/** The fields of a spec in the order in which people read them. Others come after these. */
+const ORDER = [
+  "name",
+  "project",
+  "entrypoint",
+  "bundle",
+  "metric",
+  "mode",
+  "scope",
+  "space",
+  "points_to_evaluate",
+  "search",
+  "scheduler",
+  "stop",
+  "num_samples",
+  "max_t",
+  "time_attr",
+  "seed",
+  "scaling",
+  "limits",
+  "checkpoint",
+  "executor",
+  "runtime_env",
+  "warm_start",
+];
+
+/** The spec with its fields in the order in which people read them. */
+export function inReadingOrder(spec: Spec): Spec {
+  const place = (name: string) => (ORDER.includes(name) ? ORDER.indexOf(name) : ORDER.length);
+  return Object.fromEntries(Object.entries(spec).sort(([a], [b]) => place(a) - place(b)));
 }
 
 /** A seed that differs from that of the original, so that a copy tries other configurations. */
 export function newSeed(seed: number, random: () => number = Math.random): number {
   const found = Math.floor(random() * 1e6);
   return found === seed ? found + 1 : found;
-}
-
-/** A section without the options that are null or empty. */
-function plain(section: object): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(section).filter(([, value]) => value !== null && !isEmpty(value)));
-}
-
-function isEmpty(value: unknown): boolean {
-  return typeof value === "object" && value !== null && !Array.isArray(value) && Object.keys(value).length === 0;
 }
 
 /** The text with one field changed; undefined removes it. Comments and the form of everything else stay. */

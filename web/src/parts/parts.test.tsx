@@ -5,6 +5,7 @@ import { describe, expect, it, vi } from "vitest";
 import { ApiError } from "../api/client";
 import type { Decision, Experiment, Lineage, Trial, TrialState } from "../api/types";
 import { ranks } from "../curves/colours";
+import { expectedOf, type Expected } from "../curves/expected";
 import { config } from "../format";
 import { after, nothing, story } from "../test/run";
 import { TONE } from "./common/StateBadge";
@@ -43,7 +44,7 @@ interface TableProps {
   passes?: (trial: Trial) => boolean;
   onShowAll?: () => void;
   sortedByService?: boolean;
-  best?: Experiment["best"];
+  expected?: Expected | null;
 }
 
 function Table({ trials, selected, passes = () => true, onShowAll = () => {}, ...more }: TableProps) {
@@ -55,7 +56,8 @@ function Table({ trials, selected, passes = () => true, onShowAll = () => {}, ..
   const rows = sortTrials(shown.filter(passes), columnsOf(trials, "accuracy", "training_iteration"), sort);
   return (
     <TrialTable
-      experiment={{ ...EXPERIMENT, counts: countsOf(trials), trials: trials.length, best: more.best ?? null }}
+      experiment={{ ...EXPERIMENT, counts: countsOf(trials), trials: trials.length }}
+      expected={more.expected ?? null}
       sortedByService={more.sortedByService ?? false}
       trials={trials}
       rows={rows}
@@ -108,17 +110,17 @@ describe("the trial table", () => {
     expect(screen.getByRole("heading").textContent).toBe("Trials · 300");
   });
 
-  it("says that it sorts single runs if the service sorts it after repeats", () => {
-    const best = { runs: { trials: [3, 300] } } as unknown as Experiment["best"];
-    const words = /^Some configurations were run several times\. With more than 1,000 trials/;
-    show(<Table trials={VIEWS.trials} selected={[]} best={best} />);
-    expect(screen.queryByText(words)).toBeNull();
-    cleanup();
-    show(<Table trials={VIEWS.trials} selected={[]} sortedByService />);
-    expect(screen.queryByText(words)).toBeNull();
-    cleanup();
-    show(<Table trials={VIEWS.trials} selected={[]} best={best} sortedByService />);
-    expect(screen.getByText(words)).toBeTruthy();
+  it("sorts by the expected value after repeats, whether the service sorts or the page", () => {
+    const runs = { repeated: [{ trials: [3, 300], mean: 0.5, expected: 0.6 }], single: { middle: 0.4, weight: 0.5 } };
+    const expected = expectedOf({ runs: { ...runs, dropped: [] } } as unknown as Experiment["best"]);
+    for (const sortedByService of [false, true]) {
+      show(<Table trials={VIEWS.trials} selected={[]} expected={expected} sortedByService={sortedByService} />);
+      const head = screen.getByRole("columnheader", { name: "Expected accuracy" });
+      fireEvent.click(within(head).getByRole("button"));
+      expect(head.getAttribute("aria-sort")).toBe("descending");
+      expect(screen.getByText(/^Some configurations were run several times\. Trials are ranked by/)).toBeTruthy();
+      cleanup();
+    }
   });
 
   it("sorts by a click on a column, and the other way by a second", () => {

@@ -37,10 +37,10 @@ def test_the_nodes_that_are_there_are_counted_by_their_resources() -> None:
 
 
 def test_a_group_is_refused_only_if_it_fits_on_no_node_that_may_join() -> None:
-    nodes = [HEAD, *may_join(TYPES, {"head": HEAD}).values()]
-    assert unmet(Scaling(num_workers=2, use_gpu=True), nodes) is None
-    assert (
-        unmet(Scaling(num_workers=3, use_gpu=True), nodes) == "3 × 1 GPU are requested, but the whole cluster has 2 GPU"
+    joining = [*may_join(TYPES, {"head": HEAD}).values()]
+    assert unmet(Scaling(num_workers=2, use_gpu=True), [HEAD], joining) is None
+    assert unmet(Scaling(num_workers=3, use_gpu=True), [HEAD], joining) == (
+        "3 × 1 GPU are requested, but the whole cluster has 0 GPU, and the nodes that may still join have 2 GPU"
     )
 
 

@@ -101,6 +101,44 @@ def test_what_can_never_fit_and_why(scaling: Scaling, words: str | None) -> None
     assert unmet(scaling, NODES) == words
 
 
+SPOT = [{"CPU": 8.0, "tpu": 1.0}, {"CPU": 4.0}]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "words"),
+    [
+        (Scaling(num_workers=20), None),
+        (
+            Scaling(num_workers=2, resources_per_worker={"CPU": 8}),
+            "2 × (8 CPU) are requested; all nodes together hold 0, and those that may still join 1",
+        ),
+        (
+            Scaling(num_workers=21),
+            "21 × 1 CPU are requested, but the whole cluster has 8 CPU, and the nodes that may still join have 12 CPU",
+        ),
+        (
+            Scaling(resources_per_worker={"CPU": 1, "tpus": 1}),
+            "1 × 1 tpus are requested, but the whole cluster has 0 tpus, and the nodes that may still join have 0 tpus; did you "
+            "mean 'tpu'?",
+        ),
+        (
+            Scaling(resources_per_worker={"CPU": 9}),
+            "no node of the cluster and none that may still join has 9 CPU",
+        ),
+        (
+            Scaling(num_workers=9, placement_strategy="STRICT_PACK"),
+            "STRICT_PACK needs 9 × (1 CPU) on one node; the largest node holds 4, and the largest that may still join 8",
+        ),
+        (
+            Scaling(num_workers=5, placement_strategy="STRICT_SPREAD"),
+            "STRICT_SPREAD needs 5 nodes with 1 CPU each; there are 2, and 2 more may join",
+        ),
+    ],
+)
+def test_nodes_that_may_join_count_but_are_named_separately(scaling: Scaling, words: str | None) -> None:
+    assert unmet(scaling, NODES, SPOT) == words
+
+
 def test_a_custom_resource_that_no_node_has_names_the_one_that_was_meant() -> None:
     nodes = [{"CPU": 4.0, "fast_disk": 1.0, "node:10.0.0.1": 1.0}]
     assert unmet(Scaling(resources_per_worker={"CPU": 1, "fast_disk": 1}), nodes) is None

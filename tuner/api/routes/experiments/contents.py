@@ -44,9 +44,10 @@ def list_trials(
         Query(
             max_length=1000,
             description=(
-                "the column to sort by: number, state, best_value, iteration, params.NAME, last.METRIC, ...; a minus before the "
-                "column sorts in descending order; trials without a value come last, and trials with equal values are sorted by "
-                "number; if sorted by best_value, trials that violate the constraints come after those that do not"
+                "the column to sort by: number, state, best_value, expected_value (after repeats: of the trial's configuration, "
+                "given all its runs), iteration, params.NAME, last.METRIC, ...; a minus before the column sorts in descending "
+                "order; trials without a value come last, and trials with equal values are sorted by number; if sorted by "
+                "best_value or expected_value, trials that violate the constraints come after those that do not"
             ),
         ),
     ] = "number",

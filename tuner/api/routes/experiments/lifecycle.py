@@ -33,6 +33,7 @@ from tuner.api.context import Context, Here
 from tuner.api.creations import is_quick
 from tuner.domain.states import ExperimentState
 from tuner.experiment.operations import trials, usecases
+from tuner.experiment.operations.copying import copy_of
 from tuner.experiment.operations.earlier import ProjectFacts
 from tuner.experiment.operations.fork import fork_experiment
 from tuner.experiment.operations.removal import delete_experiment
@@ -181,6 +182,16 @@ def list_experiments(
 )
 def get(here: Here, experiment_id: ExperimentId) -> Response:
     return shown_experiment(here.store, found_experiment(here.store, experiment_id))
+
+
+@router.get(
+    "/experiments/{experiment_id}/spec",
+    response_model=schemas.SpecCopy,
+    responses=NOT_FOUND,
+    summary="Get the spec of an experiment in the form in which it can be posted again, such as for a copy with changes.",
+)
+def spec(here: Here, experiment_id: ExperimentId) -> Response:
+    return answer(schemas.SpecCopy.of(copy_of(found_experiment(here.store, experiment_id))))
 
 
 @router.patch(

@@ -30,6 +30,14 @@ class ClusterNode(Model):
     ]
 
 
+class ClusterJoining(Model):
+    """Nodes of one type that an autoscaler may still add."""
+
+    count: Annotated[int, Field(description="how many such nodes may still join")]
+    cpus: Annotated[float, Field(description="the number of CPUs of each of them")]
+    gpus: Annotated[float, Field(description="the number of GPUs of each of them")]
+
+
 class ClusterRank(Model):
     rank: int
     node: Annotated[str, Field(description="Ray's id of the node on which the rank runs")]
@@ -103,15 +111,21 @@ class ClusterShare(Model):
 
 
 class Cluster(Model):
-    cpus: Annotated[float, Field(description="the number of CPUs of the whole cluster")]
+    cpus: Annotated[float, Field(description="the number of CPUs of all nodes that are alive")]
     cpus_in_use: Annotated[
         float, Field(description="the number of CPUs that are in use, including by other programs on the cluster")
     ]
-    gpus: Annotated[float, Field(description="the number of GPUs of the whole cluster")]
+    gpus: Annotated[float, Field(description="the number of GPUs of all nodes that are alive")]
     gpus_in_use: Annotated[
         float, Field(description="the number of GPUs that are in use, including by other programs on the cluster")
     ]
     nodes: Annotated[list[ClusterNode], Field(description="the nodes that are alive")]
+    may_join: Annotated[
+        list[ClusterJoining],
+        Field(
+            description="the nodes that an autoscaler may still add, by type; empty without one, and if its types are unknown"
+        ),
+    ] = []  # noqa: RUF012 - pydantic copies it
     groups: Annotated[list[ClusterGroup], Field(description="worker groups that have resources, oldest first")]
     waiting: Annotated[
         list[ClusterWait], Field(description="worker groups that wait for resources, in the order of the queue")

@@ -24,8 +24,10 @@ class NodeType:
     most: int
 
 
-def may_join(types: Sequence[NodeType], nodes: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return the resources of the nodes that may still join, by their placeholder names.
+def count_joining(
+    types: Sequence[NodeType], nodes: Mapping[str, Mapping[str, float]]
+) -> list[tuple[Mapping[str, float], int]]:
+    """Return the resources of each type of node that may still join, and how many nodes of it may.
 
     A node is taken to be of the first type whose resources it matches. The head node is of no type.
 
@@ -36,10 +38,15 @@ def may_join(types: Sequence[NodeType], nodes: Mapping[str, Mapping[str, float]]
         same = (at for at, kind in enumerate(types) if there[at] < kind.most and _is_of(resources, kind))
         if _HEAD not in resources and (found := next(same, None)) is not None:
             there[found] += 1
+    return [(kind.resources, kind.most - there[at]) for at, kind in enumerate(types)]
+
+
+def may_join(types: Sequence[NodeType], nodes: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return the resources of the nodes that may still join, by their placeholder names; see `count_joining`."""
     return {
-        f"{_PREFIX}{at}/{index}": dict(kind.resources)
-        for at, kind in enumerate(types)
-        for index in range(kind.most - there[at])
+        f"{_PREFIX}{at}/{index}": dict(resources)
+        for at, (resources, count) in enumerate(count_joining(types, nodes))
+        for index in range(count)
     }
 
 

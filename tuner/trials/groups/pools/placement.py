@@ -71,29 +71,49 @@ def lacking(scaling: Scaling, node_types: Callable[[], Sequence[NodeType]] = tup
     nodes = live_nodes()
     if unmet(scaling, [*nodes.values()]) is None:
         return None
-    return unmet(scaling, [*nodes.values(), *may_join(node_types(), nodes).values()])
+    return unmet(scaling, [*nodes.values()], [*may_join(node_types(), nodes).values()])
 
 
-def unmet(scaling: Scaling, nodes: Sequence[Mapping[str, float]]) -> str | None:
-    """Return why a group would not fit on these nodes if they were empty, or None. nodes: the resources of each node."""
+def unmet(
+    scaling: Scaling, nodes: Sequence[Mapping[str, float]], joining: Sequence[Mapping[str, float]] = ()
+) -> str | None:
+    """Return why a group would not fit on these nodes if they were empty, or None if it would.
+
+    Args:
+        scaling: the group's size and resources.
+        nodes: the resources of each node that is there.
+        joining: the resources of each node that may still join. The group may use them too, but the reason names them separately.
+    """
     bundle, count, strategy = scaling.bundle(), scaling.num_workers, scaling.placement_strategy
     for name, amount in bundle.items():
-        total = sum(node.get(name, 0.0) for node in nodes)
-        if total < amount * count - 1e-9:
-            near = resource_meant(name) or nearest(name, _custom(nodes))
-            meant = f"; did you mean {near!r}?" if near and not total else ""
-            return f"{count} × {amount:g} {name} are requested, but the whole cluster has {total:g} {name}{meant}"
-    fits = [min((int(node.get(n, 0.0) / a + 1e-9) for n, a in bundle.items()), default=count) for node in nodes]
+        there, more = (sum(node.get(name, 0.0) for node in part) for part in (nodes, joining))
+        if there + more < amount * count - 1e-9:
+            near = resource_meant(name) or nearest(name, _custom([*nodes, *joining]))
+            meant = f"; did you mean {near!r}?" if near and not there + more else ""
+            later = f", and the nodes that may still join have {more:g} {name}" if joining else ""
+            return (
+                f"{count} × {amount:g} {name} are requested, but the whole cluster has {there:g} {name}{later}{meant}"
+            )
+    now, soon = ([_times(node, bundle, count) for node in part] for part in (nodes, joining))
+    fits = [*now, *soon]
     what = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
     if not any(fits):
-        return f"no node of the cluster has {what}"
+        return f"no node of the cluster{' and none that may still join' if joining else ''} has {what}"
     if strategy == "STRICT_PACK" and max(fits) < count:
-        return f"STRICT_PACK needs {count} × ({what}) on one node; the largest node holds {max(fits)}"
+        later = f", and the largest that may still join {max(soon)}" if soon else ""
+        return f"STRICT_PACK needs {count} × ({what}) on one node; the largest node holds {max(now, default=0)}{later}"
     if strategy == "STRICT_SPREAD" and sum(fit > 0 for fit in fits) < count:
-        return f"STRICT_SPREAD needs {count} nodes with {what} each; there are {sum(fit > 0 for fit in fits)}"
+        later = f", and {sum(fit > 0 for fit in soon)} more may join" if soon else ""
+        return f"STRICT_SPREAD needs {count} nodes with {what} each; there are {sum(fit > 0 for fit in now)}{later}"
     if sum(fits) < count:
-        return f"{count} × ({what}) are requested; all nodes together hold {sum(fits)}"
+        later = f", and those that may still join {sum(soon)}" if soon else ""
+        return f"{count} × ({what}) are requested; all nodes together hold {sum(now)}{later}"
     return None
+
+
+def _times(node: Mapping[str, float], bundle: Mapping[str, float], count: int) -> int:
+    """Return how many ranks fit on a node; `count` if they need no resources."""
+    return min((int(node.get(name, 0.0) / amount + 1e-9) for name, amount in bundle.items()), default=count)
 
 
 def _custom(nodes: Sequence[Mapping[str, float]]) -> set[str]:

@@ -88,7 +88,7 @@ export function Actions({ experiment }: { experiment: Experiment }) {
           {allowed.has("edit") && (
             <Item
               name="Edit"
-              about="Name, notes, labels, priority, number of trials and limits"
+              about="Name, notes, labels, priority, number of trials, limits and search space"
               onClick={() => setForm("edit")}
             />
           )}

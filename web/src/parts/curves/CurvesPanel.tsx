@@ -46,6 +46,7 @@ interface CurvesPanelProps {
 }
 
 const NO_RUNGS: readonly number[] = [];
+const MOST_SMOOTH = 0.98;
 const TOP = [5, 10, 25, 100] as const;
 
 /**
@@ -112,7 +113,7 @@ export function CurvesPanel({
   );
   const reported = query.data?.series.some((series) => series.segments.length > 0);
   const height = phone ? 280 : 392;
-  const smoothing = Math.min(0.99, Math.max(0, Number(address.get("smooth")) || 0));
+  const smoothing = Math.min(MOST_SMOOTH, Math.max(0, Number(address.get("smooth")) || 0));
   const top = TOP.find((one) => String(one) === address.get("top")) ?? null;
   const drawn = useMemo(() => {
     if (top === null) return only;
@@ -167,7 +168,7 @@ export function CurvesPanel({
             <input
               type="range"
               min={0}
-              max={0.98}
+              max={MOST_SMOOTH}
               step={0.02}
               value={smoothing}
               onChange={(event) =>

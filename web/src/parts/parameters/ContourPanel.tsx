@@ -25,11 +25,13 @@ interface ContourPanelProps extends Marking {
   address: Address;
   /** Chooses the objective, if there are several, and which trials to show. */
   choices?: ReactNode;
+  /** The trials among which the ranks are, in words. */
+  ranked: string;
 }
 
 /** Two parameters together: where good trials lie. */
 export function ContourPanel(props: ContourPanelProps) {
-  const { experiment, trials, dimensions, where, address, choices, ...marking } = props;
+  const { experiment, trials, dimensions, where, address, choices, ranked, ...marking } = props;
   const { rank, only } = marking;
   const [px, py] = [address.get("px"), address.get("py")];
   const { parameters, across, up } = useMemo(() => pairOf(dimensions, px, py), [dimensions, px, py]);
@@ -102,8 +104,8 @@ export function ContourPanel(props: ContourPanelProps) {
           />
           <FinishedLegend trials={trials} heat />
           <p className={classes.noShares}>
-            Colors show the rank in {experiment.metric} among the trials that are shown. Between trials, they show the
-            mean of nearby trials, whose other parameters differ. Places far from any trial stay empty.{" "}
+            Colors show the rank in {experiment.metric} among {ranked}. Between trials, they show the mean of nearby
+            trials, whose other parameters differ. Places far from any trial stay empty.{" "}
             {earlyWords(experiment, trials)}
           </p>
         </>

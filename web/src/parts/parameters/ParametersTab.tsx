@@ -9,6 +9,7 @@ import { ParallelChart } from "../../charts/ParallelChart";
 import { isFinished } from "../../charts/scatter";
 import { inOrder, underObjective, type Dimension } from "../../charts/dimensions";
 import { ranks } from "../../curves/colours";
+import { expectedOf } from "../../curves/expected";
 import { RankScale } from "../../curves/RankScale";
 import { keys } from "../../live/useExperiment";
 import { formatBrushes, formatList, parseList, type Brushes, type Chosen } from "../../pages/address";
@@ -79,8 +80,9 @@ export default function ParametersTab({
   const plotted = useMemo(() => {
     if (!finishedOnly) return { trials: shown.trials, rank: places };
     const trials = shown.trials.filter(isFinished);
-    return { trials, rank: ranks(trials, shown.experiment.mode) };
-  }, [finishedOnly, shown, places]);
+    const expected = metric === null ? expectedOf(experiment.best) : null;
+    return { trials, rank: ranks(trials, shown.experiment.mode, expected) };
+  }, [finishedOnly, shown, places, metric, experiment.best]);
   const finishedSwitch = mixed && (
     <Switch
       size="xs"
@@ -182,6 +184,7 @@ export default function ParametersTab({
         where={chosenWhere}
         address={address}
         choices={choices}
+        ranked={finishedOnly ? "the completed trials" : "all trials"}
         rank={plotted.rank}
         {...rest}
       />

@@ -37,7 +37,7 @@ export interface ColumnChoice {
 interface TrialTableProps {
   experiment: Pick<
     Experiment,
-    "metric" | "mode" | "scope" | "time_attr" | "objectives" | "labels" | "counts" | "trials" | "best"
+    "metric" | "mode" | "scope" | "time_attr" | "objectives" | "labels" | "counts" | "trials"
   >;
   /** The trials of the charts. They determine which columns there are. */
   trials: readonly Trial[];
@@ -293,12 +293,6 @@ export function TrialTable(props: TrialTableProps) {
             Clear
           </button>
         </div>
-      )}
-      {sortedByService && experiment.best?.runs && (
-        <p className={classes.hint}>
-          Some configurations were run several times. With more than 1,000 trials, this table ranks and sorts single
-          runs, so its first row can differ from the best configuration, which counts all runs of a configuration.
-        </p>
       )}
       {expected && (
         <p className={classes.hint}>

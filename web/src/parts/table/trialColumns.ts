@@ -168,8 +168,8 @@ export function columnsOf(
 export function serverColumn(id: string): string | null {
   if (id.startsWith("param:")) return `params.${id.slice("param:".length)}`;
   if (id.startsWith("metric:")) return `last.${id.slice("metric:".length)}`;
-  const names: Record<string, string> = { best: "best_value", last: "last_value" };
-  return id === "feasible" || id === EXPECTED || id === FRONT || id === BRIEF ? null : (names[id] ?? id);
+  const names: Record<string, string> = { best: "best_value", last: "last_value", [EXPECTED]: "expected_value" };
+  return id === "feasible" || id === FRONT || id === BRIEF ? null : (names[id] ?? id);
 }
 
 export interface Sort {
