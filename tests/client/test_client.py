@@ -108,6 +108,12 @@ def test_a_verb_on_several_experiments_returns_each_outcome(client: Client, spec
         Client("http://127.0.0.1:9", patience_s=0.0).act_on("pause", [a, b])
 
 
+def test_an_archived_experiment_is_found_by_its_name(client: Client, sqlite_store: Store) -> None:
+    Search(sqlite_store, digits("hidden", 6), start=T0).advance()
+    assert client.experiment("hidden").archive().archived_at is not None
+    assert client.experiment("hidden").unarchive().archived_at is None
+
+
 class Lossy(httpx.HTTPTransport):
     """Loses the answers to the first requests, after the service has carried them out."""
 

@@ -764,7 +764,7 @@ class AsyncExperimentHandle:
     async def _named(self, name: str) -> str:
         near: list[str] = []
         found: list[str] = []
-        async for one in self.client.experiments(name=name):
+        async for one in self.client.experiments(name=name, archived="all"):
             near.append(one.name)
             if one.name == name:
                 found.append(one.id)

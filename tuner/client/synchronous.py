@@ -759,7 +759,7 @@ class ExperimentHandle:
     def _named(self, name: str) -> str:
         near: list[str] = []
         found: list[str] = []
-        for one in self.client.experiments(name=name):
+        for one in self.client.experiments(name=name, archived="all"):
             near.append(one.name)
             if one.name == name:
                 found.append(one.id)
