@@ -22,7 +22,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import socket
 import statistics
 import subprocess
@@ -68,7 +67,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("start", "list", "post"))
     parser.add_argument("--keep", metavar="DIR")
     options = parser.parse_args()
-    cache_bytecode()
+    compile_imports()
     with contextlib.ExitStack() as stack:
         home = options.keep or stack.enter_context(tempfile.TemporaryDirectory(prefix="tuner-service-"))
         url = f"sqlite:///{home}/tuner.db"
@@ -82,12 +81,8 @@ def main() -> None:
             posts(home, options.clients, options.posts)
 
 
-def cache_bytecode() -> None:
-    """Import what a service imports, so that the measured processes find it compiled, as in an installation of pip.
-
-    With PYTHONDONTWRITEBYTECODE, they would compile all modules at each start, which takes more CPU than the rest of the start.
-    """
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+def compile_imports() -> None:
+    """Import what a service imports, so that also the first measured process finds it compiled, as in an installation of pip."""
     modules = "tuner.cli.commands, tuner.api.app, tuner.hosts.host, tuner.hosts.ray.start, ray.scripts.scripts"
     subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
 

@@ -50,6 +50,25 @@ def test_kill_waits_for_no_report(service: Service) -> None:
     assert (ended["state"], ended["counts"]["cancelled"]) == ("cancelled", 2)
 
 
+def test_one_command_pauses_resumes_and_kills_several(service: Service) -> None:
+    made = [service.post({**SLOW, "name": name, "num_samples": 1})["id"] for name in ("one", "two")]
+    address = str(service.client.base_url)
+
+    def ask(*words: str) -> None:
+        done = CliRunner().invoke(cli, ["--address", address, *words])
+        assert done.exit_code == 0, done.output
+
+    for experiment in made:
+        running(service, experiment, 1)
+    ask("pause", *made)
+    until("both pauses", lambda: [service.get(f"/experiments/{one}")["state"] for one in made] == ["paused"] * 2)
+    ask("resume", "one", "two")
+    for experiment in made:
+        running(service, experiment, 1)
+    ask("kill", *made)
+    assert [service.ended(one)["state"] for one in made] == ["cancelled"] * 2
+
+
 def test_limits_change_while_it_runs_and_it_continues_after_its_end(service: Service) -> None:
     spec = {**SLOW, "num_samples": 2, "max_t": 3, "limits": {"max_concurrent_trials": 1}}
     made = service.post(spec)

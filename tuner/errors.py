@@ -125,6 +125,10 @@ class Gone(Conflict):
     """The experiment that the request names, or the lease that an agent holds, has ended for good."""
 
 
+REFUSED = (SpecError, NotFound, Conflict)
+"""Errors about what one request names or asks for. Requests about other experiments may still succeed."""
+
+
 class LostLease(StoreError):
     """Another driver has taken over the experiment, so the driver that gets this error must stop writing."""
 

@@ -15,6 +15,7 @@ import tuner
 import tuner.examples
 from tests.driver.bench import Bench
 from tuner.cli.commands import app
+from tuner.cli.commands.several import with_numbers
 from tuner.cli.home.explain import _has_the_log
 from tuner.domain.batch import Batch
 from tuner.domain.events import Failure
@@ -153,6 +154,12 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_number_names_a_trial_of_the_experiment_before_it() -> None:
+    assert with_numbers(["a", "3", "5", "b"]) == [("a", 3), ("a", 5), ("b", None)]
+    assert with_numbers(["trl_1", "7x", "exp_1", "0"]) == [("trl_1", None), ("7x", None), ("exp_1", 0)]
+    assert with_numbers(["7", "a", "a", "1"]) == [("7", None), ("a", None), ("a", 1)]
 
 
 def test_the_version_is_printed() -> None:

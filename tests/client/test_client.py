@@ -96,6 +96,24 @@ def test_a_fork_has_a_handle_of_its_own(client: Client, spec: dict[str, Any]) ->
     assert source.fork().id not in (source.id, fork.id)
 
 
+def test_a_verb_on_several_experiments_returns_each_outcome(client: Client, spec: dict[str, Any]) -> None:
+    a, b = (client.create({**spec, "name": name}).id for name in ("a", "b"))
+    paused = client.act_on("pause", ["a", b, "none"])
+    assert list(paused) == ["a", b, "none"]
+    assert [one.id for one in paused.values() if isinstance(one, schemas.Experiment)] == [a, b]
+    assert isinstance(paused["none"], NotFound)
+    refused = client.act_on("archive", (one.id for one in client.experiments(state="pending")))
+    assert {name: type(one) for name, one in refused.items()} == {a: Conflict, b: Conflict}
+    with pytest.raises(ServiceUnreachable):
+        Client("http://127.0.0.1:9", patience_s=0.0).act_on("pause", [a, b])
+
+
+def test_an_archived_experiment_is_found_by_its_name(client: Client, sqlite_store: Store) -> None:
+    Search(sqlite_store, digits("hidden", 6), start=T0).advance()
+    assert client.experiment("hidden").archive().archived_at is not None
+    assert client.experiment("hidden").unarchive().archived_at is None
+
+
 class Lossy(httpx.HTTPTransport):
     """Loses the answers to the first requests, after the service has carried them out."""
 

@@ -11,6 +11,7 @@ from tests.store.examples import a_spec
 from tuner.errors import NotFound
 from tuner.store import CodeRecord, Store
 from tuner.store import experiments as experiments_of
+from tuner.store.writing.writer import Cursor
 
 CODE = CodeRecord(hash="abc", blob=b"train", python="3.12", packages={}, sys_path=[], working_dir="/")
 
@@ -56,3 +57,36 @@ def test_code_that_a_new_experiment_needs_survives_the_deletion_of_another_one(
         store.experiments.remove(made.id)
         with pytest.raises(NotFound):
             store.code.get("abc")
+
+
+def test_the_work_for_a_new_experiment_does_not_grow_with_the_number_of_experiments(sqlite_store: Store) -> None:
+    """Count the steps of SQLite's virtual machine. An update of the code's hash had looked through all experiments."""
+    few = steps_of_a_creation(sqlite_store)
+    sqlite_store.experiments.create_all(
+        [sqlite_store.experiments.creation(a_spec(f"number {number}"), code=CODE) for number in range(200)]
+    )
+    assert steps_of_a_creation(sqlite_store) < few + 200
+
+
+def steps_of_a_creation(store: Store) -> int:
+    """Create an experiment, whose code is already stored. Return how many steps of SQLite's virtual machine that took."""
+    share = store.experiments.creation(a_spec(), code=CODE)
+    store.experiments.create_all([share])
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    def observed(cursor: Cursor) -> None:
+        connection = cursor._raw.connection
+        connection.set_progress_handler(count, 1)
+        try:
+            share.work(cursor)
+        finally:
+            connection.set_progress_handler(None, 1)
+
+    share = store.experiments.creation(a_spec(), code=CODE)
+    store.experiments._database.write_together(observed)
+    return steps

@@ -9,7 +9,7 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,7 +38,7 @@ from tuner.client.protocol import (
 from tuner.client.records import Log, found_of
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
-from tuner.errors import Conflict, NotFound, ServiceError
+from tuner.errors import REFUSED, Conflict, NotFound, ServiceError, TunerError
 from tuner.names import did_you_mean
 from tuner.sdk.result import Result
 from tuner.space import Space
@@ -214,6 +214,24 @@ class Client:
     def experiment(self, called: str) -> ExperimentHandle:
         """Return a handle for the experiment with this id or unique name, without sending a request."""
         return ExperimentHandle(self, called)
+
+    def act_on(self, verb: str, experiments: Iterable[str]) -> dict[str, schemas.Experiment | TunerError]:
+        """Send a verb such as "cancel" to each of several experiments, one after the other.
+
+        Return, for each experiment, what it is afterwards, or the error if the service has refused the verb: `NotFound`,
+        `Conflict` or `SpecError`. Other errors are raised, such as that the service cannot be reached.
+
+        Args:
+            verb: "pause", "resume", "cancel", "kill", "continue", "archive" or "unarchive".
+            experiments: ids or unique names.
+        """
+        found: dict[str, schemas.Experiment | TunerError] = {}
+        for called in experiments:
+            try:
+                found[called] = read(schemas.Experiment, self.experiment(called).act(verb))
+            except REFUSED as refused:
+                found[called] = refused
+        return found
 
     def trial(self, trial: str) -> TrialHandle:
         """Return a handle for the trial with this id, ``trl_...``, without sending a request."""
@@ -749,7 +767,7 @@ class ExperimentHandle:
     def _named(self, name: str) -> str:
         near: list[str] = []
         found: list[str] = []
-        for one in self.client.experiments(name=name):
+        for one in self.client.experiments(name=name, archived="all"):
             near.append(one.name)
             if one.name == name:
                 found.append(one.id)

@@ -74,9 +74,12 @@ def set_up(
     with mistakes:
         searcher.setup(task)
     setting = _setting(spec, space, saves_checkpoints)
-    if not scheduler.PROPOSES and not mistakes.found:
-        setting = replace(setting, num_samples=searcher.total())  # a grid has more points than num_samples
-    setting = replace(setting, constraints=tuple(searcher.metric_constraints()))
+    grid = not scheduler.PROPOSES and not mistakes.found  # a grid has more points than num_samples
+    setting = replace(
+        setting,
+        num_samples=searcher.total() if grid else setting.num_samples,
+        constraints=tuple(searcher.metric_constraints()),
+    )
     with mistakes:
         scheduler.setup(setting)
     max_t = getattr(scheduler, "max_t", None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from itertools import islice
+from typing import Any, ClassVar, Literal
 
 from tuner.domain.states import ExperimentState
 from tuner.errors import NotFound, SpecError
@@ -82,20 +83,39 @@ def load(experiment: str) -> Result:
         return read_result(store, found)
 
 
-def experiments(name: str | None = None, state: str | None = None) -> list[ExperimentSummary]:
+def experiments(
+    name: str | None = None,
+    state: str | None = None,
+    *,
+    tags: str | Sequence[str] | None = None,
+    project: str | None = None,
+    archived: Literal["no", "yes", "all"] = "no",
+    limit: int | None = None,
+) -> list[ExperimentSummary]:
     """List the experiments of this home's database, newest first.
 
     Args:
         name: list only experiments whose name contains this text.
         state: list only experiments in this state: "running", "paused", "completed", "failed", ...
+        tags: list only experiments with this tag, written as ``key`` or ``key=value``. A list: only those with all of these tags.
+        project: list only experiments of this project.
+        archived: "no": only experiments that are not archived; "yes": only archived ones; "all": both.
+        limit: list at most this many.
 
     Raises:
         SpecError: there is no such state.
     """
     if state is not None and state not in (known := [str(each) for each in ExperimentState]):
         raise SpecError(f"expected one of {', '.join(known)}, got {state!r}{did_you_mean(str(state), known)}", "/state")
+    wanted: dict[str, Any] = {
+        "name": name,
+        "state": state,
+        "tags": [tags] if isinstance(tags, str) else tags or (),
+        "project": project,
+        "archived": None if archived == "all" else archived == "yes",
+    }
     with database() as store:
-        return notebook.Rows(_summary(record) for record in _records(store, name, state))
+        return notebook.Rows(_summary(record) for record in islice(_records(store, wanted), limit))
 
 
 @contextmanager
@@ -127,10 +147,10 @@ def _readable(record: ExperimentRecord, params: Mapping[str, Any]) -> Mapping[st
     return Revisions.of(record.spec).holding(params).readable(params)
 
 
-def _records(store: Store, name: str | None, state: str | None) -> Iterator[ExperimentRecord]:
+def _records(store: Store, wanted: Mapping[str, Any]) -> Iterator[ExperimentRecord]:
     token: str | None = None
     while True:
-        page = store.experiments.page(name=name, state=state, page_size=PAGE, page_token=token)
+        page = store.experiments.page(**wanted, page_size=PAGE, page_token=token)
         yield from page.items
         token = page.next_token
         if token is None:

@@ -15,9 +15,10 @@ from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
 
 # The update changes nothing, but it locks the row, so that deleting another experiment with this code does not delete the code.
+# It must not name `hash`: experiments refer to it, so SQLite would look through all of them.
 _INSERT = """
 INSERT INTO code (hash, blob, space_blob, parts_blob, python, packages, sys_path, working_dir, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash"""
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hash) DO UPDATE SET created_at = code.created_at"""
 
 
 class Code:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import secrets
 from collections import Counter, defaultdict
@@ -28,7 +29,7 @@ from tuner.store.writing.rows import clean
 from tuner.store.writing.writer import Cursor
 
 COLUMNS = [
-    column
+    type_coerce(column, Text).label("spec") if column.name == "spec" else column  # `record` parses it
     for column in experiment.c
     if column.name not in ("name", "spec_version", "seed", "idempotency_key", "tags", "thinned_upto")
 ]
@@ -475,7 +476,7 @@ def _stale(present: int, given: int) -> Stale:
 def record(row: Any) -> ExperimentRecord:
     """Return the record of an experiment from a row with the columns `COLUMNS`."""
     parts = dict(row)
-    first = Spec.from_json(parts["spec"])
+    first = _spec(parts["spec"])
     parts["changes"] = parts["changes"] or {}
     parts["first_spec"], parts["spec"] = first, first.amended(parts["changes"]) if parts["changes"] else first
     parts["counts"] = parts["counts"] or {}
@@ -483,6 +484,15 @@ def record(row: Any) -> ExperimentRecord:
     parts["no_best"] = best.get("why")
     parts["best"] = best if "trial_number" in best else None
     return ExperimentRecord(**parts)
+
+
+@functools.lru_cache(maxsize=1000)
+def _spec(text: str) -> Spec:
+    """Return the spec with this JSON form.
+
+    Clients read the same experiments again and again. To parse a spec takes a third of the time for an experiment in a list.
+    """
+    return Spec.from_json(json.loads(text))
 
 
 def _record_of(values: Sequence[Any]) -> ExperimentRecord:
@@ -537,7 +547,7 @@ def _insert(
     )
     row = cursor.value(_INSERT, values)
     if row is not None:
-        new = {"id": row, "public_id": public_id, "state": state, "spec": json.loads(stored), "source": source}
+        new = {"id": row, "public_id": public_id, "state": state, "spec": stored, "source": source}
         return record({**_NEW, **new, "code_hash": spec.code, "project": spec.project, "created_at": now})
     [(found, earlier)] = cursor.rows(
         "SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (_stored_key(spec, key),)

@@ -16,7 +16,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.api.conftest import SPEC, app, poked, server
-from tests.store.examples import T0
+from tests.store.examples import T0, a_spec
 from tests.web.searches import Search, digits
 from tuner.cli import commands
 from tuner.cli.service.experiments import lines
@@ -153,6 +153,139 @@ def test_exit_codes(
     assert status(monkeypatch, "ls") == 6
     monkeypatch.setenv("TUNER_ADDRESS", "http://127.0.0.1:9")
     assert status(monkeypatch, "ls") == 6
+
+
+# -- several experiments or trials in one command
+
+
+@pytest.fixture(params=["here", "there"])
+def place(request: pytest.FixtureRequest, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let commands work on the database of this home, or on a service."""
+    monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
+    if request.param == "there":
+        monkeypatch.setenv("TUNER_ADDRESS", request.getfixturevalue("server"))
+    return str(request.param)
+
+
+def made(store: Store, *names: str, **fields: Any) -> list[str]:
+    return [store.experiments.create(a_spec(name, **fields), source="api").public_id for name in names]
+
+
+def asked(store: Store, *experiments: str) -> list[list[tuple[str, int | None]]]:
+    """Return the commands that wait for the driver of each experiment."""
+    ids = [store.experiments.get(one).id for one in experiments]
+    return [[(one.command, one.trial) for one in store.commands.pending([number])] for number in ids]
+
+
+def test_a_verb_on_several_experiments_reports_each_outcome(
+    place: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b, c = made(sqlite_store, "a", "b", "c")
+    assert output("pause", "a", b) == "".join(f"asked to pause {one}, which is pending\n" for one in (a, b))
+    assert status(monkeypatch, "cancel", "a", "none", c) == 3
+    out, err = capsys.readouterr()
+    assert out == "".join(f"asked to cancel {one}, which is pending\n" for one in (a, c))
+    assert err.splitlines()[0].startswith("error: none: no experiment 'none'")
+    assert err.splitlines()[-1] == "1 of 3 were refused"
+    assert asked(sqlite_store, a, b, c) == [[("pause", None), ("cancel", None)], [("pause", None)], [("cancel", None)]]
+
+
+def test_the_exit_status_is_1_if_several_are_refused_for_different_reasons(
+    place: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Search(sqlite_store, digits("halved", 6), start=T0).advance()
+    made(sqlite_store, "a")
+    assert status(monkeypatch, "cancel", "halved", "a", "halved") == 5
+    assert status(monkeypatch, "cancel", "halved", "a", "none") == 1
+
+
+def test_a_verb_on_several_trials(place: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Search(sqlite_store, digits("halved", 6), start=T0)
+    search.advance(12)
+    running = [one for one in sqlite_store.trials.page(search.id).items if not one.state.ended]
+    first, second = running[:2]
+    third = made(sqlite_store, "other")[0]
+    said = output("kill", "halved", str(first.number), str(second.number), "other")
+    assert [line.split()[3] for line in said.splitlines()] == [
+        f"{first.public_id},",
+        f"{second.public_id},",
+        f"{third},",
+    ]
+    assert asked(sqlite_store, third) == [[("kill", None)]]
+    assert asked(sqlite_store, search.public_id) == [[("kill", first.number), ("kill", second.number)]]
+    said = output("stop", first.public_id, "halved", str(second.number))
+    assert said.count("asked to stop trl_") == 2
+    assert status(monkeypatch, "stop", "halved") == 2, "a number is missing"
+    assert status(monkeypatch, "stop", "halved", "99", str(first.number)) == 3
+
+
+def test_several_are_deleted_or_archived(
+    place: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    for name in ("one", "two", "three"):
+        Search(sqlite_store, digits(name, 6), start=T0).advance()
+    made(sqlite_store, "new")
+    assert status(monkeypatch, "archive", "one", "new", "two") == 5, "one of them has not ended"
+    assert set(output("ls", "--ids", "--archived").split()) == {
+        sqlite_store.experiments.named(name)[0].public_id for name in ("one", "two")
+    }
+    assert output("unarchive", "two").startswith("unarchived exp_")
+    assert "two" in output("ls")
+    assert status(monkeypatch, "delete", "one", "new", "three") == 5
+    assert output("delete", "--force", "new", "two").count("deleted exp_") == 2
+    assert (output("ls", "--ids"), output("ls", "--ids", "--archived")) == ("", "")
+
+
+def test_several_are_resumed_by_a_service_only(
+    place: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = made(sqlite_store, "a", "b")
+    output("pause", "a", "b")
+    if place == "here":
+        assert status(monkeypatch, "resume", "a", "b") == 2
+        assert asked(sqlite_store, a, b) == [[("pause", None)]] * 2
+    else:
+        assert output("resume", "a", "b").count("asked to resume exp_") == 2
+        assert asked(sqlite_store, a, b) == [[("pause", None), ("resume", None)]] * 2
+
+
+def test_ls_takes_the_filters_of_the_service(place: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    tags = {"team": "vision", "sweep": "a"}
+    (a,) = made(sqlite_store, "lr a", tags=tags)
+    (b,) = made(sqlite_store, "lr b", tags={"team": "vision"}, project="p")
+    (c,) = made(sqlite_store, "width c")
+    Search(sqlite_store, digits("done", 6), start=T0).advance()
+
+    def ids(*options: str) -> list[str]:
+        return output("ls", "--ids", *options).split()
+
+    assert ids("--name", "lr") == [b, a]
+    assert ids("--tag", "team=vision") == [b, a]
+    assert ids("--tag", "team", "--tag", "sweep=a") == [a]
+    assert ids("--project", "p") == [b]
+    assert ids("--state", "pending") == [c, b, a]
+    assert ids("--state", "pending", "--limit", "2") == [c, b]
+    assert [json.loads(line)["id"] for line in output("ls", "--json", "--name", "lr").splitlines()] == [b, a]
+    assert len(output("ls", "--state", "completed").splitlines()) == 1
+    assert output("ls", "--tag", "none") == ""
+    assert status(monkeypatch, "ls", "--state", "sleeping") == 2
+    assert status(monkeypatch, "ls", "--ids", "--json") == 2
+
+
+def test_the_ids_of_all_are_listed_by_default(place: str, sqlite_store: Store) -> None:
+    made(sqlite_store, *(f"number {number}" for number in range(25)))
+    assert len(output("ls", "--ids").split()) == 25
+    assert len(output("ls").splitlines()) == 20
+
+
+def test_a_service_that_cannot_be_reached_ends_a_command_on_several(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tuner.cli.service.experiments.PATIENCE_S", 0.0)
+    monkeypatch.setenv("TUNER_ADDRESS", "http://127.0.0.1:9")
+    assert status(monkeypatch, "archive", "a", "b", "c") == 6
+    assert capsys.readouterr().err.splitlines()[-1] == "nothing was done about b, c"
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")

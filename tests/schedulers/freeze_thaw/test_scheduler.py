@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from tests.driver.bench import Bench
 from tests.schedulers.driving import Drive, Feed, setting, state_of
 from tuner.domain import events as e
 from tuner.domain.decisions import Complete, Pause, Resume, Start
@@ -536,6 +537,46 @@ def test_reports_again_after_a_retry_are_neither_results_nor_decided() -> None:
     assert feed.report(trial, 1, 0.2) == []
     assert len(state.results) == 3
     assert state.spent == 4, "what is trained again is paid again"
+
+
+def swings_of(losses: Sequence[float], repeated: Sequence[float] = (), start: int = 0) -> list[tuple[float, float]]:
+    """Return the swings that the core's scheduler has counted after these reports.
+
+    repeated: the reports of a second segment, which starts from the checkpoint of iteration `start` after the first has failed.
+    """
+    bench = Bench(
+        num_samples=1, max_t=60, scheduler={"type": "freeze_thaw", "grace_period": 60}, limits={"max_failures": 1}
+    )
+    bench.started(0)
+    for iteration, loss in enumerate(losses, 1):
+        bench.reported(0, loss, checkpoint=iteration == start)
+    if repeated:
+        bench.ended(0, "failed", e.Failure(kind="user", message="out of luck", rank=0))
+        bench.started(0)
+        segment = bench.core.trials[0].segments[-1]
+        assert (segment.cause, segment.start_iteration) == ("retry", start)
+        for loss in repeated:
+            bench.reported(0, loss)
+    counted: list[tuple[float, float]] = bench.core.scheduler.state.swings
+    assert bench.successor().core.scheduler.state == bench.core.scheduler.state
+    return counted
+
+
+def test_reports_again_after_a_retry_count_for_no_second_swing() -> None:
+    losses = [9.0, 7.0, 8.0, 5.0, 6.0, 4.0]
+    whole = swings_of(losses)
+    assert len(whole) == 4
+    assert all(one != other for one, other in whole)
+    assert swings_of(losses, repeated=losses[2:], start=2) == whole, "all is repeated"
+    assert swings_of(losses[:5], repeated=losses[2:], start=2) == whole, "a report follows those that are repeated"
+
+
+def test_a_drop_back_to_an_earlier_checkpoint_is_no_swing() -> None:
+    """The trial improves steadily, so that only a comparison across the restart could show a swing."""
+    falling = [float(10 - number) for number in range(8)]
+    for start in (0, 3, 7, 8):
+        ends = swings_of(falling, repeated=[float(10 - number) for number in range(start, 12)], start=start)
+        assert all(one == other for one, other in ends), start
 
 
 def test_a_report_that_jumps_counts_at_the_highest_level_passed() -> None:

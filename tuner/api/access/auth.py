@@ -95,6 +95,7 @@ def is_here(host: str) -> bool:
     return all(_is_loopback(str(info[4][0])) for info in socket.getaddrinfo(host, None))
 
 
+@functools.lru_cache(maxsize=256)
 def _is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback
@@ -434,8 +435,10 @@ def credential_of(scope: Scope) -> Credential | None:
     scheme, _, secret = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return Credential(secret.strip() or "none")
-    name = cookie_name(scope)
-    cookies = [cookie_parser(header) for header in headers.getlist("cookie")]
+    sent = headers.getlist("cookie")
+    if not sent:
+        return None
+    name, cookies = cookie_name(scope), [cookie_parser(header) for header in sent]
     secret = next((found[name] for found in cookies if name in found), "")
     return Credential(secret, is_session=True) if secret else None
 

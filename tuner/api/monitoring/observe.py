@@ -57,7 +57,8 @@ class Observe:
         if self._root_path:
             # Routes then match with and without the prefix, because not all proxies strip it.
             scope["root_path"] = self._root_path
-        sent = Headers(scope=scope).get("x-request-id", "")
+        known = Headers(scope=scope)
+        sent = known.get("x-request-id", "")
         name = sent if REQUEST_ID.fullmatch(sent) else f"{random.getrandbits(64):016x}"
         route, ids = self._route(path_of(scope))
         begun, status = time.perf_counter(), 500
@@ -73,7 +74,7 @@ class Observe:
                     headers["location"] = scope.get("root_path", "") + headers["location"]
             await send(message)
 
-        carrier = {key: value for key in ("traceparent", "tracestate") if (value := Headers(scope=scope).get(key))}
+        carrier = {key: value for key in ("traceparent", "tracestate") if (value := known.get(key))}
         about = f"{scope['method']} {route}"
         with log_format.about(request_id=name, **ids), watched_commits(), _span(about, route, carrier) as span:
             try:

@@ -13,7 +13,6 @@ from pydantic import Field
 from tuner.api.schemas.forms import Body, Json, Model, Number, PageOf, Timestamp, shown, values
 from tuner.domain.experiment import Limits, Scaling, Scope, Spec
 from tuner.domain.keys import trial_id
-from tuner.domain.states import TrialState
 from tuner.experiment.analysis.preview import Importance, Preview
 from tuner.experiment.code.bundles import bundle_in
 from tuner.experiment.operations.copying import Copy
@@ -300,7 +299,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     @classmethod
     def of(cls, record: ExperimentRecord, metrics: list[str]) -> Self:
         spec = record.spec
-        counts = Counts(**{str(state): record.counts.get(str(state), 0) for state in TrialState})
+        counts = Counts(**record.counts)
         now = time.time()
         abandoned = record.abandoned(now)
         return cls(
@@ -340,7 +339,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             metrics=metrics,
             counts=counts,
             expected_gpu_hours=expected_gpu_hours(record),
-            trials=sum(counts.model_dump().values()),
+            trials=sum(record.counts.values()),
             best=_best(record),
             labels=labels(json.dumps(dict(spec.space))),
             actions=actions(record, now),

@@ -1,4 +1,4 @@
-"""The `tuner` command: its groups of commands, one module each, and its exit status.
+"""The `tuner` command, and its groups of commands, one module each.
 
 The modules only declare commands. The other modules of `tuner.cli` carry them out, and are loaded when a command runs.
 """
@@ -25,7 +25,8 @@ from tuner.cli.commands import (
     webhooks,
 )
 from tuner.cli.commands.chosen import choose
-from tuner.errors import ClusterUnreachable, Conflict, NotAllowed, NotFound, Retryable, SpecError, TunerError
+from tuner.cli.commands.status import exit_code
+from tuner.errors import TunerError
 from tuner.names import printable
 
 app = typer.Typer(no_args_is_help=True, help="Distributed hyperparameter tuning.", callback=choose)
@@ -36,21 +37,6 @@ for _module in (searches, experiments, verbs, decisions, models, service, upkeep
 app.add_typer(imports.group, name="import")
 app.add_typer(tokens.group, name="token")
 app.add_typer(webhooks.group, name="webhook")
-
-EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
-    (SpecError, 2),
-    (NotFound, 3),
-    (NotAllowed, 4),
-    (Conflict, 5),
-    (Retryable, 6),
-    (ClusterUnreachable, 6),
-)
-"""(error class, exit status). The first matching class applies. For all other errors, the status is 1; see docs/cli.md."""
-
-
-def exit_code(error: TunerError) -> int:
-    """Return the exit status of a command that has raised this error."""
-    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
 
 
 def main(early: Any = None) -> None:

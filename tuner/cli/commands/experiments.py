@@ -10,11 +10,17 @@ from typing import Annotated
 import typer
 
 from tuner.cli.commands.chosen import chosen_settings
-from tuner.cli.commands.parameters import ExperimentName, IdempotencyKey, JsonLines, JsonObject
+from tuner.cli.commands.parameters import ExperimentName, ExperimentNames, IdempotencyKey, JsonLines, JsonObject
+from tuner.cli.commands.several import for_each
 from tuner.cli.places import OnService
+from tuner.domain.states import ExperimentState
+from tuner.errors import SpecError
 from tuner.names import printable
 
 group = typer.Typer()
+
+SHOWN = 20
+"""The number of experiments that `tuner ls` lists by default."""
 
 
 @group.command(cls=OnService)
@@ -76,32 +82,82 @@ def change(
 
 @group.command(cls=OnService)
 def delete(
-    experiment: ExperimentName,
-    force: Annotated[bool, typer.Option("--force", help="if it has not ended, kill it first")] = False,
+    names: ExperimentNames,
+    force: Annotated[bool, typer.Option("--force", help="kill those that have not ended first")] = False,
 ) -> None:
-    """Delete an experiment with its trials, checkpoints and logs. This cannot be undone."""
+    """Delete experiments with their trials, checkpoints and logs. This cannot be undone."""
     from tuner.cli.service import experiments
 
-    print(printable(experiments.delete(chosen_settings(), experiment, force)))
+    settings = chosen_settings()
+    for_each([(name, None) for name in names], lambda name, _: experiments.delete(settings, name, force))
+
+
+@group.command(cls=OnService)
+def archive(names: ExperimentNames) -> None:
+    """Archive experiments that have ended: lists leave them out, but no data is deleted."""
+    from tuner.cli.service import experiments
+
+    settings = chosen_settings()
+    for_each([(name, None) for name in names], lambda name, _: experiments.archive(settings, name, True))
+
+
+@group.command(cls=OnService)
+def unarchive(names: ExperimentNames) -> None:
+    """Unarchive experiments, so that lists show them again."""
+    from tuner.cli.service import experiments
+
+    settings = chosen_settings()
+    for_each([(name, None) for name in names], lambda name, _: experiments.archive(settings, name, False))
 
 
 @group.command(name="ls", cls=OnService)
 @group.command(name="list", cls=OnService)
 def list_experiments(
-    limit: Annotated[int, typer.Option(help="list at most this many experiments", min=1, max=1000)] = 20,
+    state: Annotated[ExperimentState | None, typer.Option(help="only experiments in this state")] = None,
+    name: Annotated[str | None, typer.Option(help="only experiments with this text in their name")] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="only experiments with this tag, as key or key=value; repeat the option to require several tags"
+        ),
+    ] = None,
+    project: Annotated[str | None, typer.Option(help="only experiments of this project")] = None,
+    archived: Annotated[
+        bool, typer.Option("--archived", help="list those that are archived, instead of the others")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(help="list at most this many; default: 20, or all with --ids", min=1, max=1000)
+    ] = None,
+    ids: Annotated[
+        bool,
+        typer.Option(
+            "--ids", help="print only the ids, such as for `tuner cancel $(tuner ls --ids --tag team=vision)`"
+        ),
+    ] = False,
     as_json: JsonLines = False,
 ) -> None:
     """List the experiments of this home, or of the service if TUNER_ADDRESS is set, newest first."""
     from tuner.cli.home import explain
     from tuner.cli.service import experiments
 
+    if ids and as_json:
+        raise SpecError("use either --ids or --json")
     settings = chosen_settings()
-    if as_json:
-        for row in experiments.rows(settings, limit):
-            print(json.dumps(row))
+    wanted: explain.Filters = {
+        "state": state,
+        "name": name,
+        "tags": tag or (),
+        "project": project,
+        "archived": "yes" if archived else "no",
+    }
+    if ids or as_json:
+        for row in experiments.rows(settings, wanted, limit if ids else limit or SHOWN):
+            print(row["id"] if ids else json.dumps(row))
         return
-    remote = settings.address is not None
-    lines = experiments.table(experiments.rows(settings, limit)) if remote else explain.experiments(settings, limit)
+    if settings.address is None:
+        lines = explain.experiments(settings, wanted, limit or SHOWN)
+    else:
+        lines = experiments.table(experiments.rows(settings, wanted, limit or SHOWN))
     for line in lines:
         print(printable(line))
 

@@ -21,6 +21,9 @@ def _warn_about_a_password(url: str | None) -> str | None:
 
 
 ExperimentName = Annotated[str, typer.Argument(help="the experiment: exp_..., or its name")]
+ExperimentNames = Annotated[
+    list[str], typer.Argument(metavar="EXPERIMENT...", help="the experiments: exp_..., or their names")
+]
 TrialNumber = Annotated[int | None, typer.Argument(help="number of a trial of the experiment")]
 
 JsonLines = Annotated[bool, typer.Option("--json", help="print one JSON object per line")]

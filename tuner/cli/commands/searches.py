@@ -14,12 +14,14 @@ from tuner.cli.commands.parameters import (
     PARAM,
     SEED,
     ExperimentName,
+    ExperimentNames,
     Mode,
     NumSamples,
     RayAddress,
     Scheduler,
     SearchAlg,
 )
+from tuner.cli.commands.several import for_each
 from tuner.cli.places import OnNeither, OnService, OnThisMachine
 from tuner.errors import SpecError
 from tuner.names import printable
@@ -110,10 +112,10 @@ def run(
 
 
 @group.command(cls=OnService)
-def resume(experiment: ExperimentName, ray_address: RayAddress = None) -> None:
+def resume(names: ExperimentNames, ray_address: RayAddress = None) -> None:
     """Continue an experiment that is paused, or whose driver was killed, and wait until the experiment has ended.
 
-    If TUNER_ADDRESS is set, the service at this address continues the experiment, and the command does not wait.
+    If TUNER_ADDRESS is set, the service at this address continues the experiments, and the command does not wait.
     """
     settings = chosen_settings()
     if settings.address is not None:
@@ -121,11 +123,13 @@ def resume(experiment: ExperimentName, ray_address: RayAddress = None) -> None:
 
         if ray_address is not None:
             raise SpecError("--ray-address is for a search that this machine drives; the service uses its own Ray")
-        print(printable(ask(settings, "resume", experiment)))
+        for_each([(name, None) for name in names], lambda name, _: ask(settings, "resume", name))
         return
+    if len(names) > 1:
+        raise SpecError("without a service, resume one experiment at a time: the command waits until it has ended")
     from tuner.sdk.run import resume as take_up
 
-    result = take_up(experiment, ray_address=ray_address)
+    result = take_up(names[0], ray_address=ray_address)
     print(result)
 
 

@@ -8,35 +8,39 @@ from typing import Annotated
 import typer
 
 from tuner.cli.commands.chosen import chosen_settings
-from tuner.cli.commands.parameters import TrialNumber
+from tuner.cli.commands.parameters import ExperimentNames
+from tuner.cli.commands.several import Target, for_each, with_numbers
 from tuner.cli.places import OnService
 from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS, Verb
-from tuner.names import printable
 
 group = typer.Typer()
 
 _HELP = {
-    "experiment": "the experiment: exp_..., or its name",
-    "trial": "the trial: trl_...; or its experiment, with the number of the trial",
-    "experiment or trial": "an experiment, exp_... or its name; or a trial, trl_...",
+    "trial": "the trials: trl_...; or an experiment, and the numbers of its trials",
+    "experiment or trial": (
+        "experiments, exp_... or their names; or trials: trl_..., or an experiment and the numbers of its trials"
+    ),
 }
 
 
 def _command(verb: Verb, about: str) -> Callable[..., None]:
-    def command(name: str) -> None:
-        act(name)
+    def command(names: ExperimentNames) -> None:
+        act([(name, None) for name in names])
 
-    def numbered(trial: str, number: TrialNumber = None) -> None:
-        act(trial, number)
+    def numbered(trials: list[str]) -> None:
+        act(with_numbers(trials))
 
-    def act(name: str, number: int | None = None) -> None:
+    def act(targets: list[Target]) -> None:
         from tuner.cli.service.experiments import ask
 
-        print(printable(ask(chosen_settings(), verb.name, name, number)))
+        settings = chosen_settings()
+        for_each(targets, lambda name, number: ask(settings, verb.name, name, number))
 
-    made, first = (command, "name") if about == "experiment" else (numbered, "trial")
-    made.__annotations__[first] = Annotated[str, typer.Argument(metavar=about.upper(), help=_HELP[about])]
-    return made
+    if about == "experiment":
+        return command
+    metavar = "TRIAL..." if about == "trial" else "EXPERIMENT|TRIAL..."
+    numbered.__annotations__["trials"] = Annotated[list[str], typer.Argument(metavar=metavar, help=_HELP[about])]
+    return numbered
 
 
 for _verb in {**TRIAL_VERBS, **VERBS}.values():

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from tuner.domain.segments import what_to_do
 from tuner.experiment.operations.usecases import id_of, numbered, schedule
@@ -87,12 +87,30 @@ def one_a_line(rows: Sequence[Mapping[str, Any]]) -> str:
     return "[\n" + ",\n".join("  " + json.dumps(row) for row in rows) + "\n]" if rows else "[]"
 
 
-def experiments(settings: Settings, limit: int = 50) -> Iterator[str]:
-    """Yield a line for each of the `limit` newest experiments of this home, newest first."""
+class Filters(TypedDict):
+    """Which experiments to list; the values are those of `tuner.experiments`."""
+
+    state: str | None
+    name: str | None
+    tags: Sequence[str]
+    project: str | None
+    archived: Literal["no", "yes"]
+
+
+def experiments(settings: Settings, wanted: Filters, limit: int) -> Iterator[str]:
+    """Yield a line for each of the `limit` newest experiments of this home that are wanted, newest first."""
     left = False
     with Store.open(settings.database_url) as store:
         store.migrate()
-        for record in store.experiments.page(page_size=limit).items:
+        page = store.experiments.page(
+            state=wanted["state"],
+            name=wanted["name"],
+            tags=wanted["tags"],
+            project=wanted["project"],
+            archived=wanted["archived"] == "yes",
+            page_size=limit,
+        )
+        for record in page.items:
             when = datetime.fromtimestamp(record.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
             best = f"{record.spec.objective.metric} {record.best['value']:.6g}" if record.best else "no result"
             if record.state.ended and record.best and "finished" in record.best and record.best["finished"] is None:

@@ -1,4 +1,4 @@
-"""`tuner submit`, `fork`, `change`, `ls`, `show`, `best` and `export`, and verbs such as `tuner pause`.
+"""`tuner submit`, `fork`, `change`, `archive`, `ls`, `show`, `best` and `export`, and verbs such as `tuner pause`.
 
 The commands use the service if an address is set, and otherwise the database of this home. `submit` and `fork` always use a
 service, by default the one on this machine.
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tuner.cli.home.explain import Filters
 from tuner.domain.events import Command
 from tuner.errors import Conflict, SpecError
 from tuner.experiment.operations.removal import delete_experiment
-from tuner.experiment.operations.usecases import amend_experiment, how_to_go_on, id_of, numbered
+from tuner.experiment.operations.usecases import amend_experiment, archive_experiment, how_to_go_on, id_of, numbered
 from tuner.experiment.operations.verbs import VERBS, act, act_on_trial
 from tuner.sdk.result import Result
 from tuner.sdk.run import resume
@@ -86,6 +87,19 @@ def delete(settings: Settings, experiment: str, force: bool) -> str:
     return f"deleted {found}, with its trials, checkpoints and logs"
 
 
+def archive(settings: Settings, experiment: str, archived: bool) -> str:
+    """Archive or unarchive an experiment of a service or of this home. Return a line for the terminal."""
+    if settings.address is None:
+        with Store.open(settings.database_url) as store:
+            store.migrate()
+            found = archive_experiment(store, id_of(store, experiment), archived).public_id
+    else:
+        with connected(settings, settings.address) as client:
+            handle = client.experiment(experiment)
+            found = (handle.archive() if archived else handle.unarchive()).id
+    return f"{'archived' if archived else 'unarchived'} {found}"
+
+
 def _patch(changes: Sequence[str]) -> dict[str, Any]:
     """Return the merge patch that changes such as ``space.lr.upper=0.5`` describe. Values that are not JSON become strings."""
     patch: dict[str, Any] = {}
@@ -110,10 +124,9 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not a number in JSON")
 
 
-def rows(settings: Settings, limit: int) -> list[Row]:
-    """Return the newest experiments of the service or of this home, as dicts that `tuner ls --json` prints."""
+def rows(settings: Settings, wanted: Filters, limit: int | None) -> list[Row]:
+    """Return the newest experiments of the service or of this home that are wanted, as dicts that `tuner ls --json` prints."""
     if settings.address is None:
-        found = experiments()[:limit]
         return [
             {
                 "id": one.id,
@@ -127,7 +140,7 @@ def rows(settings: Settings, limit: int) -> list[Row]:
                 "created_at": one.created_at.isoformat(),
                 "ended_at": one.ended_at.isoformat() if one.ended_at else None,
             }
-            for one in found
+            for one in experiments(**wanted, limit=limit)
         ]
     with connected(settings, settings.address) as client:
         return [
@@ -143,7 +156,7 @@ def rows(settings: Settings, limit: int) -> list[Row]:
                 "created_at": one.created_at,
                 "ended_at": one.ended_at,
             }
-            for one in client.experiments(limit=limit)
+            for one in client.experiments(**wanted, limit=limit)
         ]
 
 

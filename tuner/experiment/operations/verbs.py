@@ -285,11 +285,11 @@ def _why_it_stays_ended(record: ExperimentRecord) -> str | None:
 
 
 def _is_offered(verb: Verb, record: ExperimentRecord, now: float) -> bool:
-    if record.abandoned(now) and verb.undoes is not None:  # an abandoned experiment can be resumed, not paused
+    if verb.undoes is not None and record.abandoned(now):  # an abandoned experiment can be resumed, not paused
         return verb.adopts
     if verb.name == "continue" and _why_it_stays_ended(record) is not None:
         return False
-    return record.state not in {*verb.done, *verb.refused}
+    return record.state not in verb.done and record.state not in verb.refused
 
 
 def _pending(store: Store, record: ExperimentRecord, command: Command | None) -> bool:

@@ -199,9 +199,11 @@ class FreezeThawScheduler(Scheduler):
         match fact:
             case TrialStarted(trial=trial):
                 state.running[trial] = None
-            case TrialRestarted(trial=trial, t=t):
+            case TrialRestarted(trial=trial, t=t, iteration=iteration):
                 state.running[trial] = None
                 state.clock[trial] = (t, None)
+                if iteration < state.furthest.get(trial, 0) and trial in state.latest:
+                    state.latest[trial] = (None, None, state.latest[trial][2])
             case StartMeasured(startup_s=startup_s):
                 if math.isfinite(startup_s) and startup_s >= 0:
                     state.startups = [*state.startups, startup_s][-KEPT_TIMES:]
@@ -249,15 +251,19 @@ class FreezeThawScheduler(Scheduler):
     def _follow_swings(self, fact: TrialReported, inside: bool) -> float | None:
         """Track how the trial's reports fluctuate. Return its best score within the constraints, if it has one.
 
+        A report of an iteration that the trial repeats, such as after a retry, adds no swing: its first report has added one.
+
         `inside` is True if the report satisfies the constraints.
         """
         state: FreezeThawState = self.state
         before, middle, peak = state.latest.get(fact.trial, (None, None, None))
-        if before is not None and middle is not None:
+        furthest = state.furthest.get(fact.trial, 0)
+        if before is not None and middle is not None and fact.iteration > furthest:
             state.swings = [*state.swings, swings.swing(before, middle, fact.score)][-swings.KEPT :]
         if inside:
             peak = fact.score if peak is None else max(peak, fact.score)
         state.latest[fact.trial] = (middle, fact.score, peak)
+        state.furthest[fact.trial] = max(furthest, fact.iteration)
         return peak
 
     def _ended(self, fact: TrialEnded, trial: Trial) -> None:
@@ -265,6 +271,7 @@ class FreezeThawScheduler(Scheduler):
         state.running.pop(fact.trial, None)
         state.clock.pop(fact.trial, None)
         state.latest.pop(fact.trial, None)
+        state.furthest.pop(fact.trial, None)
         state.ordinal += 1
         if state.held == fact.trial:
             state.held = None

@@ -15,8 +15,10 @@ class FreezeThawState:
     excess: dict[tuple[int, int], float] = field(default_factory=dict)
     # (trial, level index) -> the trial's best score up to there, if that is better than its score at the level
     peaks: dict[tuple[int, int], float] = field(default_factory=dict)
-    # trial -> its second-to-last score, its last score, and its best score within the constraints
-    latest: dict[int, tuple[float | None, float, float | None]] = field(default_factory=dict)
+    # trial -> its second-to-last score, its last score, and its best score within the constraints. The first two are None after a
+    # restart from an earlier checkpoint
+    latest: dict[int, tuple[float | None, float | None, float | None]] = field(default_factory=dict)
+    furthest: dict[int, int] = field(default_factory=dict)  # trial -> the highest iteration that it has reported
     swings: list[tuple[float, float]] = field(default_factory=list)  # of the latest reports, see `swings.swing`
     swinging: bool = False  # True while these are large, so that the model gets `peaks`
     best: float | None = None  # the best score so far, within the constraints

@@ -64,7 +64,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
+        # without `dataclasses.asdict`, which would copy all that is in it; the encoder asks for what is inside in turn
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     if isinstance(value, set | frozenset):
         return sorted(value)
     if hasattr(value, "item"):  # a scalar of numpy or torch

@@ -64,14 +64,24 @@ def _release(trial: Trial, by: str) -> Decision:
     return d.Resume(trial=trial.number, reason=f"resumed {by}")
 
 
+def _where(trial: Trial) -> str:
+    """Return the end of a reason that says at which iteration the trial ends; "" while that is not known yet.
+
+    It is not known while ranks run: they report once more, and reports that they have sent may not have arrived yet.
+    """
+    if trial.holds_resources:
+        return ""
+    return f" at iteration {trial.iteration}" if trial.iteration else " before its first report"
+
+
 def _about_trial(trial: Trial, command: e.Command, by: str) -> list[Decision]:
     match command:
         case "stop":
-            return [d.Stop(trial=trial.number, reason=f"stopped {by} at iteration {trial.iteration}")]
+            return [d.Stop(trial=trial.number, reason=f"stopped {by}{_where(trial)}")]
         case "cancel":
             return [d.Cancel(trial=trial.number, reason=f"cancelled {by}")]
         case "kill":
-            return [d.Cancel(trial=trial.number, reason=f"killed {by} at iteration {trial.iteration}")]
+            return [d.Cancel(trial=trial.number, reason=f"killed {by}{_where(trial)}")]
         case "resume":
             waits = trial.state is TrialState.PAUSED and trial.next is None
             return [d.Resume(trial=trial.number, reason=f"resumed {by}")] if waits else []

@@ -1,0 +1,53 @@
+"""Test the decisions that follow a user's command."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.driver.bench import Bench
+
+
+def reasons(bench: Bench, number: int) -> list[str]:
+    """Return the reason of the trial, and those of the decisions that ended it."""
+    ends = [entry.reason for _, entry in bench.log if entry.KIND in ("stop", "cancel") and entry.trial == number]
+    return [bench.core.trials[number].reason, *ends]
+
+
+@pytest.mark.parametrize(("command", "done"), [("stop", "stopped"), ("kill", "killed")])
+def test_the_reason_names_no_iteration_before_the_one_at_which_the_trial_ends(command: str, done: str) -> None:
+    """A running trial makes its last report after the command."""
+    bench = Bench()
+    bench.started(0)
+    bench.reported(0)
+    bench.command(command, trial=0)
+    bench.reported(0)
+    bench.ended(0)
+    trial = bench.core.trials[0]
+    assert trial.iteration == 2
+    for reason in reasons(bench, 0):
+        assert reason.startswith(f"{done} by a user")
+        assert set(re.findall(r"\d+", reason)) <= {str(trial.iteration)}, reason
+    assert bench.successor().core.trials[0].reason == trial.reason
+
+
+@pytest.mark.parametrize(("command", "done"), [("stop", "stopped"), ("kill", "killed")])
+def test_the_reason_names_the_iteration_at_which_a_paused_trial_ends(command: str, done: str) -> None:
+    bench = Bench()
+    bench.started(0)
+    bench.command("pause", trial=0)
+    bench.reported(0, checkpoint=True)
+    bench.ended(0)
+    bench.command(command, trial=0)
+    assert reasons(bench, 0) == [f"{done} by a user at iteration 1"] * 2
+
+
+def test_the_reason_says_that_a_trial_ended_before_its_first_report() -> None:
+    bench = Bench()
+    bench.started(0)
+    bench.command("pause", trial=0)
+    bench.ended(0, "left")
+    bench.command("stop", trial=0)
+    trial = bench.core.trials[0]
+    assert (trial.state, trial.reason) == ("stopped", "stopped by a user before its first report")
