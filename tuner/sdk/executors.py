@@ -84,7 +84,7 @@ _imported_by_tuner = False  # True once one of tuner's checks, rather than the s
 
 @contextlib.contextmanager
 def noting_imports() -> Iterator[None]:
-    """Record whether tuner, and not the script, was the first to import Ray, that is, whether the `with` block did."""
+    """Record whether Ray is first imported within this `with` block, that is, by tuner and not by the script."""
     global _imported_by_tuner
     before = "ray" in sys.modules
     try:

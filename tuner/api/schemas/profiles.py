@@ -77,7 +77,7 @@ class ProfiledThread(Model):
 
 
 class CpuProfile(Model):
-    """The figures of a profile of the kind `cpu`."""
+    """The results of a profile of the kind `cpu`."""
 
     samples: Annotated[
         int, Field(description="number of samples that were taken; fewer than requested if a C call held the GIL")
@@ -100,7 +100,7 @@ class AllocatingLine(Model):
 
 
 class MemoryProfile(Model):
-    """The figures of a profile of the kind `memory`."""
+    """The results of a profile of the kind `memory`."""
 
     lines: Annotated[
         list[AllocatingLine], Field(description="the lines of code with the most memory, the largest first")

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 _OF_OPEN_SEGMENTS = (e.Reported, e.SegmentStarted, e.SegmentEnded, e.Waiting, e.Drawn, e.Noted, e.RoomWanted)
-"""Events that are ignored once their segment has ended, unlike `CheckpointSaved`, since uploads may end after the segment."""
+"""Events that are ignored once their segment has ended. `CheckpointSaved` is not: an upload may end after its segment."""
 
 
 class Core:

@@ -333,7 +333,7 @@ class Decider:
             yield from self._finish(finish.reason, finish.fatal)
 
     def _keep_time_for_repeats(self) -> Iterator[Decision]:
-        """Stop the search's trials once all that is left of the time budget is the part kept for repeats."""
+        """Stop the search's trials once the rest of the time budget is reserved for repeats."""
         if not repeats.time_is_for_repeats(self.experiment):
             return
         why = "the rest of the time budget is kept for repeats of the leading configurations"

@@ -60,7 +60,7 @@ class Range:
     high: float
 
     def later(self, seconds: float) -> Range:
-        """Return this range, later by a number of seconds."""
+        """Return this range, shifted by a number of seconds."""
         return Range(self.expected + seconds, self.low + seconds, self.high + seconds)
 
 

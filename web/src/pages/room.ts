@@ -1,11 +1,11 @@
-/** What a trial asks for, and whether the cluster has room for it. */
+/** The resources that a trial needs, and the room that the cluster has for it. */
 
 import type { Cluster, DryRun, Scaling } from "../api/types";
 import { duration, number, trained } from "../format";
 
 type Resources = Readonly<Record<string, number>>;
 
-/** What each worker of a trial holds: one CPU, and one GPU with `use_gpu`, unless the spec says otherwise. */
+/** The resources of each worker of a trial: one CPU, and one GPU with `use_gpu`, unless the spec says otherwise. */
 export function bundleOf({ resources_per_worker, use_gpu }: Scaling): Resources {
   const given = resources_per_worker as Resources;
   return { CPU: 1, ...(use_gpu ? { GPU: 1 } : {}), ...given };
@@ -25,7 +25,7 @@ export function workersOf({ num_workers, max_workers }: Pick<Scaling, "num_worke
   return (max_workers ?? 0) > num_workers ? `${num_workers} to ${max_workers}` : `${num_workers}`;
 }
 
-/** How many workers the empty cluster has room for. Only CPUs and GPUs count. */
+/** Return how many workers the empty cluster has room for. Only CPUs and GPUs count. */
 function placesFor(scaling: Scaling, { nodes }: Pick<Cluster, "nodes">): number {
   const bundle = bundleOf(scaling);
   const [cpu, gpu] = [bundle["CPU"] ?? 0, bundle["GPU"] ?? 0];

@@ -1,4 +1,4 @@
-/** The spec of a new experiment: what the form shows of it, and what it takes over from another one. */
+/** The spec of a new experiment: the part that the form shows, and the part that it takes over from another experiment. */
 
 import { isMap, isScalar, parseDocument } from "yaml";
 import type { Experiment } from "../api/types";

@@ -15,14 +15,14 @@ from tuner.schedulers.shared.wording import shown
 SHARE = 0.2
 """With `repeats="auto"`, repeats take at most this share of the training that preceded them in the search."""
 TIME_SHARE, MOST_TIME = SHARE / (1 + SHARE), 1 / 3
-"""The share of a time budget that is kept for repeats, and the maximum to which it is raised if the leading trial took longer."""
+"""The share of a time budget that is reserved for repeats, and the maximum share, for which the leading trial must be slow."""
 TIME_FOR_ONE = 1.2
 """The time that a repeat may take, as a multiple of the leading trial's time."""
 LEAST_GAIN = 0.005
 """Repeats end once another one is expected to improve the choice by less than this share of the noise."""
 
 LEAST_PAIRS = 2
-"""Fewer repeated runs than this do not show that the noise is small, because their results may be alike by chance."""
+"""The number of repeated runs that are needed to see that the noise is small. The results of fewer may be alike by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ def wanted(experiment: State) -> bool:
 
 
 def time_is_for_repeats(experiment: State) -> bool:
-    """Return whether all that is left of the time budget is the part kept for repeats.
+    """Return whether the rest of the time budget is reserved for repeats.
 
-    No part is kept if the leading trial has taken so long that no repeat would end in time.
+    Nothing is reserved if the leading trial has taken so long that no repeat would end in time.
     """
     budget, best = experiment.spec.limits.time_budget_s, experiment.standing.best
     if not wanted(experiment) or budget is None or best is None:

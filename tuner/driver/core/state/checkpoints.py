@@ -25,7 +25,7 @@ class CheckpointLedger:
     has saved one, the trial starts from the donor's checkpoint that the exploit named. If that one is lost, the trial falls
     back to the newest checkpoint that it had saved before the exploit.
 
-    An upload may go on after its segment has ended. While such a *late* upload may still give the trial a newer checkpoint to
+    An upload may continue after its segment has ended. While such a *late* upload may still give the trial a newer checkpoint to
     start from, `awaits` returns that checkpoint. Until the upload has ended, the trial does not start, and no other trial
     starts from it.
 
@@ -225,7 +225,7 @@ class CheckpointLedger:
 
         If such an upload completes after all, `keep` adds its checkpoint again.
 
-        uploading: the uploads that go on although the segment has ended.
+        uploading: the uploads that continue although the segment has ended.
         """
         early = self._early.pop(trial.number, {})
         gone = self._gone.pop(trial.number, {})

@@ -57,7 +57,7 @@ class Repeats:
         self._numbers.append(trial.number)
 
     def changed(self, number: int) -> None:
-        """Examine a trial again when the ranking is next asked for."""
+        """Note that a trial must be examined again before the next ranking."""
         self._changed[number] = None
 
     @property
@@ -188,7 +188,7 @@ class Repeats:
             self._texts[trial.number] = trial.params, text
 
     def _look(self, text: str) -> None:
-        """Find one configuration's runs anew."""
+        """Find the runs of one configuration again, after one of its trials has changed."""
         group = [self._trials[number] for number in sorted(self._groups[text])]
         first, before = self._first(group), self._known.get(text)
         runs, bad = [], None

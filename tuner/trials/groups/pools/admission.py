@@ -118,7 +118,7 @@ class Waiter:
 
     @property
     def joining(self) -> str:
-        """Return, in words, that the segment waits for nodes to join."""
+        """Return a phrase that says that the segment waits for nodes to join."""
         return f"waits for nodes that can hold {demand(self.launch)} to join the cluster"
 
     def pending(self, now: float) -> bool:

@@ -51,9 +51,9 @@ _WATCH_AFTER_S = 1.0
 _HANDED_ON_S = 0.25
 """Seconds for which the placement group of a group that is shutting down is kept for the next group of the same size.
 
-After the removal of a placement group, Ray takes most of a second to place another one. A group that is no longer needed
-because its trial was given a warm one hands on a placement group that Ray has not placed yet. If each trial requested a new
-one instead, Ray would place none of them while trials are shorter than that.
+After the removal of a placement group, Ray takes most of a second to place another one. The offer also helps if a trial is given
+a warm group while Ray is still placing the trial's new group: the next trial takes over that placement group. If it requested
+another one, and trials take less than a second, Ray would never finish placing one.
 """
 
 

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _PATIENCE_S = 0.5  # seconds after which a segment without a process is reported as waiting
 _HELPERS = 2  # the number of processes that fit models and run slow searchers
 MEMORY = 0.95
-"""The fraction of the machine's or container's memory in use above which the newest trial is killed, as in Ray."""
+"""The newest trial is killed if more than this fraction of the machine's or the container's memory is in use, as in Ray."""
 _LOOK_S = 0.25  # seconds between two checks of memory usage
 _EPSILON = 1e-9
 

@@ -120,7 +120,7 @@ def _future() -> asyncio.Future[Any]:
 
 
 def _pass_on(ref: Any, answer: asyncio.Future[Any]) -> None:
-    """Set a future to the answer to a call through Ray."""
+    """Set a future to the answer that a call through Ray returns."""
 
     async def passed_on() -> None:
         try:
