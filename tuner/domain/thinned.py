@@ -1,4 +1,4 @@
-"""Word the refusal of operations that need all metric points of an experiment whose points were thinned long after its end."""
+"""Define the message that refuses an operation because most points of an old experiment were deleted."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class SegmentGroups(Protocol):
         """Abort an experiment's uploads that have outlived their segments, because the driver is shutting down."""
 
     async def rest(self, keep: bool) -> None:
-        """Shut down idle worker groups; if `keep`, only those that hold GPUs."""
+        """Shut down idle worker groups. If `keep` is true, shut down only groups with GPUs."""
 
     async def close(self) -> None:
         """End all segments, and shut down all worker groups."""

@@ -149,7 +149,7 @@ class Executors:
             groups.forget(experiment)
 
     async def rest(self, keep: bool) -> None:
-        """Shut down idle worker groups; if `keep`, only those that hold GPUs."""
+        """Shut down idle worker groups. If `keep` is true, shut down only groups with GPUs."""
         for groups in self.all_groups():
             await groups.rest(keep)
 

@@ -133,7 +133,7 @@ class Drivers:
     def commit(self, experiment_id: int, epoch: int, batch: Batch, now: float) -> Collection[str]:
         """Write the whole batch durably, or nothing at all. Writing the same batch again changes nothing.
 
-        Return those of `batch.deletes` that users have pinned. The others can no longer be pinned.
+        Return the ids in `batch.deletes` that users have pinned. The others can no longer be pinned.
 
         Raises:
             LostLease: another driver has claimed the experiment since `epoch`.

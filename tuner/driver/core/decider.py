@@ -79,7 +79,7 @@ class Decider:
 
     @property
     def _next_suggestion(self) -> int:
-        """Return the number of the searcher's next suggestion, which counts neither trials that users enqueued nor repeats."""
+        """Return the number of the searcher's next suggestion. Repeats and trials that users enqueued do not count."""
         return len(self.trials.searched) - (self.experiment.asked - len(self.experiment.queue))
 
     # -- after an event --------------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ same for all configurations. The expected scores of all configurations have a no
 scores (empirical Bayes), so the best score of many is shrunk towards the others by as much as luck explains.
 
 The next repeat goes to the configuration with the greatest *knowledge gradient* per run (Frazier, Powell and Dayanik
-2009): the expected increase of the best posterior mean. One run alone may be unable to change which configuration leads
-although several could, so the gradient of up to `MOST_AT_ONCE` runs is divided by their number, and the greatest quotient
-counts (KG(*), Frazier and Powell 2010).
+2009): the expected increase of the best posterior mean. Often, one more run cannot change which configuration leads, although
+several could. So the gradients of 1 to `MOST_AT_ONCE` runs are computed, each is divided by the number of runs, and the greatest
+quotient counts (KG(*), Frazier and Powell 2010).
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class Writer:
                 self._best[self._keys[name]] = best
 
     def write(self, cursor: Cursor, batch: Batch, now: float) -> Collection[str]:
-        """Write the batch in the open transaction. Return those of `batch.deletes` that users have pinned.
+        """Write the batch in the open transaction. Return the ids in `batch.deletes` that users have pinned.
 
         Raises:
             LostLease: another driver has claimed the experiment.

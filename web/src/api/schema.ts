@@ -3178,7 +3178,7 @@ export interface components {
             time_budget_s: number | null;
             /**
              * Budget, in full trainings
-             * @description training that all trials together may spend, as a number of full trainings of max_t each; null: a fifth of num_samples, but at least 3. Only the default scheduler, freeze_thaw, counts it; with other schedulers it is an error: limit these by num_samples
+             * @description training that all trials together may spend, as a number of full trainings of max_t each; null: a fifth of num_samples, but at least 3. Only the default scheduler, freeze_thaw, uses it. With any other scheduler it is an error: use num_samples instead
              */
             budget: number | null;
             /**
@@ -5376,7 +5376,7 @@ export interface components {
             time_budget_s: number | null;
             /**
              * Budget, in full trainings
-             * @description training that all trials together may spend, as a number of full trainings of max_t each; null: a fifth of num_samples, but at least 3. Only the default scheduler, freeze_thaw, counts it; with other schedulers it is an error: limit these by num_samples
+             * @description training that all trials together may spend, as a number of full trainings of max_t each; null: a fifth of num_samples, but at least 3. Only the default scheduler, freeze_thaw, uses it. With any other scheduler it is an error: use num_samples instead
              * @default null
              */
             budget: number | null;

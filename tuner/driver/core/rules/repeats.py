@@ -15,7 +15,7 @@ from tuner.schedulers.shared.wording import shown
 SHARE = 0.2
 """With `repeats="auto"`, repeats take at most this share of the training that preceded them in the search."""
 TIME_SHARE, MOST_TIME = SHARE / (1 + SHARE), 1 / 3
-"""The share of a time budget that is reserved for repeats, and the maximum share, for which the leading trial must be slow."""
+"""The share of a time budget that is reserved for repeats, and the maximum share, used if the leading trial took long."""
 TIME_FOR_ONE = 1.2
 """The time that a repeat may take, as a multiple of the leading trial's time."""
 LEAST_GAIN = 0.005

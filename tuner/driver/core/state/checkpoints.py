@@ -294,7 +294,7 @@ class CheckpointLedger:
             self.tidy(self._trials[before])
 
     def tidy(self, trial: Trial) -> None:
-        """Mark checkpoints of a trial for deletion, except those that the policy keeps or that a segment or a user needs."""
+        """Mark a trial's checkpoints for deletion, except those kept by the policy and those needed by a segment or a user."""
         if len(trial.checkpoints) < 2 or keeps_all(self._policy):
             return
         needed = {trial.checkpoint.id} if trial.checkpoint is not None else set()

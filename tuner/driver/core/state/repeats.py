@@ -30,9 +30,9 @@ MOST_COMPARED = 500
 class Repeats:
     """Compares the runs of equal configurations. Part of `State`, which calls `changed` when a trial changes.
 
-    Trials with the same parameters have the same configuration. Of those in the search, the one that has trained longest is
-    the *first run*, and any others that have trained as long are further runs. Only configurations whose trials have changed
-    are examined again, because a search that a user continues may have thousands.
+    Trials with the same parameters have the same configuration. Among the trials of the search with one configuration, the one
+    that has trained longest is the *first run*. The others that have trained as long are further runs. Only configurations whose
+    trials have changed are examined again, because a search that a user continues may have thousands.
     """
 
     def __init__(self, spec: Spec, trials: Population, standing: Standing) -> None:
@@ -274,4 +274,4 @@ def _order(runs: Runs) -> tuple[bool, float, int]:
 
 
 _FIRST_SINGLE = (True, float("-inf"), -1)
-"""A key that sorts just before those of all configurations with a single run."""
+"""A sort key just before the keys of all configurations with a single run."""

@@ -116,8 +116,8 @@ class Observations:
     def idle_share(self, state: FreezeThawState, trials: Population, first: int) -> float:
         """Return the share of new configurations that are chosen from uniform points instead of by hill climbing.
 
-        This is 1.5 times the share of the model's recent proposals that began like another trial. The first `first` trials
-        were not proposed by the model.
+        This is 1.5 times the share of the model's recent proposals whose first result was equal to that of an earlier trial. The
+        first `first` trials were not proposed by the model.
         """
         repeats = self.repeats(state)
         recent: list[bool] = []

@@ -414,7 +414,7 @@ class GroupBuilder:
             offer.set_result(None)
 
     async def _reap(self, group: Group) -> None:
-        """Kill those of a group's processes that are still running, on each of its nodes."""
+        """Kill the processes of a group that are still running, on each of its nodes."""
         by_node: dict[str, list[int]] = {}
         for worker in group.workers:
             by_node.setdefault(worker.node, []).append(worker.pid)

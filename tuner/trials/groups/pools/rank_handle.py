@@ -23,9 +23,9 @@ class _Call:
 class RankHandle:
     """Stands in for the handle of the rank's actor. Calls to the methods in `SERIAL` go over the rank's call line.
 
-    The calls are numbered, and the rank runs them in the order of their numbers, no matter how they reach it. If the
-    line breaks, unanswered calls continue through Ray: the answers to those that the rank has received are fetched, and
-    the others are sent again. If the process has exited, the calls raise Ray's error, which says how it exited.
+    The calls are numbered, and the rank runs them in the order of their numbers, no matter how they reach it. If the line breaks,
+    unanswered calls continue through Ray: if the rank has received a call, the answer is fetched; otherwise, the call is sent
+    again. If the process has exited, the calls raise Ray's error, which says how it exited.
 
     Args:
         actor: Ray's handle.
@@ -85,7 +85,7 @@ class RankHandle:
             self._mending = asyncio.get_running_loop().create_task(self._go_on())
 
     async def _go_on(self) -> None:
-        """Send the unanswered calls through Ray, or fetch the answers to those that the rank has received."""
+        """Continue the unanswered calls through Ray: fetch the answer if the rank has received the call, else send it again."""
         calls = list(self._unanswered.values())
         self._unanswered.clear()
         received, lost = -1, None
