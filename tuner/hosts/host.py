@@ -200,11 +200,11 @@ class Host:
         while True:
             record = await asyncio.to_thread(self.store.experiments.get, public_id)
             if record.id not in self.driving.tasks:
-                if record.state.ended and not await self.driving.is_to_go_on(record.id, record.state):
+                if record.state.ended and not await self.driving.is_to_continue(record.id, record.state):
                     return str(record.state)
                 self.driving.begin(record, executor)
             state = await asyncio.shield(self.driving.tasks[record.id])
-            if not await self.driving.is_to_go_on(record.id, state):
+            if not await self.driving.is_to_continue(record.id, state):
                 return str(state)
 
     async def news(self) -> list[str]:

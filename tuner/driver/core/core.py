@@ -116,8 +116,8 @@ class Core:
             return Verdict(action="stop", reason="this segment has ended")
         trial = self.trials[ref.trial]
         if segment.leaving is not None:
-            return self.decider.farewell(trial, segment.leaving)
-        verdict, decide_at, asked = self.decider.go_on(trial, segment)
+            return self.decider.ending_verdict(trial, segment.leaving)
+        verdict, decide_at, asked = self.decider.continuing_verdict(trial, segment)
         self.experiment.set_milestone(segment, verdict.next_milestone, decide_at, asked)
         return verdict
 

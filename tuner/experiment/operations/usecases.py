@@ -360,7 +360,7 @@ def continue_experiment(
         Conflict: the experiment is being cancelled, or can never run again.
     """
 
-    def go_on(record: ExperimentRecord) -> None:
+    def change(record: ExperimentRecord) -> None:
         check_verb("continue", record)
         changes: dict[str, Any] = {}
         if num_samples is not None:
@@ -370,7 +370,7 @@ def continue_experiment(
         commands = [*_amendment(record.spec, changes), ("continue", f"by a user{more}", {})]
         store.experiments.change(record.id, changes, revision=record.revision, commands=commands, adopt=adopt)
 
-    return _changed(store, experiment, go_on, MOST_TRIES)
+    return _changed(store, experiment, change, MOST_TRIES)
 
 
 def _samples_so_far(record: ExperimentRecord) -> int:

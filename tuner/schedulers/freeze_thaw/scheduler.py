@@ -334,7 +334,7 @@ class FreezeThawScheduler(Scheduler):
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
         if not self._by_model(trials):
             rank, entries = self._observed.standing(self.state, trials).rank(number)
-            if brief.goes_on(rank, entries):
+            if brief.continues(rank, entries):
                 return ()
             why = f"it is rank {rank} of {entries} there, and only the best third continues while trials are so short"
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)

@@ -96,9 +96,9 @@ class ReportCallback(Flavoured):
                 "call tuner.lightning.prepare_trainer(trainer) before fit"
             )
         if running is not None and stage == "fit":
-            self._go_on(trainer, running)
+            self._restore_in_fit(trainer, running)
 
-    def _go_on(self, trainer: Any, running: session.Session) -> None:
+    def _restore_in_fit(self, trainer: Any, running: session.Session) -> None:
         """Make the current call to `fit` restore the trial's checkpoint, unless `ckpt_path` was passed to it.
 
         Lightning chooses the path of the checkpoint before it calls any hook, and loads the file after the hook `setup`.

@@ -3582,17 +3582,17 @@ export interface components {
             distance: number;
             /**
              * Best Value
-             * @description the neighbour's best value of the first objective
+             * @description the neighbor's best value of the first objective
              */
             best_value: number | null;
             /**
              * Iteration
-             * @description the training_iteration of the neighbour's newest report
+             * @description the training_iteration of the neighbor's newest report
              */
             iteration: number;
             /**
              * Changes
-             * @description the parameters that differ, largest difference first; `before` is the requested trial's value, `after` the neighbour's
+             * @description the parameters that differ, largest difference first; `before` is the requested trial's value, `after` the neighbor's
              */
             changes: {
                 [key: string]: components["schemas"]["Change"];
@@ -3612,7 +3612,7 @@ export interface components {
             trial_number: number;
             /**
              * Items
-             * @description the neighbours, nearest first
+             * @description the neighbors, nearest first
              */
             items: components["schemas"]["Neighbour"][];
             /**

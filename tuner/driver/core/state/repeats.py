@@ -73,7 +73,7 @@ class Repeats:
     @property
     def running(self) -> list[Trial]:
         """Return the repeats that have not ended, except those that a user has paused."""
-        return [trial for trial in self.all if _goes_on(trial)]
+        return [trial for trial in self.all if _is_unfinished(trial)]
 
     @property
     def ranking(self) -> Ranking | None:
@@ -197,7 +197,7 @@ class Repeats:
             again = [trial for trial in group if trial is not first and _is_run(trial, first)]
             runs = [first, *(trial for trial in again if self._score(trial) is not None)]
             scores = tuple(score for trial in runs if (score := self._score(trial)) is not None)
-            pending = sum(trial.repeat_of is not None and _goes_on(trial) for trial in group)
+            pending = sum(trial.repeat_of is not None and _is_unfinished(trial) for trial in group)
             found = Runs(first.number, scores, first.t, pending)
             bad = next(filter(_is_bad, group), None)
         if found == before and (before is None or self._dropped.get(before.number) is bad):
@@ -239,7 +239,7 @@ def is_comparable(trial: Trial) -> bool:
     return not any(segment.cause in ("fork", "exploit") for segment in trial.segments)
 
 
-def _goes_on(trial: Trial) -> bool:
+def _is_unfinished(trial: Trial) -> bool:
     return not trial.state.ended and not (trial.state is _S.PAUSED and trial.held)
 
 

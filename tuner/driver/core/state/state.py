@@ -23,6 +23,7 @@ from tuner.driver.core.actions import Action, DeleteCheckpoint, Interrupt
 from tuner.driver.core.state import commands, ending, limits
 from tuner.driver.core.state.checkpoints import CheckpointLedger
 from tuner.driver.core.state.effects import Effects
+from tuner.driver.core.state.enqueued import EnqueuedTrial
 from tuner.driver.core.state.outlook import Outlook
 from tuner.driver.core.state.pauses import Pauses
 from tuner.driver.core.state.progress import Progress
@@ -32,7 +33,6 @@ from tuner.driver.core.state.segments import Segments
 from tuner.driver.core.state.sizes import Sizes
 from tuner.driver.core.state.standing import Standing
 from tuner.driver.core.state.usage import Usage
-from tuner.driver.core.state.wishes import Wish
 from tuner.schedulers.base import (
     Fact,
     Fitted,
@@ -70,7 +70,7 @@ class State:
         self.before = 0.0  # time of the previous event
         self.running_s = 0.0  # seconds of running time, under any driver, since its first trial started
         self.pauses = Pauses()
-        self.queue: deque[Wish] = deque()  # enqueued trials that have not been started
+        self.queue: deque[EnqueuedTrial] = deque()  # enqueued trials that have not been started
         self.asked = 0  # number of trials that users have enqueued so far
         self.revisions = Revisions([searcher.context.space])  # all search spaces so far
         self.usage = Usage(spec.scaling)
@@ -279,7 +279,7 @@ class State:
             case e.Amended():
                 commands.amend(self, event.changes)
             case e.Enqueued():
-                commands.enqueue(self, [Wish(**point, reason=event.reason) for point in event.points])
+                commands.enqueue(self, [EnqueuedTrial(**point, reason=event.reason) for point in event.points])
             case e.Pinned():
                 self.checkpoints.pin(event.checkpoint, event.pinned)
             case e.GpuHoursSpent():
@@ -430,16 +430,16 @@ class State:
             case d.Cancel(trial=number):
                 return self._end(number, _S.CANCELLED, decision.reason)
             case d.Resume(trial=number):
-                trial = self._go_on(number, decision.reason)
+                trial = self._continued(number, decision.reason)
                 self._interrupt(self.segments.plan(trial, "resume", seq))
             case d.Retry(trial=number):
-                trial = self._go_on(number, decision.reason)
+                trial = self._continued(number, decision.reason)
                 self._count_failure(trial)
                 if trial.segments and trial.segments[-1].state is SegmentState.FAILED:
                     self.saving.failed(self.now)
                 self._interrupt(self.segments.plan(trial, "retry", seq))
             case d.Exploit(trial=number):
-                trial = self._go_on(number, decision.reason)
+                trial = self._continued(number, decision.reason)
                 kept = self.checkpoints.find(decision.checkpoint)
                 source = kept.info if kept is not None else self.trials[decision.donor].checkpoint
                 trial.params = dict(decision.params)
@@ -447,7 +447,7 @@ class State:
                 self.checkpoints.inherit(trial, len(trial.segments) + 1, source, decision.goes_back)
                 self._interrupt(self.segments.plan(trial, "exploit", seq, source))
             case d.Resize(trial=number):
-                trial = self._go_on(number, decision.reason)
+                trial = self._continued(number, decision.reason)
                 self._interrupt(self.segments.plan(trial, "resize", seq, workers=decision.workers))
             case d.Pause():
                 self._pause(decision)
@@ -483,7 +483,7 @@ class State:
         """Return the revision of the search space to which a decision's params belong."""
         return self.revisions.newest if decision.space_revision is None else decision.space_revision
 
-    def _go_on(self, number: int, reason: str) -> Trial:
+    def _continued(self, number: int, reason: str) -> Trial:
         trial = self.touch(number)
         trial.held, trial.reason = False, reason
         return trial

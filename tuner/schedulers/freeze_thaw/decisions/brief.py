@@ -29,7 +29,7 @@ def share_of_model(between_s: float, trials: int) -> float:
     return min(1.0, between_s / (DECISION_S + DECISION_S_PER_TRIAL * trials))
 
 
-def goes_on(rank: int, entries: int) -> bool:
+def continues(rank: int, entries: int) -> bool:
     """Return True if a trial with this rank is the best one, or among the best third of the entries."""
     return rank <= max(1, entries // KEEP)
 

@@ -82,9 +82,9 @@ class RankHandle:
     def _mend(self) -> None:
         self._line, self._broken = None, True
         if self._unanswered:
-            self._mending = asyncio.get_running_loop().create_task(self._go_on())
+            self._mending = asyncio.get_running_loop().create_task(self._continue_through_ray())
 
-    async def _go_on(self) -> None:
+    async def _continue_through_ray(self) -> None:
         """Continue the unanswered calls through Ray: fetch the answer if the rank has received the call, else send it again."""
         calls = list(self._unanswered.values())
         self._unanswered.clear()

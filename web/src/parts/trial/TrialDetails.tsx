@@ -72,7 +72,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           <Tabs.Tab value="segments">Segments{trial.segments.length > 1 ? ` · ${trial.segments.length}` : ""}</Tabs.Tab>
           <Tabs.Tab value="checkpoints">Checkpoints</Tabs.Tab>
           <Tabs.Tab value="lineage">Lineage</Tabs.Tab>
-          <Tabs.Tab value="neighbours">Neighbours</Tabs.Tab>
+          <Tabs.Tab value="neighbours">Neighbors</Tabs.Tab>
           <Tabs.Tab value="decisions">Decisions</Tabs.Tab>
           <Tabs.Tab value="logs">Logs</Tabs.Tab>
           <Tabs.Tab value="usage">Usage</Tabs.Tab>
