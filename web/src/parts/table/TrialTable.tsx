@@ -435,10 +435,10 @@ interface RowProps {
   trial: Trial;
   layout: readonly { column: Column; pinned: number | null }[];
   index: number;
-  /** In pixels. */
+  /** The height of the row in pixels. */
   height: number;
   selected: boolean;
-  /** Its own color, if it is picked. */
+  /** The color of the trial, if it is picked; else null. */
   picked: string | null;
   /** True if no more trials can be picked. */
   full: boolean;
