@@ -116,10 +116,10 @@ class Executors:
         """
         found: dict[str, dict[str, Any]] = {}
         for groups in self.all_groups():
-            stacks, figures, data = await asyncio.gather(
+            stacks, usage, data = await asyncio.gather(
                 groups.stacks(segment_id), groups.usage(segment_id), groups.data_sets(segment_id)
             )
-            found |= {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
+            found |= {rank: {"stack": stack, **usage.get(rank, {})} for rank, stack in stacks.items()}
             if "0" in found and data:
                 found["0"]["data_sets"] = data
         return found

@@ -29,8 +29,8 @@ from tuner.hosts.executor import Executor, GroupOptions
 from tuner.hosts.executors import Executors
 from tuner.hosts.helpers.proposals import Proposals
 from tuner.hosts.measures.driver_log import DriverLogs
-from tuner.hosts.measures.figures import Figures
 from tuner.hosts.measures.logs import LogKeeper
+from tuner.hosts.measures.metrics import HostMetrics
 from tuner.hosts.measures.profiles import Profiles
 from tuner.hosts.measures.usage import Place, UsageKeeper
 from tuner.hosts.overview import Held, overview, with_local
@@ -104,9 +104,9 @@ class Host:
         self._report_address: Address | None = None
         self.proposals = Proposals()
         self._collections = ShortCollections()
-        self._figures = Figures()
+        self._metrics = HostMetrics()
         self._profiles = Profiles(self.executors)
-        self.writer = Writer(self._figures.writes)
+        self.writer = Writer(self._metrics.writes)
 
     @property
     def node(self) -> str | None:
@@ -236,9 +236,9 @@ class Host:
         with tracing.span(what, segment=segment_id, trial=found.ref.trial, reports=len(reports)):
             answer = await found.inbound.report(found.ref, found.start_iteration, reports)
         took = time.perf_counter() - begun
-        self._figures.reports.add(took)
+        self._metrics.reports.add(took)
         if reports and reports[-1].waits:
-            self._figures.verdicts.add(took)
+            self._metrics.verdicts.add(took)
         return answer
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
@@ -294,7 +294,7 @@ class Host:
         with tracing.span("agent", question=question, experiment=experiment):
             answer = await self.executors.agents.answer(question, experiment, arguments)
         if question == "report":
-            self._figures.reports.add(time.perf_counter() - begun)
+            self._metrics.reports.add(time.perf_counter() - begun)
         return answer
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
@@ -352,7 +352,7 @@ class Host:
             "groups": self.executors.stats(),
         }
 
-    async def figures(self) -> dict[str, Any]:
+    async def metrics(self) -> dict[str, Any]:
         """Return this host's part of `GET /metrics`.
 
         Call this regularly: each call adds the GPU seconds and rank seconds since the previous call to the totals.
@@ -368,9 +368,9 @@ class Host:
             if one.experiment in self.driving.driven
         ]
         gpus = sum(workers * scaling.bundle().get("GPU", 0.0) for scaling, workers in found)
-        self._figures.count_use(gpus, sum(workers for _, workers in found), time.monotonic())
+        self._metrics.count_use(gpus, sum(workers for _, workers in found), time.monotonic())
         return {
-            **self._figures.shown(),
+            **self._metrics.shown(),
             "experiments": len(self.driving.driven),
             "groups": self.executors.stats(),
             "writer_queue": self.writer.queue,

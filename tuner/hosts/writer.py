@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tuner.errors import Retryable
-from tuner.hosts.measures.figures import Histogram
+from tuner.hosts.measures.metrics import Histogram
 
 T = TypeVar("T")
 

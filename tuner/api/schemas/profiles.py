@@ -129,8 +129,8 @@ class Profile(Model):
     duration_s: Annotated[float, Field(description="how many seconds the rank was observed")]
     complete: Annotated[bool, Field(description="false if the segment ended before the time was up")]
     notes: Annotated[list[str], Field(description="what the profile cannot show")]
-    cpu: Annotated[CpuProfile | None, Field(description="the figures of a profile of the kind cpu")]
-    memory: Annotated[MemoryProfile | None, Field(description="the figures of a profile of the kind memory")]
+    cpu: Annotated[CpuProfile | None, Field(description="the results of a profile of the kind cpu")]
+    memory: Annotated[MemoryProfile | None, Field(description="the results of a profile of the kind memory")]
     speedscope: Annotated[Speedscope, Field(description="the stacks, as a file for https://www.speedscope.app")]
 
     def speedscope_json(self) -> str:

@@ -127,7 +127,7 @@ class UsageKeeper:
             if pace.full():
                 keep.setdefault(place.experiment, {})[place.trial, place.segment] = pace.every
             if number % pace.every == 0:
-                found = [_sample(place, number, rank, figures) for rank, figures in ranks.items()]
+                found = [_sample(place, number, rank, values) for rank, values in ranks.items()]
                 samples.setdefault(place.experiment, []).extend(found)
         for experiment in samples.keys() | keep.keys():
             await asyncio.to_thread(
@@ -135,19 +135,19 @@ class UsageKeeper:
             )
 
 
-def _sample(place: Place, number: int, rank: int, figures: Mapping[str, float]) -> UsageSample:
+def _sample(place: Place, number: int, rank: int, values: Mapping[str, float]) -> UsageSample:
     def whole(name: str) -> int | None:
-        return int(figures[name]) if name in figures else None
+        return int(values[name]) if name in values else None
 
     return UsageSample(
         trial=place.trial,
         segment=place.segment,
         rank=rank,
         sample_no=number,
-        time=figures["time"],
-        cpu_s=figures["cpu_s"],
-        rss_bytes=int(figures["rss_bytes"]),
+        time=values["time"],
+        cpu_s=values["cpu_s"],
+        rss_bytes=int(values["rss_bytes"]),
         gpu_bytes=whole("gpu_bytes"),
         gpu_reserved_bytes=whole("gpu_reserved_bytes"),
-        gpu_percent=figures.get("gpu_percent"),
+        gpu_percent=values.get("gpu_percent"),
     )

@@ -3811,9 +3811,9 @@ export interface components {
              * @description what the profile cannot show
              */
             notes: string[];
-            /** @description the figures of a profile of the kind cpu */
+            /** @description the results of a profile of the kind cpu */
             cpu: components["schemas"]["CpuProfile"] | null;
-            /** @description the figures of a profile of the kind memory */
+            /** @description the results of a profile of the kind memory */
             memory: components["schemas"]["MemoryProfile"] | null;
             /** @description the stacks, as a file for https://www.speedscope.app */
             speedscope: components["schemas"]["Speedscope"];
