@@ -254,7 +254,7 @@ def _simulation(loop: VirtualLoop) -> Simulation:
     loop.run()
     core, config = loop.core, loop.groups.config
     best = core.best_trial()
-    mark = core.experiment.standing.of(best) if best else None
+    mark = core.experiment.leaderboard.of(best) if best else None
     runs = core.experiment.repeats.summary()
     return Simulation(
         history=loop.groups.history,
@@ -263,7 +263,7 @@ def _simulation(loop: VirtualLoop) -> Simulation:
         best_trial=best,
         best_value=runs["mean"] if runs else mark.value if mark else None,
         best_config=config(best, best.params_at(mark)) if best and mark else None,
-        best_finished=core.experiment.standing.best_finished(core.trials),
+        best_finished=core.experiment.leaderboard.best_finished(core.trials),
         state=core.state,
         seconds=loop.clock.now,
         error=core.experiment.error,

@@ -81,7 +81,7 @@ class Core:
         After repeats, return the first run of the configuration with the best expected value. Return None if no report has
         a finite objective and satisfies the constraints.
         """
-        return self.experiment.repeats.best or self.experiment.standing.best_trial(self.trials)
+        return self.experiment.repeats.best or self.experiment.leaderboard.best_trial(self.trials)
 
     def fold(self, seq: int, entry: Event | Decision) -> None:
         """Apply a committed log entry to the state. Make no decisions and produce no actions."""

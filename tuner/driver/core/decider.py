@@ -564,7 +564,7 @@ class Decider:
 
     def _is_best_yet(self, trial: Trial) -> bool:
         """Return whether the trial leads the experiment, and its newest report is its best."""
-        best, mark = self.experiment.standing.best, trial.mark("all")
+        best, mark = self.experiment.leaderboard.best, trial.mark("all")
         return best is not None and best[1] == trial.number and mark is not None and mark.iteration == trial.iteration
 
     def next_milestone(self, trial: Trial, segment: Segment) -> tuple[int | None, float | None]:

@@ -16,7 +16,7 @@ from sortedcontainers import SortedKeyList
 from tuner.domain.experiment import Spec
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
-from tuner.driver.core.state.standing import Standing
+from tuner.driver.core.state.leaderboard import Leaderboard
 from tuner.schedulers.shared.repeats import LARGEST, Ranking, Runs, ranking
 
 _S = TrialState
@@ -35,8 +35,8 @@ class Repeats:
     trials have changed are examined again, because a search that a user continues may have thousands.
     """
 
-    def __init__(self, spec: Spec, trials: Population, standing: Standing) -> None:
-        self._objective, self._trials, self._standing = spec.objective, trials, standing
+    def __init__(self, spec: Spec, trials: Population, leaderboard: Leaderboard) -> None:
+        self._objective, self._trials, self._leaderboard = spec.objective, trials, leaderboard
         self._numbers: list[int] = []  # the trials that are repeats
         self._changed: dict[int, None] = {}  # the trials that have changed since the following attributes were computed
         # trial -> its parameters, and its configuration as text
@@ -147,7 +147,7 @@ class Repeats:
                     "mean": self._objective.score(one.runs.mean),
                     "expected": self._objective.score(one.mean),
                 }
-                for one in islice((one for one in self.ranking.standings if len(one.runs.scores) > 1), MOST_SHOWN)
+                for one in islice((one for one in self.ranking.estimates if len(one.runs.scores) > 1), MOST_SHOWN)
             ],
             "single": {"middle": self._objective.score(self.ranking.middle), "weight": self.ranking.weight},
             "dropped": sorted(self._dropped),
@@ -222,12 +222,12 @@ class Repeats:
 
     def _is_whole(self, trial: Trial) -> bool:
         """Return whether a trial has a result, and has not lost the training that led to it."""
-        mark = self._standing.of(trial)
+        mark = self._leaderboard.of(trial)
         return mark is not None and not trial.diverged and trial.t > 0 and mark.iteration <= trial.iteration
 
     def _score(self, trial: Trial) -> float | None:
         """Return the score of a trial that counts; None if it has none."""
-        mark = None if trial.diverged else self._standing.of(trial)
+        mark = None if trial.diverged else self._leaderboard.of(trial)
         return None if mark is None else max(-LARGEST, min(LARGEST, self._objective.score(mark.value)))
 
 

@@ -24,6 +24,7 @@ from tuner.driver.core.state import commands, ending, limits
 from tuner.driver.core.state.checkpoints import CheckpointLedger
 from tuner.driver.core.state.effects import Effects
 from tuner.driver.core.state.enqueued import EnqueuedTrial
+from tuner.driver.core.state.leaderboard import Leaderboard
 from tuner.driver.core.state.outlook import Outlook
 from tuner.driver.core.state.pauses import Pauses
 from tuner.driver.core.state.progress import Progress
@@ -31,7 +32,6 @@ from tuner.driver.core.state.repeats import Repeats
 from tuner.driver.core.state.saving import SaveInterval
 from tuner.driver.core.state.segments import Segments
 from tuner.driver.core.state.sizes import Sizes
-from tuner.driver.core.state.standing import Standing
 from tuner.driver.core.state.usage import Usage
 from tuner.schedulers.base import (
     Fact,
@@ -83,18 +83,18 @@ class State:
         self.failing = False  # whether `finishing` is a failure of the whole experiment
         self.fatal: int | None = None  # the trial whose failure `finishing` names, if it ends the experiment
         self.exhausted = False  # whether the searcher has no more configurations
-        self.standing = Standing(spec, searcher.metric_constraints())
-        self.repeats = Repeats(spec, self.trials, self.standing)
+        self.leaderboard = Leaderboard(spec, searcher.metric_constraints())
+        self.repeats = Repeats(spec, self.trials, self.leaderboard)
         self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
         self.keeps_values = True  # False if nobody reads `Trial.values` of trials that have ended
         self.outlook = Outlook(spec)
-        self.progress = Progress(spec, self.standing, self.checkpoints, self.outlook)
+        self.progress = Progress(spec, self.leaderboard, self.checkpoints, self.outlook)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time, spec.scaling.num_workers)
         self.sizes = Sizes(spec.scaling, spec.objective, self.trials, self.segments)
         self.exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
         # Metrics that `stop` uses and that were never reported.
         self.used_by_stop = stopper.metrics() if stopper is not None else frozenset()
-        constrained = {one.metric for one in self.standing.constraints} - {o.metric for o in spec.objectives}
+        constrained = {one.metric for one in self.leaderboard.constraints} - {o.metric for o in spec.objectives}
         self.unseen = (
             self.used_by_stop | constrained
         )  # the metrics of `stop` and of constraints that no report has had yet
@@ -158,7 +158,7 @@ class State:
     def summary(self) -> dict[str, object]:
         """Return the summary for the experiment's row: the best trial, the number of trials by state, why the search ended."""
         counts = {str(state): self.trials.count(state) for state in TrialState}
-        best = self.standing.summary(self.trials, self.repeats.best, self.repeats.summary())
+        best = self.leaderboard.summary(self.trials, self.repeats.best, self.repeats.summary())
         hours = {
             "gpu_hours": self.usage.gpu_hours(self.now),
             "gpu_hours_saved": self.usage.gpu_hours_saved(),
@@ -315,8 +315,8 @@ class State:
             self.unseen -= event.metrics.keys()
             self.missed += tuple(sorted(self.unseen.difference(self.missed)))
         score = self.progress.report(trial, segment, event)
-        if self.standing.improved:
-            self._effects.best[self.seq] = self.standing.improved
+        if self.leaderboard.improved:
+            self._effects.best[self.seq] = self.leaderboard.improved
         if event.checkpoint is not None:
             self._keep(trial, segment.ordinal, event.checkpoint)
         if score is not None and segment.scored and not segment.leaving and math.isfinite(trial.t):
@@ -467,7 +467,7 @@ class State:
         self.trials.add(trial)
         if trial.repeat_of is not None:
             self.repeats.started(trial)
-            self.standing.tells_best = True  # the reports of repeats must not count as those of the search
+            self.leaderboard.tells_best = True  # the reports of repeats must not count as those of the search
         self.touch(trial.number)
         kept = self.checkpoints.find(decision.checkpoint)
         if kept is not None:
@@ -509,7 +509,7 @@ class State:
         self._interrupt(self.segments.leave(trial, "stop"))
         self.trials.move(number, state)
         if state is _S.COMPLETED and trial.repeat_of is None:
-            self.standing.completed(trial)
+            self.leaderboard.completed(trial)
         if (best := self.repeats.best) is not None:
             self.checkpoints.is_expected_best(best.number)
         self.checkpoints.trial_ended(trial)
