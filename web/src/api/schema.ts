@@ -2102,7 +2102,7 @@ export interface components {
         };
         /**
          * CpuProfile
-         * @description The figures of a profile of the kind `cpu`.
+         * @description The results of a profile of the kind `cpu`.
          */
         CpuProfile: {
             /**
@@ -3491,7 +3491,7 @@ export interface components {
         };
         /**
          * MemoryProfile
-         * @description The figures of a profile of the kind `memory`.
+         * @description The results of a profile of the kind `memory`.
          */
         MemoryProfile: {
             /**
