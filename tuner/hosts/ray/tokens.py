@@ -166,7 +166,7 @@ def _default() -> Path:
 
 
 def _read_again() -> None:
-    """If this process has loaded Ray, make Ray forget the token and the mode that it has read from the environment."""
+    """Make Ray, if it is loaded here, forget the token and the mode that it has read from the environment."""
     raylet = sys.modules.get(RAYLET)
     if raylet is not None and all(hasattr(raylet, name) for name in NAMES):
         raylet.AuthenticationTokenLoader.instance().reset_cache()
