@@ -44,7 +44,7 @@ from tuner.settings import Settings
 from tuner.store import Store
 from tuner.telemetry import log_format, tracing
 from tuner.trials.checkpoints.objects import Stored
-from tuner.trials.groups.pools.admission import Standing
+from tuner.trials.groups.pools.admission import Entitlement
 from tuner.trials.messages.call_lines import CallLines
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.report_socket import Address, ReportServer
@@ -121,7 +121,7 @@ class Host:
             reserve_after_s=self.settings.reserve_after_s,
             logs=self.logs,
             log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,
-            standing=self._standing,
+            entitlement=self._entitlement,
             quotas=_quotas(self.settings),
             preempt_after_s=self.settings.preempt_after_s,
         )
@@ -139,12 +139,12 @@ class Host:
         """Return whether agents can reach this host: its service has called recently, or it has never had a service."""
         return self._attended_at == float("-inf") or time.monotonic() < self._attended_at + REACHED_S
 
-    def _standing(self, experiment: str) -> Standing:
+    def _entitlement(self, experiment: str) -> Entitlement:
         """Return the current priority and weight of an experiment, and its project."""
         if (driven := self.driving.named.get(experiment)) is None:
-            return Standing()
+            return Entitlement()
         spec = driven.core.spec
-        return Standing(spec.priority, spec.weight, spec.project)
+        return Entitlement(spec.priority, spec.weight, spec.project)
 
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         return await self.executor.on_node(node, function, *args)
@@ -327,14 +327,14 @@ class Host:
             [machine], _ = await executor.nodes()
             nodes, available, held = with_local(nodes, available, held, machine, beside.held())
             waiting, pools = [*waiting, *beside.waiting()], [groups, beside]
-        standings = {name: self._standing(name) for name in self.driving.named}
+        entitlements = {name: self._entitlement(name) for name in self.driving.named}
         return overview(
             nodes,
             available,
             held,
             waiting,
-            standings,
-            {name: max(pool.share(name) for pool in pools) for name in standings},
+            entitlements,
+            {name: max(pool.share(name) for pool in pools) for name in entitlements},
             began=time.time() - time.monotonic(),
         )
 

@@ -62,7 +62,7 @@ class RayExecutor:
             lines=options.lines,
             reserve_after_s=options.reserve_after_s,
             log_limit=options.log_limit,
-            standing=options.standing,
+            entitlement=options.entitlement,
             quotas=options.quotas,
             preempt_after_s=options.preempt_after_s,
         )
