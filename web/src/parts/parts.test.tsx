@@ -121,7 +121,7 @@ describe("the trial table", () => {
     expect(screen.getByText(words)).toBeTruthy();
   });
 
-  it("sorts by a click on a column, and the other way by a second", () => {
+  it("sorts by the column that is clicked, and reverses the order at a second click", () => {
     const rows = table();
     const head = screen.getByRole("button", { name: "Trial" });
     fireEvent.click(head);
