@@ -19,7 +19,7 @@ describe("the spec of a new experiment", () => {
     });
   });
 
-  it("keeps comments and the way in which the rest is written", () => {
+  it("keeps comments and the formatting of the rest", () => {
     const written = "name: a # the first try\nspace: {lr: {type: uniform, lower: 0, upper: 1}}\n# enough\nmax_t: 3\n";
     expect(withField(written, ["max_t"], 9)).toBe(
       "name: a # the first try\nspace: { lr: { type: uniform, lower: 0, upper: 1 } }\n# enough\nmax_t: 9\n",
@@ -33,7 +33,7 @@ describe("the spec of a new experiment", () => {
     expect(withName("name: a\n", "lr", "rate")).toBe("name: a\n");
   });
 
-  it("takes over from another experiment what was asked for, and that it learns from no other", () => {
+  it("takes over the requested options of another experiment, including that it learns from no earlier one", () => {
     const source = {
       name: "a",
       project: "default",
@@ -72,7 +72,7 @@ describe("the spec of a new experiment", () => {
     expect(specOf({ ...source, ...kept })).toEqual({ ...asked, ...kept, warm_start: null });
   });
 
-  it("leaves a field out that is emptied", () => {
+  it("leaves out a field that was emptied", () => {
     expect(parse(withField(text, ["max_t"], undefined))).not.toHaveProperty("max_t");
     expect(parse(withField(text, ["name"], ""))).not.toHaveProperty("name");
   });

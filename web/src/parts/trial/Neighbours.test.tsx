@@ -49,7 +49,7 @@ describe("the neighbors of a trial", () => {
     expect(said(0, 0.8, 0.95)).toMatch(/better than 1 of them.$/);
   });
 
-  it("say how good its place in the space is", () => {
+  it("say how good the region around the trial is", () => {
     const said = (values: (number | null)[], own: number | null, mode: "min" | "max" = "max") =>
       summary(
         { best_value: own, iteration: 9 },
@@ -68,7 +68,7 @@ describe("the neighbors of a trial", () => {
     expect(said([0.8, 0.9], null)).toMatch(/this trial has no result yet/);
   });
 
-  it("are a table with what differs, from which one goes on", async () => {
+  it("are shown in a table with the differences, with links to the trials", async () => {
     vi.spyOn(api, "neighbours").mockResolvedValue({
       trial_id: "trl_1",
       trial_number: 1,
