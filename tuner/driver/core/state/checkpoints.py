@@ -358,7 +358,7 @@ class CheckpointLedger:
             self._borrowers.setdefault(chosen.id, {})[trial.number] = None
 
     def _give_back(self, trial: Trial) -> None:
-        """Record that the trial would no longer start from the checkpoint of another trial."""
+        """Record that the trial no longer needs the checkpoint that it took over from another trial."""
         borrowed = trial.inherited
         if borrowed is None or trial.number not in self._borrowers.get(borrowed.id, ()):
             return
