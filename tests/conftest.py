@@ -208,14 +208,14 @@ def private_ray(_kept: _Ray, _scripts: Path) -> Iterator[Path]:
     """
     import ray  # noqa: F401  # so that executor="auto" chooses Ray
 
-    from tuner.hosts.scripts import ahead
+    from tuner.hosts.scripts import prestart
 
     _kept.use("private_ray")
-    start_forks = ahead.start_forks
+    start_forks = prestart.start_forks
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(_scripts)
         # Later searches need PyTorch, whatever the first one needs. Without this, each of their ranks would import it.
-        patch.setattr(ahead, "start_forks", lambda torch: start_forks(torch=True))
+        patch.setattr(prestart, "start_forks", lambda torch: start_forks(torch=True))
         patch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 2}')
         yield _scripts
 

@@ -65,7 +65,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.sdk.driving": {"tuner.hosts.scripts": SLOW, "tuner.hosts.ray.cluster": SLOW},
     "tuner.sdk.executors": {
         "tuner.hosts.scripts": SLOW,
-        "tuner.hosts.scripts.ahead": SLOW,
+        "tuner.hosts.scripts.prestart": SLOW,
         "tuner.hosts.scripts.needs": SLOW,
         "tuner.trials.groups.pools": SLOW,
     },

@@ -24,7 +24,7 @@ def _setting(variable: str, about: str, default: Any, *, shown: bool = True) -> 
 
 
 class MisspelledSetting(UserWarning):
-    """The environment has a variable whose name resembles that of a setting, and which is therefore ignored."""
+    """The environment has a variable that looks like a misspelled setting. It is ignored."""
 
 
 @dataclass(frozen=True, slots=True)

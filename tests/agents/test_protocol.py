@@ -135,7 +135,7 @@ def test_a_user_pauses_and_resumes(service: AgentService) -> None:
     got = service.ask(name)
     service.report(got, 1, 0.5, checkpoint="mem://1")
     service.post(f"/experiments/{name}/pause", status=202)
-    service.until("the wish", lambda: service.about(got, "heartbeat")["wanted"] == "pause")
+    service.until("the request to pause", lambda: service.about(got, "heartbeat")["wanted"] == "pause")
     paused = service.report(got, 2, 0.4, checkpoint="mem://2")
     assert paused["verdict"] == "pause"
     service.until("the pause", lambda: service.get(f"/experiments/{name}")["state"] == "paused")

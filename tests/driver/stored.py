@@ -27,7 +27,7 @@ def stored(bench: Bench, store: Store) -> ExperimentRecord:
         trials=list(core.trials),
         state=core.state,
         summary=core.summary(),
-        best=bench.best if core.experiment.standing.tells_best else None,
+        best=bench.best if core.experiment.leaderboard.tells_best else None,
     )
     store.drivers.commit(made.id, epoch, batch, time.time())
     return store.experiments.get(made.public_id)

@@ -270,6 +270,6 @@ def _of_best(core: Core, log: list[Any]) -> Iterator[str]:
         ]
     core.summary()  # also if the best trial's newest report is not finite
     expected = max((score for score, _ in scores), default=None)
-    found = core.experiment.standing.best
+    found = core.experiment.leaderboard.best
     if (found[0] if found is not None else None) != expected or (found is not None and found not in scores):
         yield f"the best is {found}, the reports say {expected}"

@@ -209,9 +209,9 @@ class World:
         self.trace: list[str] = []
         self.scored: dict[int, set[float]] = {}  # trial -> each time_attr that it has reported with a finite objective
         self.meddled: set[int] = set()  # trials that a user has resumed
-        self.wishes: list[Mapping[str, Any]] = []  # trials that users want and that have not been started, oldest first
+        self.enqueued: list[Mapping[str, Any]] = []  # trials of users that have not been started, oldest first
         self.pinned: set[str] = set()  # checkpoints that users want kept
-        self.unheard: list[str] = []  # those of them whose pin is in the database, and of which the core has not heard
+        self.unheard: list[str] = []  # pinned in the database, and the core has not heard of it yet
         self.before = (0, 0)  # how many segments were open, and trials of the searcher started, at the last check
 
     # ------------------------------------------------------------------------------------------------ towards the core
@@ -263,8 +263,8 @@ class World:
         self.ends += 1
         if self.running:
             self.found(f"the experiment is {self.core.state}, and trials {list(self.running)} run")
-        if self.wishes and (self.core.experiment.finishing or "").endswith("ended"):
-            self.found(f"the experiment has ended, and nobody has started {self.wishes}")
+        if self.enqueued and (self.core.experiment.finishing or "").endswith("ended"):
+            self.found(f"the experiment has ended, and nobody has started {self.enqueued}")
 
     def go_on(self, rng: random.Random) -> None:
         """Let a user continue the search that has ended, with more samples or with trials of their own."""
@@ -315,9 +315,9 @@ class World:
             self.shadow.fold(seq, stored(entry))
             match entry:
                 case e.Enqueued():
-                    self.wishes += entry.points
+                    self.enqueued += entry.points
                 case e.Commanded() if retried is not None:
-                    self.wishes.append(retried)
+                    self.enqueued.append(retried)
                 case e.Pinned():
                     (self.pinned.add if entry.pinned else self.pinned.discard)(entry.checkpoint)
                     self.unheard = [name for name in self.unheard if name != entry.checkpoint]
@@ -394,15 +394,15 @@ class World:
         if finishing is not None:
             self.found(f"trial {start.number} is started, and the search was about to end: {finishing}")
         if not start.asked:
-            if self.wishes:
-                self.found(f"trial {start.number} of the searcher is started before {self.wishes[0]}")
+            if self.enqueued:
+                self.found(f"trial {start.number} of the searcher is started before {self.enqueued[0]}")
             return
-        if not self.wishes:
+        if not self.enqueued:
             self.found(f"trial {start.number} is started for users, and they have asked for none")
-        wish, got = self.wishes.pop(0), start.params or {}
-        other = {name: got.get(name) for name, value in wish["params"].items() if got.get(name) != value}
-        if other or (start.checkpoint, start.parent) != (wish.get("checkpoint", ""), wish.get("parent")):
-            self.found(f"{start} is started for {wish}")
+        queued, got = self.enqueued.pop(0), start.params or {}
+        other = {name: got.get(name) for name, value in queued["params"].items() if got.get(name) != value}
+        if other or (start.checkpoint, start.parent) != (queued.get("checkpoint", ""), queued.get("parent")):
+            self.found(f"{start} is started for {queued}")
 
     def told(self, saved: Saved) -> None:
         """Note that the core knows of a ready checkpoint.
@@ -526,7 +526,7 @@ class World:
         name, core = saved.info.id, self.core
         if saved.reported and saved.told and name in self.pinned:
             self.found(f"{name} is deleted, and a user wants it kept")
-        if any(wish.get("checkpoint") == name for wish in self.wishes):
+        if any(queued.get("checkpoint") == name for queued in self.enqueued):
             self.found(f"{name} is deleted, and a user wants a trial from it")
         if not saved.reported and (run := self.running.get(saved.trial)) is not None and run.ordinal == saved.segment:
             self.found(f"{name} is deleted before its report comes")
@@ -946,8 +946,8 @@ class World:
         for problem in invariants.of_state(self.core, self.scored, self.meddled, self.before):
             self.found(problem)
         self.before = invariants.counts(self.core)
-        if len(self.wishes) != len(self.core.experiment.queue):
-            self.found(f"users wait for {self.wishes}, and the core knows of {self.core.experiment.queue}")
+        if len(self.enqueued) != len(self.core.experiment.queue):
+            self.found(f"users wait for {self.enqueued}, and the core knows of {self.core.experiment.queue}")
 
     def found(self, problem: str) -> None:
         raise Found(f"{self.kind}, seed {self.seed}, step {self.step}: {problem}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.api.schemas import Cluster
 from tuner.hosts.overview import overview, with_local
-from tuner.trials.groups.pools.admission import HeldGroup, Standing, WaitingGroup
+from tuner.trials.groups.pools.admission import Entitlement, HeldGroup, WaitingGroup
 
 NODES = [
     {
@@ -49,8 +49,10 @@ def cluster_of(experiment: str, *, running: Sequence[str] = (), waiting: Sequenc
     ]
     gpus = 4.0 - 2 * len(held)
     free = {"CPU": 4.0 + gpus, "GPU": gpus}
-    standings, shares = {experiment: Standing()}, {experiment: len(held) / 2}
-    return overview(NODES, free, list(zip(held, ranks, strict=True)), waits, standings, shares, began=time.time() - 90)
+    entitlements, shares = {experiment: Entitlement()}, {experiment: len(held) / 2}
+    return overview(
+        NODES, free, list(zip(held, ranks, strict=True)), waits, entitlements, shares, began=time.time() - 90
+    )
 
 
 def test_nodes_groups_and_what_waits() -> None:
@@ -77,7 +79,7 @@ def test_nodes_groups_and_what_waits() -> None:
         {"CPU": 4.0, "GPU": 1.0},
         [(held, ranks)],
         [waits],
-        {"exp_1": Standing(), "exp_2": Standing(priority=10)},
+        {"exp_1": Entitlement(), "exp_2": Entitlement(priority=10)},
         {"exp_1": 0.75},
         began=1000.0,
     )
@@ -145,11 +147,11 @@ def test_groups_without_ray_are_shown_on_the_node_of_the_drivers_machine() -> No
         "Resources": {"CPU": 2.0},
     }
     free = {"CPU": 8.0, "GPU": 4.0}
-    standings = {"exp_1": Standing()}
+    entitlements = {"exp_1": Entitlement()}
 
     def shown(machine: dict[str, Any]) -> dict[str, Any]:
         nodes, available, groups = with_local(NODES, free, [], machine, [(held, ranks)])
-        return overview(nodes, available, groups, [], standings, {"exp_1": 0.5}, began=0.0)
+        return overview(nodes, available, groups, [], entitlements, {"exp_1": 0.5}, began=0.0)
 
     found = shown(machine)
     assert (found["cpus"], found["cpus_in_use"]) == (8.0, 1.0)

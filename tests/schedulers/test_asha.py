@@ -159,7 +159,7 @@ def test_a_nan_stops_the_trial_and_is_not_entered() -> None:
     drive = Drive({"type": "asha", "reduction_factor": 3}, 1, value=lambda rng, trial, i: float("nan"), trouble=0).run()
     assert {trial.state for trial in drive.core.trials} == {TrialState.STOPPED}
     assert drive.core.scheduler.state.rungs == [[]]
-    assert drive.core.experiment.standing.best is None
+    assert drive.core.experiment.leaderboard.best is None
     assert all(trial.reports == 1 for trial in drive.core.trials)
 
 

@@ -133,7 +133,7 @@ def test_the_local_executor_says_why_it_cannot_run_what_it_is_given() -> None:
         ({"trainable": "module:train"}, False),
     ],
 )
-def test_processes_are_started_ahead_only_if_they_may_be_needed(changes: dict[str, Any], expected: bool) -> None:
+def test_processes_are_started_early_only_if_they_may_be_needed(changes: dict[str, Any], expected: bool) -> None:
     given: dict[str, Any] = {
         "trainable": plain, "num_workers": 1, "use_gpu": False, "runtime_env": None, "address": None, "ray_address": None,
         "executor": "auto",

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from tests.driver.bench import Bench
-from tests.driver.core.state.test_standing import CONSTRAINED, exploit
+from tests.driver.core.state.test_leaderboard import CONSTRAINED, exploit
 from tests.driver.stored import stored
 from tests.store.examples import T0, a_report, begin
 from tuner.domain.batch import Batch

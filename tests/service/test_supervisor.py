@@ -68,7 +68,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             return f"owner {number}"
 
         return SimpleNamespace(
-            start=method(start), news=method(lambda: NEWS), figures=method(dict), live=method(lambda: number)
+            start=method(start), news=method(lambda: NEWS), metrics=method(dict), live=method(lambda: number)
         )
 
     def wait(refs: list[int], timeout: float) -> Any:

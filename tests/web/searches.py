@@ -133,7 +133,7 @@ class Search:
             state=self.core.state,
             summary=self.core.summary(),
             carried_out=decided + self._started,
-            best=self._best if self.core.experiment.standing.tells_best else None,
+            best=self._best if self.core.experiment.leaderboard.tells_best else None,
             commands=commands or [],
         )
         self.store.drivers.commit(self.id, self.epoch, batch, self.now)

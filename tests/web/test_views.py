@@ -517,11 +517,11 @@ def test_brushes_on_several_axes_choose_trials_for_table_and_curves(
 def test_a_trial_says_what_its_neighbours_reached(visit: Open, finished: Search) -> None:
     trial = finished.store.trials.page(finished.id).items[3]
     page = visit(f"/trials/{trial.public_id}")
-    page.get_by_role("tab", name="Neighbours").click()
+    page.get_by_role("tab", name="Neighbors").click()
     expect(
-        page.get_by_text(re.compile(r"nearest neighbours reached a best accuracy of .* this trial, with"))
+        page.get_by_text(re.compile(r"nearest neighbors reached a best accuracy of .* this trial, with"))
     ).to_be_visible()
-    rows = page.get_by_role("region", name="Neighbours").get_by_role("row")
+    rows = page.get_by_role("region", name="Neighbors").get_by_role("row")
     expect(rows).to_have_count(11)
     record = finished.store.experiments.get(finished.public_id)
     near = neighbours(finished.store, record, trial, 10).items

@@ -108,7 +108,7 @@ def create_app(
     look: Callable[[str], Mapping[str, Mapping[str, Any]]] | None = None,
     cluster: Callable[[], Mapping[str, Any]] | None = None,
     *,
-    figures: Callable[[], Mapping[str, Any] | None] | None = None,
+    host_metrics: Callable[[], Mapping[str, Any] | None] | None = None,
     agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
     profile: Callable[[str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
     driver_log: Callable[[str, int, str | None], Mapping[str, Any]] | None = None,
@@ -129,7 +129,7 @@ def create_app(
         look: takes the id of a segment, and returns rank -> {"stack": ..., resource usage}, or an empty dict if the
             segment is not running. It raises DriverSilent if no driver answers.
         cluster: returns the same as `Host.cluster`. It raises DriverSilent if no driver answers.
-        figures: returns the driver host's own metrics, or None if there is no host.
+        host_metrics: returns the driver host's own metrics, or None if there is no host.
         agents: passes an agent's request on to `Host.agent`. It raises DriverSilent if there is no driver.
         profile: passes a request to profile a rank on to `Host.profile`. It raises DriverSilent if there is no driver.
         driver_log: returns the same as `Host.driver_log`. It raises DriverSilent if no driver answers.
@@ -147,7 +147,7 @@ def create_app(
         profile or _no_profiles,
         driver_log or _no_driver_log,
     )
-    metrics = context.metrics = Metrics(store, figures or (lambda: None))
+    metrics = context.metrics = Metrics(store, host_metrics or (lambda: None))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:

@@ -29,7 +29,7 @@ from tuner.usercode.entrypoints import EntrypointChecker
 T = TypeVar("T")
 
 LOOK_S = 0.25
-"""Seconds after which a request that waits for the driver checks again that the service is not shutting down."""
+"""While a request waits for the driver, it checks at this interval, in seconds, whether the service is shutting down."""
 CHECK_THREADS = 64
 """The number of threads for requests that may import an entrypoint.
 

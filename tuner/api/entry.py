@@ -1,4 +1,4 @@
-"""The checks that every request to the API has to pass before its route is called."""
+"""The dependency of every API route: check the token, the project and the parameters, and replace a name by its id."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from tuner.errors import StoreError
 from tuner.experiment.code.bundles import Bundles
-from tuner.experiment.code.shipped import Packages
+from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.logs import remove_old_logs
 from tuner.settings import Settings
 from tuner.store import Store

@@ -76,7 +76,7 @@ class Server(uvicorn.Server):
     def _close_slow_connections(self) -> None:
         """Close the connections that have been waiting for the head of a request for too long.
 
-        uvicorn itself closes only those that send nothing at all after a request.
+        uvicorn itself closes only connections that send nothing at all after a request.
         """
         now, before, self._waiting = time.monotonic(), self._waiting, {}
         for connection in list(self.server_state.connections):

@@ -68,7 +68,7 @@ def space_patch(space: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the query parameters without those that are None, and with booleans as in JSON."""
+    """Return the query parameters, without parameters that are None and with booleans as in JSON."""
     given = {name: value for name, value in (params or {}).items() if value is not None}
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
 

@@ -90,8 +90,9 @@ class Exploit(_Decision):
     checkpoint: str = ""  # id of the donor's checkpoint, filled in and pinned by the core
     mutations: Mapping[str, Any] = field(default_factory=dict)  # param -> how it was changed, in words
     space_revision: int | None = None  # the revision of the space that `params` are from, filled in by the core
-    # True if, when the donor's checkpoint is lost, the trial falls back to its own newest checkpoint, and to the configuration
-    # under which that was saved. Filled in by the core; the trials in logs of older versions started from the beginning.
+    # True if the trial falls back to its own newest checkpoint, and to the configuration under which it was saved, in case the
+    # donor's checkpoint is lost. The core sets it. It is False in logs of older versions: there, the trial started from the
+    # beginning.
     goes_back: bool = False
 
 

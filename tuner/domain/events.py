@@ -114,7 +114,7 @@ _COPIED = tuple(f.name for f in dataclasses.fields(Report) if f.name != "time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopJudged(_SegmentEvent):
-    """For a report of the trial, a user's stop function has raised an error, or has returned that the trial should stop.
+    """A user's stop function, called with the trial's next report, has raised an error or wants to stop the trial.
 
     This event comes directly before the report. There is none if every stop function lets the trial continue.
     answers: one for each stop function, {"stop": bool} or {"error": type, "args", "text", "traceback"}.
@@ -127,7 +127,7 @@ class StopJudged(_SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(_SegmentEvent):
-    """A checkpoint became ready after the report that it belongs to: it was saved on demand, or its upload took time."""
+    """A checkpoint became ready after its report, because it was saved on demand or its upload took time."""
 
     KIND = "checkpoint_saved"
     checkpoint: CheckpointInfo
@@ -142,7 +142,7 @@ class CheckpointDeleted(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadFailed(_SegmentEvent):
-    """A checkpoint that was still being uploaded when its segment ended will never be ready."""
+    """The upload of a checkpoint has failed after its segment had ended, so the checkpoint will never be ready."""
 
     KIND = "upload_failed"
     checkpoint: CheckpointInfo
@@ -278,7 +278,7 @@ class SlotsChanged(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersChanged(_Event):
-    """Elastic trials may now have this many ranks in total, because other work on the cluster has begun or ended."""
+    """The total number of ranks of all elastic trials has a new limit, because other work on the cluster has begun or ended."""
 
     KIND = "workers_changed"
     workers: int

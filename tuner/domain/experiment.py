@@ -133,8 +133,8 @@ class Limits:
     budget: float | None = option(
         None,
         "training that all trials together may spend, as a number of full trainings of max_t each; null: a fifth of num_samples, "
-        "but at least 3. Only the default scheduler, freeze_thaw, counts it; with other schedulers it is an error: limit these "
-        "by num_samples",
+        "but at least 3. Only the default scheduler, freeze_thaw, uses it. With any other scheduler it is an error: use "
+        "num_samples instead",
         gt=0,
         allow_inf_nan=False,
         title="Budget, in full trainings",

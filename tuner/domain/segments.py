@@ -62,7 +62,7 @@ CAUSES = frozenset(
 
 
 IN_SAVE = "raised by the function that was passed as checkpoint to tuner.report"
-"""The note that is added to an exception from such a function, so that the driver knows where the exception came from."""
+"""The note that is added to an exception from the function that saves a checkpoint, so that the driver knows its origin."""
 
 
 def what_to_do(cause: str | None) -> str:

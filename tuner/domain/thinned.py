@@ -1,4 +1,4 @@
-"""Say why an experiment whose points were thinned, long after its end, cannot be used for something."""
+"""Define the message that refuses an operation because most points of an old experiment were deleted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def why_thinned(thinned_at: float, needs: str) -> str:
-    """Return why a thinned experiment cannot be used for `needs`, the operation to refuse, such as "a replay"."""
+    """Return the reason to refuse an operation on a thinned experiment. `needs` names the operation, such as "a replay"."""
     day = datetime.fromtimestamp(thinned_at, UTC).date()
     return (
         f"most points of the experiment's curves were deleted on {day}, because it had ended longer ago than "

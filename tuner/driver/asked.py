@@ -207,7 +207,7 @@ class AskedDriver:
                 raise Conflict(f"{trials} not ended yet, and no other trial may start: {why}")
 
     async def _take(self) -> tuple[Trial, Segment, SegmentRef] | None:
-        """Return the next segment to train; None if there is still none once the loop has handled all events so far."""
+        """Return the next segment to train; None if the loop has handled all events so far and has none."""
         quiet = 0
         while quiet < 3:
             await asyncio.sleep(LOOK_S if quiet else 0)

@@ -329,7 +329,7 @@ class ExperimentLoop:
             summary=core.summary(),
             carried_out=carried_out,
             superseded=superseded,
-            best=out.best if core.experiment.standing.tells_best else None,
+            best=out.best if core.experiment.leaderboard.tells_best else None,
             commands=commands,
             deletes=deletes,
         )

@@ -194,7 +194,7 @@ def _as_replayed(spec: Spec, scheduler: Scheduler | None, record: Recording, slo
 
 
 def _never(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
-    raise AssertionError("recorded groups evaluate nothing")
+    raise AssertionError("RecordedGroups replays reports and does not call evaluate")
 
 
 class RecordedGroups(SimulatedGroups):
@@ -257,7 +257,7 @@ class _Unused:
         self.moved: list[float] = []  # distance from each proposal to its replacement
 
     def nearest(self, params: Mapping[str, Any], trials: Population) -> RecordedTrial | None:
-        """Return the recorded trial nearest to the proposed params, except those that `trials` replay; None if none is left."""
+        """Return the recorded trial nearest to the proposed params that none of `trials` replays; None if all are in use."""
         used = {trial.searcher_state.get(RECORDED) for trial in trials}
         place = self._place(params)
         left = [(self._distance(place, self._places[i]), i) for i, t in enumerate(self._trials) if t.number not in used]

@@ -109,8 +109,8 @@ def simulate(
     repeats: how many times leading configurations may be evaluated again; see `tuner.run`. For this, `evaluate` must give
         different results when it is called again with the same configuration.
     warm_start: the experiments to learn from.
-    num_workers: ``{"min": 1, "max": 8}`` makes trials elastic. The seconds of a `Step` are then those that the smallest
-        number of ranks takes.
+    num_workers: ``{"min": 1, "max": 8}`` makes trials elastic. The seconds of a `Step` are then the time that the smallest number
+        of ranks takes.
     resources_allocation: which elastic trials get free workers; see `tuner.run`.
     cluster_workers: how many ranks the cluster holds. None: `max_concurrent_trials` times the smallest number of ranks.
     speedup: called with a trial's number of ranks; returns its speed as a multiple of the speed with the smallest
@@ -254,7 +254,7 @@ def _simulation(loop: VirtualLoop) -> Simulation:
     loop.run()
     core, config = loop.core, loop.groups.config
     best = core.best_trial()
-    mark = core.experiment.standing.of(best) if best else None
+    mark = core.experiment.leaderboard.of(best) if best else None
     runs = core.experiment.repeats.summary()
     return Simulation(
         history=loop.groups.history,
@@ -263,7 +263,7 @@ def _simulation(loop: VirtualLoop) -> Simulation:
         best_trial=best,
         best_value=runs["mean"] if runs else mark.value if mark else None,
         best_config=config(best, best.params_at(mark)) if best and mark else None,
-        best_finished=core.experiment.standing.best_finished(core.trials),
+        best_finished=core.experiment.leaderboard.best_finished(core.trials),
         state=core.state,
         seconds=loop.clock.now,
         error=core.experiment.error,

@@ -158,7 +158,7 @@ class SimulatedGroups(CallsHere):
         self._saved.pop(info.id, None)
 
     def config(self, trial: Trial, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the configuration to pass to `evaluate`, from `params` or else from the trial's own params."""
+        """Return the configuration to pass to `evaluate`, made from `params` or, if this is None, from the trial's params."""
         return self._space.config(trial.params if params is None else params, self._core.spec.seed, trial.number)
 
     def steps(self, trial: Trial, checkpoint: Any) -> Iterable[Step]:

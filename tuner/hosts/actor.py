@@ -12,7 +12,7 @@ from typing import Any
 from tuner.settings import Settings
 
 METHODS = (
-    "agent", "checkpoint", "close", "cluster", "draw", "drive", "driver_log", "end", "figures", "live", "look", "news",
+    "agent", "checkpoint", "close", "cluster", "draw", "drive", "driver_log", "end", "live", "look", "metrics", "news",
     "note", "object", "poke", "profile", "report", "rest", "start", "status", "take_logs",
 )  # fmt: skip
 """The methods of `Host` that other processes call."""

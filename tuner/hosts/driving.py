@@ -68,7 +68,7 @@ class Driving:
         """Return the ids of the experiments that are being driven, or whose driver has just crashed."""
         return {*self.tasks, *(key for key, until in self.not_before.items() if now < until)}
 
-    async def is_to_go_on(self, experiment: int, state: ExperimentState) -> bool:
+    async def is_to_continue(self, experiment: int, state: ExperimentState) -> bool:
         """Return whether a paused or ended experiment has a pending command that lets it run again."""
         wanted = "continue" if state.ended else "resume"
         commands = await asyncio.to_thread(self._host.store.commands.pending, [experiment])
@@ -256,7 +256,7 @@ class Driving:
         An experiment that had already ended keeps its state: its driver only had to delete checkpoints.
         """
         log.error("experiment %s cannot be driven", record.public_id, exc_info=error)
-        if record.state.ended and not await self.is_to_go_on(record.id, record.state):
+        if record.state.ended and not await self.is_to_continue(record.id, record.state):
             return record.state
         what = str(error) if isinstance(error, TunerError) else f"{type(error).__name__}: {error}"
         summary = {"error": what, "reason": "the experiment cannot be driven"}

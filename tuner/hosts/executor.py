@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 from tuner.domain.experiment import Scaling
 from tuner.domain.logs import LogLimit
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef, Verdict
-from tuner.trials.groups.pools.admission import PREEMPT_AFTER_S, RESERVE_AFTER_S, Quotas, Standing, ordinary
+from tuner.trials.groups.pools.admission import PREEMPT_AFTER_S, RESERVE_AFTER_S, Entitlement, Quotas, ordinary
 from tuner.trials.groups.segments.manager import Logs
 from tuner.trials.messages.call_lines import CallLines
 from tuner.trials.messages.launch import Inbox, Launch, Resend
@@ -33,7 +33,7 @@ class GroupOptions:
         lines: the connections over which the host calls ranks that have opened one.
         logs: stores the logs of ranks; None if logs are not stored.
         log_limit: how much of each log the ranks send; None if they send nothing.
-        standing: a function that returns the priority, the weight and the project of an experiment.
+        entitlement: a function that returns the priority, the weight and the project of an experiment.
         quotas: how much of each resource the experiments of a project may hold together.
         reserve_after_s: how long a group waits, in seconds, before free resources are reserved for it.
         preempt_after_s: how long a group may run, in seconds, before it has to make room for another experiment.
@@ -44,7 +44,7 @@ class GroupOptions:
     lines: CallLines = field(default_factory=CallLines)
     logs: Logs | None = None
     log_limit: LogLimit | None = None
-    standing: Callable[[str], Standing] = ordinary
+    entitlement: Callable[[str], Entitlement] = ordinary
     quotas: Quotas = field(default_factory=dict)
     reserve_after_s: float = RESERVE_AFTER_S
     preempt_after_s: float = PREEMPT_AFTER_S
@@ -93,7 +93,7 @@ class SegmentGroups(Protocol):
         """Abort an experiment's uploads that have outlived their segments, because the driver is shutting down."""
 
     async def rest(self, keep: bool) -> None:
-        """Shut down idle worker groups; if `keep`, only those that hold GPUs."""
+        """Shut down idle worker groups. If `keep` is true, shut down only groups with GPUs."""
 
     async def close(self) -> None:
         """End all segments, and shut down all worker groups."""

@@ -116,10 +116,10 @@ class Executors:
         """
         found: dict[str, dict[str, Any]] = {}
         for groups in self.all_groups():
-            stacks, figures, data = await asyncio.gather(
+            stacks, usage, data = await asyncio.gather(
                 groups.stacks(segment_id), groups.usage(segment_id), groups.data_sets(segment_id)
             )
-            found |= {rank: {"stack": stack, **figures.get(rank, {})} for rank, stack in stacks.items()}
+            found |= {rank: {"stack": stack, **usage.get(rank, {})} for rank, stack in stacks.items()}
             if "0" in found and data:
                 found["0"]["data_sets"] = data
         return found
@@ -149,7 +149,7 @@ class Executors:
             groups.forget(experiment)
 
     async def rest(self, keep: bool) -> None:
-        """Shut down idle worker groups; if `keep`, only those that hold GPUs."""
+        """Shut down idle worker groups. If `keep` is true, shut down only groups with GPUs."""
         for groups in self.all_groups():
             await groups.rest(keep)
 

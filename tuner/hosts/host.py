@@ -29,8 +29,8 @@ from tuner.hosts.executor import Executor, GroupOptions
 from tuner.hosts.executors import Executors
 from tuner.hosts.helpers.proposals import Proposals
 from tuner.hosts.measures.driver_log import DriverLogs
-from tuner.hosts.measures.figures import Figures
 from tuner.hosts.measures.logs import LogKeeper
+from tuner.hosts.measures.metrics import HostMetrics
 from tuner.hosts.measures.profiles import Profiles
 from tuner.hosts.measures.usage import Place, UsageKeeper
 from tuner.hosts.overview import Held, overview, with_local
@@ -44,7 +44,7 @@ from tuner.settings import Settings
 from tuner.store import Store
 from tuner.telemetry import log_format, tracing
 from tuner.trials.checkpoints.objects import Stored
-from tuner.trials.groups.pools.admission import Standing
+from tuner.trials.groups.pools.admission import Entitlement
 from tuner.trials.messages.call_lines import CallLines
 from tuner.trials.messages.launch import Resend
 from tuner.trials.messages.report_socket import Address, ReportServer
@@ -104,9 +104,9 @@ class Host:
         self._report_address: Address | None = None
         self.proposals = Proposals()
         self._collections = ShortCollections()
-        self._figures = Figures()
+        self._metrics = HostMetrics()
         self._profiles = Profiles(self.executors)
-        self.writer = Writer(self._figures.writes)
+        self.writer = Writer(self._metrics.writes)
 
     @property
     def node(self) -> str | None:
@@ -121,7 +121,7 @@ class Host:
             reserve_after_s=self.settings.reserve_after_s,
             logs=self.logs,
             log_limit=LogLimit.of(self.settings.log_bytes) if self.logs is not None else None,
-            standing=self._standing,
+            entitlement=self._entitlement,
             quotas=_quotas(self.settings),
             preempt_after_s=self.settings.preempt_after_s,
         )
@@ -139,12 +139,12 @@ class Host:
         """Return whether agents can reach this host: its service has called recently, or it has never had a service."""
         return self._attended_at == float("-inf") or time.monotonic() < self._attended_at + REACHED_S
 
-    def _standing(self, experiment: str) -> Standing:
+    def _entitlement(self, experiment: str) -> Entitlement:
         """Return the current priority and weight of an experiment, and its project."""
         if (driven := self.driving.named.get(experiment)) is None:
-            return Standing()
+            return Entitlement()
         spec = driven.core.spec
-        return Standing(spec.priority, spec.weight, spec.project)
+        return Entitlement(spec.priority, spec.weight, spec.project)
 
     async def _on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         return await self.executor.on_node(node, function, *args)
@@ -200,11 +200,11 @@ class Host:
         while True:
             record = await asyncio.to_thread(self.store.experiments.get, public_id)
             if record.id not in self.driving.tasks:
-                if record.state.ended and not await self.driving.is_to_go_on(record.id, record.state):
+                if record.state.ended and not await self.driving.is_to_continue(record.id, record.state):
                     return str(record.state)
                 self.driving.begin(record, executor)
             state = await asyncio.shield(self.driving.tasks[record.id])
-            if not await self.driving.is_to_go_on(record.id, state):
+            if not await self.driving.is_to_continue(record.id, state):
                 return str(state)
 
     async def news(self) -> list[str]:
@@ -236,9 +236,9 @@ class Host:
         with tracing.span(what, segment=segment_id, trial=found.ref.trial, reports=len(reports)):
             answer = await found.inbound.report(found.ref, found.start_iteration, reports)
         took = time.perf_counter() - begun
-        self._figures.reports.add(took)
+        self._metrics.reports.add(took)
         if reports and reports[-1].waits:
-            self._figures.verdicts.add(took)
+            self._metrics.verdicts.add(took)
         return answer
 
     async def checkpoint(self, segment_id: str, info: CheckpointInfo) -> None:
@@ -294,7 +294,7 @@ class Host:
         with tracing.span("agent", question=question, experiment=experiment):
             answer = await self.executors.agents.answer(question, experiment, arguments)
         if question == "report":
-            self._figures.reports.add(time.perf_counter() - begun)
+            self._metrics.reports.add(time.perf_counter() - begun)
         return answer
 
     async def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
@@ -328,14 +328,14 @@ class Host:
             [machine], _ = await executor.nodes()
             nodes, available, held = with_local(nodes, available, held, machine, beside.held())
             waiting, pools = [*waiting, *beside.waiting()], [groups, beside]
-        standings = {name: self._standing(name) for name in self.driving.named}
+        entitlements = {name: self._entitlement(name) for name in self.driving.named}
         return overview(
             nodes,
             available,
             held,
             waiting,
-            standings,
-            {name: max(pool.share(name) for pool in pools) for name in standings},
+            entitlements,
+            {name: max(pool.share(name) for pool in pools) for name in entitlements},
             joining,
             began=time.time() - time.monotonic(),
         )
@@ -354,7 +354,7 @@ class Host:
             "groups": self.executors.stats(),
         }
 
-    async def figures(self) -> dict[str, Any]:
+    async def metrics(self) -> dict[str, Any]:
         """Return this host's part of `GET /metrics`.
 
         Call this regularly: each call adds the GPU seconds and rank seconds since the previous call to the totals.
@@ -370,9 +370,9 @@ class Host:
             if one.experiment in self.driving.driven
         ]
         gpus = sum(workers * scaling.bundle().get("GPU", 0.0) for scaling, workers in found)
-        self._figures.count_use(gpus, sum(workers for _, workers in found), time.monotonic())
+        self._metrics.count_use(gpus, sum(workers for _, workers in found), time.monotonic())
         return {
-            **self._figures.shown(),
+            **self._metrics.shown(),
             "experiments": len(self.driving.driven),
             "groups": self.executors.stats(),
             "writer_queue": self.writer.queue,

@@ -11,7 +11,7 @@ from tuner.domain.experiment import Scaling
 from tuner.domain.segments import CheckpointInfo
 from tuner.errors import TunerError
 from tuner.hosts.executor import GroupOptions, Joining
-from tuner.hosts.scripts.ahead import cpus_here
+from tuner.hosts.scripts.prestart import cpus_here
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.groups.pools.local_pool import LocalPool
 from tuner.trials.groups.pools.local_ranks import RankServer
@@ -47,7 +47,7 @@ class LocalExecutor:
             options.report_address,
             self._server,
             log_limit=options.log_limit,
-            standing=options.standing,
+            entitlement=options.entitlement,
         )
         return GroupManager(self._pool, logs=options.logs)
 

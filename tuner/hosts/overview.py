@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.trials.groups.cluster.node_names import node_names
-from tuner.trials.groups.pools.admission import HeldGroup, Standing, WaitingGroup
+from tuner.trials.groups.pools.admission import Entitlement, HeldGroup, WaitingGroup
 
 Held = tuple[HeldGroup, Sequence[Mapping[str, Any]]]
 """A worker group that has resources, and its ranks."""
@@ -18,7 +18,7 @@ def overview(
     available: Mapping[str, float],
     held: Sequence[Held],
     waiting: Sequence[WaitingGroup],
-    standings: Mapping[str, Standing],
+    entitlements: Mapping[str, Entitlement],
     shares: Mapping[str, float],
     joining: Sequence[tuple[Mapping[str, float], int]] = (),
     *,
@@ -31,7 +31,7 @@ def overview(
         available: the free resources of the whole cluster, according to Ray.
         held: the worker groups that have resources, each with its ranks.
         waiting: the worker groups that wait for resources, in the order of the queue. Those that are starting come first.
-        standings: the priority and the weight of each experiment of this host.
+        entitlements: the priority and the weight of each experiment of this host.
         shares: the dominant share of each experiment, as a fraction of the cluster.
         joining: the resources of each type of node that may still join, and how many of them may.
         began: the time at which the monotonic clock was 0, as a Unix timestamp.
@@ -83,13 +83,13 @@ def overview(
         "experiments": [
             {
                 "experiment_id": name,
-                "priority": standing.priority,
-                "weight": standing.weight,
+                "priority": entitlement.priority,
+                "weight": entitlement.weight,
                 "share": shares.get(name, 0.0),
                 "groups": sum(group.experiment == name for group, _ in held),
                 "waiting": sum(group.experiment == name for group in waiting),
             }
-            for name, standing in standings.items()
+            for name, entitlement in entitlements.items()
         ],
     }
 

@@ -62,7 +62,7 @@ class RayExecutor:
             lines=options.lines,
             reserve_after_s=options.reserve_after_s,
             log_limit=options.log_limit,
-            standing=options.standing,
+            entitlement=options.entitlement,
             quotas=options.quotas,
             preempt_after_s=options.preempt_after_s,
         )
@@ -81,7 +81,7 @@ class RayExecutor:
         return workers(scaling, self._node_types())
 
     def _node_types(self) -> Sequence[NodeType]:
-        """Return the types of nodes that may join: those that the operator has named, or those that Ray knows."""
+        """Return the types of nodes that may join: the types that the operator has named, or else the types that Ray knows."""
         if time.monotonic() >= self._ask_again:  # Ray may learn of them after the start of this process
             self._types, self._ask_again = known_types(), time.monotonic() + TYPES_S
         return self._types

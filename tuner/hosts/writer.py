@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tuner.errors import Retryable
-from tuner.hosts.measures.figures import Histogram
+from tuner.hosts.measures.metrics import Histogram
 
 T = TypeVar("T")
 
@@ -49,8 +49,8 @@ class Writer:
     async def write(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function in the thread. The calls are made in the order of the calls of this method.
 
-        A caller that is cancelled still waits for a write that has begun, so that the caller's next write, such as the release
-        of a lease, comes later.
+        If the caller is cancelled during the write, it still waits until the write ends. So the caller's next write, such as the
+        release of a lease, comes after this one.
         """
         if self._closed:
             raise RuntimeError("cannot write after the writer was closed")

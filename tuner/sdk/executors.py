@@ -54,7 +54,7 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
 
 def unfit(spec: Spec) -> str | None:
     """Return why the local executor cannot run these trials; None if it can."""
-    from tuner.hosts.scripts.ahead import cpus_here
+    from tuner.hosts.scripts.prestart import cpus_here
     from tuner.trials.groups.pools import local_pool
 
     return local_pool.unfit(spec, cpus_here())
@@ -84,7 +84,7 @@ _imported_by_tuner = False  # True once one of tuner's checks, rather than the s
 
 @contextlib.contextmanager
 def noting_imports() -> Iterator[None]:
-    """Record whether tuner, and not the script, was the first to import Ray, that is, whether the `with` block did."""
+    """Record whether Ray is first imported within this `with` block, that is, by tuner and not by the script."""
     global _imported_by_tuner
     before = "ray" in sys.modules
     try:
@@ -104,13 +104,13 @@ def may_be_local(given: Mapping[str, Any]) -> bool:
 
 def start_ahead(given: Mapping[str, Any]) -> None:
     """Start processes for the first trials, unless some are kept from an earlier call."""
-    from tuner.hosts.scripts import ahead
+    from tuner.hosts.scripts import prestart
     from tuner.hosts.scripts.needs import of_workers
 
     local_host = sys.modules.get("tuner.hosts.scripts.local_host")
     if local_host is None or not local_host.has(of_workers()):
         most = [given[name] for name in ("num_samples", "max_concurrent_trials") if isinstance(given[name], int)]
-        ahead.start(max(1, min(most, default=ahead.cpus_here())))
+        prestart.start(max(1, min(most, default=prestart.cpus_here())))
 
 
 def starts_ray(given: Mapping[str, Any]) -> bool:
@@ -121,18 +121,18 @@ def starts_ray(given: Mapping[str, Any]) -> bool:
 
 def start_forks(given: Mapping[str, Any]) -> None:
     """Start the server that forks Ray's workers, so that it imports what they need while Ray starts."""
-    from tuner.hosts.scripts import ahead
+    from tuner.hosts.scripts import prestart
 
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         several = given["num_workers"] != 1 or given["max_workers"] is not None
-        ahead.start_forks(torch=given["backend"] != "none" and (several or bool(given["use_gpu"])))
+        prestart.start_forks(torch=given["backend"] != "none" and (several or bool(given["use_gpu"])))
 
 
 def drop_ahead(local: bool) -> None:
     """Stop the processes that `start_ahead` or `start_forks` started but that are not needed. local: trials run without Ray."""
-    if (ahead := sys.modules.get("tuner.hosts.scripts.ahead")) is not None:
-        (ahead.drop_forks if local else ahead.drop)()
+    if (prestart := sys.modules.get("tuner.hosts.scripts.prestart")) is not None:
+        (prestart.drop_forks if local else prestart.drop)()
 
 
 def shutdown() -> None:

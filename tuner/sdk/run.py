@@ -139,8 +139,8 @@ def run(
         time_budget_s: running time in seconds after which the search ends, counted from the start of the first trial.
             Starting Ray and the workers does not count, and neither do pauses.
         budget: training that all trials together may spend, as a number of full trainings of `max_t` each; None: a
-            fifth of `num_samples`, but at least 3. Only the default scheduler, `freeze_thaw`, counts it; with other
-            schedulers it is an error: limit these by `num_samples`.
+            fifth of `num_samples`, but at least 3. Only the default scheduler, `freeze_thaw`, uses it. With any other
+            scheduler it is an error: use `num_samples` instead.
         gpu_hours: GPU hours that all trials together may use. Once they are used up, the trials end at their next
             report, or after `stop_grace_s`. A GPU counts for as long as a rank holds it.
         max_failed_trials: failed trials after which the search ends as failed; `continue` resets the count; None: no

@@ -152,7 +152,7 @@ def _existing(store: Store, name: str, project: str) -> ExperimentRecord | None:
     return found[0] if found else None
 
 
-def _is_to_go_on(store: Store, record: ExperimentRecord) -> bool:
+def _is_to_continue(store: Store, record: ExperimentRecord) -> bool:
     """Return True if a study has ended and a user has asked to continue it."""
     commands = store.commands.pending([record.id])
     return any(command.command == "continue" and command.trial is None for command in commands)
@@ -196,7 +196,7 @@ class Study:
         self._space = Space.from_json(record.spec.space, code.space_blob if code else None)
         self._seed = record.spec.seed
         self._driver: AskedDriver | None = None
-        if not record.state.ended or _is_to_go_on(store, record):
+        if not record.state.ended or _is_to_continue(store, record):
             if record.state == "paused":
                 store.commands.add(record.id, "resume", reason="the script continues the study")
             # The log contains the changes that users have made since the study was created.

@@ -34,7 +34,7 @@ END_S = 2.0
 """Seconds to wait until the thread that writes to a child process has noticed that the child is dead."""
 
 MOST_LINES = 1000
-"""While this many lines are waiting to be written to a child process, the service does not tell it of further news."""
+"""The service sends no further news to a child process while this many lines are waiting to be written to it."""
 
 
 class Child:

@@ -79,7 +79,7 @@ class Early:
                         return
                     if key.fileobj is self.listening:
                         self._accept(waiting)
-                    elif (client := self._clients.get(key.data)) is not None and not client.goes_on():
+                    elif (client := self._clients.get(key.data)) is not None and not client.read():
                         self._drop(key.data, waiting)
                 while self._clients and next(iter(self._clients.values())).until <= time.monotonic():
                     self._drop(next(iter(self._clients)), waiting)
@@ -114,7 +114,7 @@ class _Client:
         self.until = time.monotonic() + PATIENCE_S
         self._head: bytes | None = b""  # None: the request is answered
 
-    def goes_on(self) -> bool:
+    def read(self) -> bool:
         """Read what has arrived, and answer if it is a whole head. Return whether to read more."""
         try:
             data = self.connection.recv(MOST_BYTES)

@@ -64,7 +64,7 @@ def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
                 supervisor.problem,
                 supervisor.look,
                 supervisor.cluster,
-                figures=supervisor.figures,
+                host_metrics=supervisor.metrics,
                 agents=supervisor.agents,
                 profile=supervisor.profile,
                 driver_log=supervisor.driver_log,

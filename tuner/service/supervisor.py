@@ -44,7 +44,7 @@ class Supervisor:
         # A process in reserve, which has loaded Ray already and replaces a dead child.
         self._spare: Child | None = None
         self._up_since = float("inf")
-        self._figures: Mapping[str, Any] | None = None
+        self._metrics: Mapping[str, Any] | None = None
         self._futile = 0
         self._headed = False  # True once this supervisor has found or started a head of this home
         self._ended = threading.Event()
@@ -83,9 +83,9 @@ class Supervisor:
         """Return why the driver is not ready; None if it is ready."""
         return self._trouble
 
-    def figures(self) -> Mapping[str, Any] | None:
-        """Return the driver host's own metrics (see `Host.figures`); None while there is no driver."""
-        return self._figures if self._trouble is None else None
+    def metrics(self) -> Mapping[str, Any] | None:
+        """Return the driver host's own metrics (see `Host.metrics`); None while there is no driver."""
+        return self._metrics if self._trouble is None else None
 
     def look(self, segment_id: str) -> dict[str, dict[str, Any]]:
         """Return the stack and resource usage of each rank of a segment (see `Host.look`).
@@ -199,8 +199,8 @@ class Supervisor:
             self._trouble, self._futile = None, 0
         elif "trouble" in said:
             self._trouble = said["trouble"]
-        if "figures" in said:
-            self._figures = said["figures"]
+        if "metrics" in said:
+            self._metrics = said["metrics"]
         if "log" in said:
             log.warning("%s", said["log"])
         for line in said.get("news", ()):

@@ -164,7 +164,7 @@ class Columns:
         return len(self._positions)
 
     def refresh(self, cursor: Cursor, needed: Sequence[str]) -> None:
-        """Bring the kept columns up to date with the log, and read those of the `needed` columns that are not kept yet."""
+        """Bring the kept columns up to date with the log, and read the `needed` columns that are not kept yet."""
         query = "SELECT public_id, last_event_seq FROM experiment WHERE id = ?"
         [(public_id, last)] = cursor.rows(query, (self._experiment,)) or [("", 0)]
         if public_id != self._public_id:  # after a backup is restored, another experiment can have this internal id

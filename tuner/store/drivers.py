@@ -99,7 +99,7 @@ class Drivers:
         with self._database.write() as cursor:
             cursor.execute(_RENEW, (now + lease_s, experiment_id, epoch))
             if cursor.rowcount != 1:
-                raise LostLease(f"experiment {experiment_id}: another driver has claimed it since epoch {epoch}")
+                raise LostLease(f"experiment {experiment_id}: another driver has claimed it, so epoch {epoch} is over")
 
     def release(self, experiment_id: int, epoch: int) -> None:
         """Give the lease back. Do nothing if another driver has the lease."""
@@ -133,7 +133,7 @@ class Drivers:
     def commit(self, experiment_id: int, epoch: int, batch: Batch, now: float) -> Collection[str]:
         """Write the whole batch durably, or nothing at all. Writing the same batch again changes nothing.
 
-        Return those of `batch.deletes` that users have pinned. The others can no longer be pinned.
+        Return the ids in `batch.deletes` that users have pinned. The others can no longer be pinned.
 
         Raises:
             LostLease: another driver has claimed the experiment since `epoch`.

@@ -235,7 +235,7 @@ class TrialSegment:
 
 
 class TrialOutcome(NamedTuple):
-    """The value of a trial, and what it was reached with."""
+    """The value of a trial, and the configuration that reached it."""
 
     number: int
     repeat_of: int | None  # the number of the trial whose configuration it evaluated again

@@ -145,7 +145,7 @@ class EntrypointChecker:
         return self._check(name, sys_path, environ, pointer, trainable=False)
 
     def remembered(self) -> Checker:
-        """Return a checker that only repeats those answers of earlier checks that still hold.
+        """Return a checker that only repeats the answers of earlier checks, as long as these still hold.
 
         It raises TakesLong instead of importing anything.
         """

@@ -70,7 +70,7 @@ describe("numbers", () => {
     expect(of(2, { lr: 0.01, act: "tanh", depth: 3, ...many })).toMatch(/p7=7 [^,]*, and 2 more that differ$/);
   });
 
-  it("writes choices as what they stand for", () => {
+  it("writes the value of a choice instead of its index", () => {
     const labels = { act: ["relu", "tanh"], layers: ["[8, 8]"] };
     expect(readable({ act: 1, lr: 0.5, layers: 0 }, labels)).toEqual({ act: "tanh", lr: 0.5, layers: "[8, 8]" });
     const plain = { lr: 0.5 };
@@ -109,7 +109,7 @@ describe("times", () => {
     expect(elapsed(null, null, 0)).toBeNull();
   });
 
-  it("says how long ago", () => {
+  it("says how long ago something happened", () => {
     const now = Date.parse("2026-03-01T10:00:00Z");
     expect(ago("2026-03-01T09:59:58Z", now)).toBe("just now");
     expect(ago("2026-03-01T09:59:18Z", now)).toBe("42 s ago");
@@ -141,7 +141,7 @@ describe("reported values", () => {
     expect(metricInColumn(value, 7)).toBe(text),
   );
 
-  it("has as many blanks as the longest value of a column needs", () => {
+  it("are padded to the longest value of their column", () => {
     expect([0.5, 0.0161774, 12, null, 1e-9].map(decimals)).toEqual([1, 7, 0, 0, 0]);
     expect(metricInColumn(12, 0)).toBe("12");
   });
@@ -167,7 +167,7 @@ describe("an amount of training", () => {
   ])("of %s %s is written %s", (amount, attr, words) => expect(trained(amount, attr)).toBe(words));
 });
 
-it("takes the longest training from the scheduler if only that has it", () => {
+it("takes the length of a full training from the scheduler if only the scheduler has it", () => {
   const asha = { type: "asha", max_t: 27 };
   expect(longestOf({ max_t: null, scheduler: asha, resolved: null })).toBe(27);
   expect(longestOf({ max_t: 9, scheduler: asha, resolved: null })).toBe(9);

@@ -33,7 +33,10 @@ export function counted({ metric, scope }: Pick<Experiment, "metric" | "scope">)
   return scope === "last" ? `last ${metric}` : `best ${metric}`;
 }
 
-/** Where a trial reported the value that counts for it, as " at iteration 7"; "" if that is unknown, or it reported only once. */
+/**
+ * Return where a trial reported the value that counts for it, such as " at iteration 7"; "" if that is unknown, or if
+ * the trial reported only once.
+ */
 export function reachedAt({ best_iteration, iteration }: Pick<Trial, "best_iteration" | "iteration">): string {
   return best_iteration === null || iteration <= 1 ? "" : ` at iteration ${best_iteration}`;
 }
@@ -57,15 +60,15 @@ const BLANK = "\u2007";
 /** A blank as wide as a decimal point. */
 const POINT = "\u2008";
 
-/** The digits after the point of a reported value; 0 for powers of ten, whose points are not kept in line. */
+/** The number of digits after the point of a reported value; 0 for powers of ten, whose points are not aligned. */
 export function decimals(value: number | null | undefined): number {
   const text = metric(value);
   return text.includes("e") || !text.includes(".") ? 0 : text.length - text.indexOf(".") - 1;
 }
 
 /**
- * A reported value in a column, with the digits that it has everywhere else: blanks at its end keep the decimal points in line.
- * `most`: the most digits after the point in this column.
+ * Format a reported value for a column. It has the same digits as elsewhere; blanks at its end align the decimal
+ * points. `most`: the maximum number of digits after the point in this column.
  */
 export function metricInColumn(value: number | null | undefined, most: number): string {
   const text = metric(value);
@@ -81,15 +84,16 @@ export function param(value: unknown): string {
   return JSON.stringify(value) ?? "";
 }
 
-/** What the indices of choices stand for, by the path of the choice. */
+/** The labels that the indices of a choice stand for, by the path of the choice. */
 export type Labels = Readonly<Record<string, readonly unknown[]>>;
 
-/** Longer labels are whole objects in words; the index says more than they do. */
+/** A longer label describes a whole object. Its index says more than that. */
 const LONGEST_BRANCH = 24;
 
 /**
- * The name of a parameter from its path, in which the slashes of a name are written as in a JSON pointer. A parameter of one branch
- * of a choice has the branch's index in its path, and its label in its name: "optimizer/adam/beta".
+ * Return the name of a parameter, given its path, which escapes slashes within a name as a JSON pointer does. For a
+ * parameter in a branch of a choice, the path contains the branch's index, and the name contains its label:
+ * "optimizer/adam/beta".
  */
 export function paramName(path: string, labels: Labels = {}): string {
   const parts = path.split("/");

@@ -17,7 +17,7 @@ const client = new QueryClient({
   defaultOptions: {
     queries: {
       staleTime: 2000,
-      // A request that was refused is not retried. One to a service that is down is, with growing pauses.
+      // Do not retry a request that was refused. Retry a request to a service that is down, with growing pauses.
       retry: (count, error) => error instanceof ApiError && error.unreachable && count < 2,
       networkMode: "always",
       refetchOnWindowFocus: false,
@@ -87,8 +87,8 @@ if (experiment?.startsWith("exp_")) {
     queryFn: ({ signal }) => api.experiment(experiment, signal),
   });
 }
-// Wait for the first page instead of drawing a frame without it: React would then wait a third of a second before it shows the page.
-// If it cannot be loaded, the page's own place says so.
+// Wait for the first page instead of drawing a frame without it: React would then wait a third of a second before it
+// shows the page. If the page cannot be loaded, an error takes its place.
 if (opened)
   opened[1]().then(
     ({ default: page }) => start(page),

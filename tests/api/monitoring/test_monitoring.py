@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.store.examples import T0, a_spec, begin
 from tuner.api import create_app
 from tuner.domain.batch import Batch
-from tuner.hosts.measures.figures import Figures
+from tuner.hosts.measures.metrics import HostMetrics
 from tuner.settings import Settings
 from tuner.store import Store, StoreUnavailable
 from tuner.store.service.access import Role
@@ -33,18 +33,18 @@ def parsed(text: str) -> Found:
 
 @pytest.fixture
 def host() -> dict[str, Any]:
-    figures = Figures()
-    figures.reports.add(0.003)
-    figures.reports.add(0.2)
-    figures.verdicts.add(0.2)
-    figures.count_use(gpus=2.0, ranks=4, now=100.0)
-    figures.count_use(gpus=2.0, ranks=4, now=110.0)
-    return {**figures.shown(), "experiments": 1, "groups": {"running": 2, "waiting": 3, "idle": 1}, "writer_queue": 5}
+    metrics = HostMetrics()
+    metrics.reports.add(0.003)
+    metrics.reports.add(0.2)
+    metrics.verdicts.add(0.2)
+    metrics.count_use(gpus=2.0, ranks=4, now=100.0)
+    metrics.count_use(gpus=2.0, ranks=4, now=110.0)
+    return {**metrics.shown(), "experiments": 1, "groups": {"running": 2, "waiting": 3, "idle": 1}, "writer_queue": 5}
 
 
 @pytest.fixture
 async def client(sqlite_store: Store, tmp_path: Path, host: dict[str, Any]) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(home=tmp_path), sqlite_store, figures=lambda: host or None, web=tmp_path / "web")
+    app = create_app(Settings(home=tmp_path), sqlite_store, host_metrics=lambda: host or None, web=tmp_path / "web")
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost:8000") as client:
         yield client
 

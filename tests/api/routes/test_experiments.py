@@ -18,7 +18,7 @@ import tuner
 from tests.api.columns import from_columns
 from tests.api.conftest import Poked
 from tests.driver.bench import Bench
-from tests.driver.core.state.test_standing import CONSTRAINED
+from tests.driver.core.state.test_leaderboard import CONSTRAINED
 from tests.driver.stored import stored
 from tests.store.examples import T0, a_report, a_spec, a_trial, begin
 from tests.web.searches import SHAPES, Search, bred, digits

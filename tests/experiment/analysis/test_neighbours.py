@@ -1,4 +1,4 @@
-"""Test the neighbours of a trial, against distances that are computed one by one."""
+"""Test the neighbors of a trial, against distances that are computed one by one."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_a_change_of_another_state_is_refused(sqlite_store: Store) -> None:
         ),
         ({"limits": {"stop_grace": 3}}, "/limits/stop_grace", "unknown field; did you mean stop_grace_s?"),
         ({"limits": {"stop_grace_s": -3}}, "/limits/stop_grace_s", "expected a number above 0, got -3"),
-        ({"limits": {"budget": 3}}, "/limits/budget", "only the freeze_thaw scheduler counts full trainings"),
+        ({"limits": {"budget": 3}}, "/limits/budget", "only the freeze_thaw scheduler uses a budget"),
         ({"limits": {"repeats": -1}}, "/limits/repeats", 'expected a number of repeats, 0 or more, or "auto", got -1'),
         ({"num_samples": 0}, "/num_samples", "expected at least 1, got 0"),
         (

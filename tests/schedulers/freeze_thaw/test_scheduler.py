@@ -860,17 +860,17 @@ def test_the_standing_of_a_trial_is_its_rank_at_its_newest_level() -> None:
     rng = random.Random(0)
     results = [(rng.randrange(30), 0, rng.choice([None, round(rng.random(), 1)])) for _ in range(40)]
     results += [(number, 1, rng.random()) for number in range(10)]
-    standing = brief.Standing()
+    ranks = brief.LevelRanks()
     for end in range(1, len(results) + 1):
         seen = results[:end]
-        standing.follow(seen)
+        ranks.follow(seen)
         for trial in {number for number, _, _ in seen}:
             level, own = [(r[1], r[2]) for r in seen if r[0] == trial][-1]
             others = [-math.inf if r[2] is None else r[2] for r in seen if r[1] == level]
             mine = -math.inf if own is None else own
-            assert standing.rank(trial) == (1 + sum(other > mine for other in others), len(others))
+            assert ranks.rank(trial) == (1 + sum(other > mine for other in others), len(others))
     best = {n: max((-math.inf if s is None else s) for k, _, s in results if k == n) for n, _, _ in results}
-    assert standing.best(5) == sorted(best, key=lambda n: (-best[n], n))[:5]
+    assert ranks.best(5) == sorted(best, key=lambda n: (-best[n], n))[:5]
 
 
 def bounded(seed: int, bound: float, **more: Any) -> Simulation:

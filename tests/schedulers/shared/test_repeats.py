@@ -35,7 +35,7 @@ def test_the_posterior_is_that_of_a_joint_normal_distribution(seed: int) -> None
     found = ranking(runs)
     noise, middle, spread = priors(runs)
     assert found.noise == pytest.approx(noise)
-    for place in found.standings:
+    for place in found.estimates:
         count = len(place.runs.scores)
         # Condition the joint normal distribution of the expected score and its runs on the runs.
         joint = np.full((count + 1, count + 1), spread**2) + np.diag([0.0] + [noise**2] * count)
@@ -43,17 +43,17 @@ def test_the_posterior_is_that_of_a_joint_normal_distribution(seed: int) -> None
         assert place.mean == pytest.approx(middle + weights @ (np.array(place.runs.scores) - middle))
         if not place.runs.pending:
             assert place.sd == pytest.approx(math.sqrt(joint[0, 0] - joint[0, 1:] @ weights))
-    assert [place.mean for place in found.standings] == sorted((p.mean for p in found.standings), reverse=True)
+    assert [place.mean for place in found.estimates] == sorted((p.mean for p in found.estimates), reverse=True)
 
 
 def gain_by_sampling(found: Ranking, at: int, runs: int, rng: np.random.Generator) -> float:
     """Return the expected increase of the best posterior mean by `runs` more runs of one configuration, for each run."""
-    place = found.standings[at]
+    place = found.estimates[at]
     truth = place.mean + place.sd * rng.normal(size=400_000)
     mean = truth + found.noise / math.sqrt(runs) * rng.normal(size=len(truth))
     precision, more = 1 / place.sd**2, runs / found.noise**2
     after = (precision * place.mean + more * mean) / (precision + more)
-    others = max(one.mean for i, one in enumerate(found.standings) if i != at)
+    others = max(one.mean for i, one in enumerate(found.estimates) if i != at)
     return float(np.mean(np.maximum(after, others)) - found.leader.mean) / runs
 
 
@@ -63,11 +63,11 @@ def test_the_next_repeat_has_the_greatest_knowledge_gradient(seed: int) -> None:
     found = ranking(several(rng, noise=0.5, count=5))
     gains = [
         max(gain_by_sampling(found, at, runs, rng) for runs in (1, 2, 4, repeats.MOST_AT_ONCE))
-        for at in range(len(found.standings))
+        for at in range(len(found.estimates))
     ]
     chosen, gain = found.next()
     assert gain == pytest.approx(max(gains), rel=0.1, abs=2e-3)
-    assert gains[found.standings.index(chosen)] >= 0.9 * max(gains) - 2e-3
+    assert gains[found.estimates.index(chosen)] >= 0.9 * max(gains) - 2e-3
 
 
 def test_more_runs_are_worth_more_together_than_one_alone_if_the_leader_is_far_ahead() -> None:
@@ -97,14 +97,14 @@ def test_bad_scores_do_not_change_how_the_good_ones_are_ranked() -> None:
     good = [Runs(i, (score,)) for i, score in enumerate([1.0, 0.9, 0.8, 0.6])]
     few = ranking([*good, *(Runs(10 + i, (0.5 - 0.1 * i,)) for i in range(5))])
     bad = ranking([*good, *(Runs(10 + i, (0.5 - 1e6 * i,)) for i in range(5))])
-    assert [place.mean for place in bad.standings[:4]] == pytest.approx([place.mean for place in few.standings[:4]])
+    assert [place.mean for place in bad.estimates[:4]] == pytest.approx([place.mean for place in few.estimates[:4]])
 
 
 def test_only_configurations_trained_as_long_as_the_leader_make_the_prior() -> None:
     full = [Runs(i, (score,), length=9) for i, score in enumerate([1.0, 0.9, 0.8, 0.6, 0.5, 0.4])]
     stopped = [Runs(10 + i, (-5.0 - i,), length=1) for i in range(20)]
-    means = {place.runs.number: place.mean for place in ranking([*full, *stopped]).standings}
-    assert [means[i] for i in range(6)] == pytest.approx([place.mean for place in ranking(full).standings])
+    means = {place.runs.number: place.mean for place in ranking([*full, *stopped]).estimates}
+    assert [means[i] for i in range(6)] == pytest.approx([place.mean for place in ranking(full).estimates])
     assert statistics.fmean(means[i] for i in range(10, 30)) < 0
 
 

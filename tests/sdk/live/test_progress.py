@@ -15,7 +15,7 @@ from rich.console import Console
 
 import tuner
 from tests.driver.bench import Bench
-from tests.driver.core.state.test_standing import CONSTRAINED
+from tests.driver.core.state.test_leaderboard import CONSTRAINED
 from tests.driver.stored import stored
 from tests.store.examples import T0, a_report, a_spec, a_trial, begin
 from tuner.domain.batch import Batch

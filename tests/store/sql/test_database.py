@@ -207,7 +207,8 @@ def test_ctrl_c_while_one_thread_commits_for_another_reaches_only_the_main_threa
         return inserts("first")(cursor)
 
     def second() -> None:
-        until(lambda: database._has_leader and not database._shares)  # the leader has taken the share of the main thread
+        # The leader must have taken the share of the main thread.
+        until(lambda: database._has_leader and not database._shares)
         try:
             found.append(database.write_together(inserts("second"), order="z"))
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""Checks that every request has to pass before it reaches a route.
+"""ASGI middleware that checks the headers of every request and the size of its body. It also answers HEAD, and sends 304.
 
 A service that requires no token runs code for anybody who can reach it. It listens on loopback, which only users of
 this machine can reach. But any website that is open in a browser on this machine could send requests too. Therefore:

@@ -1,7 +1,7 @@
 """The metrics that `GET /metrics` returns in Prometheus's format.
 
 They have three sources: this process (requests), the database (experiments and trials by state), and the driver host
-(`tuner.hosts.measures.figures`), which is another process. Requests are counted when they are answered; the figures from the
+(`tuner.hosts.measures.metrics`), which is another process. Requests are counted when they are answered; the numbers from the
 database and the driver host are read at each scrape.
 """
 
@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from tuner import __version__
 from tuner.errors import StoreError
-from tuner.hosts.measures.figures import BOUNDS
+from tuner.hosts.measures.metrics import BOUNDS
 from tuner.store import Store
 
 COUNTED_S = 5.0
@@ -32,7 +32,7 @@ Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 class Metrics:
     """Collects the metrics of one service."""
 
-    def __init__(self, store: Store, figures: Callable[[], Mapping[str, Any] | None]) -> None:
+    def __init__(self, store: Store, host_metrics: Callable[[], Mapping[str, Any] | None]) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "tuner_http_requests",
@@ -47,7 +47,7 @@ class Metrics:
             registry=self._registry,
         )
         self._registry.register(_Stored(store))
-        self._registry.register(_OfHost(figures))
+        self._registry.register(_OfHost(host_metrics))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
@@ -122,15 +122,15 @@ class _Stored(Collector):
 class _OfHost(Collector):
     """Exports the metrics of the driver host, and the version of the service."""
 
-    def __init__(self, figures: Callable[[], Mapping[str, Any] | None]) -> None:
-        self._figures = figures
+    def __init__(self, host_metrics: Callable[[], Mapping[str, Any] | None]) -> None:
+        self._host_metrics = host_metrics
 
     def collect(self) -> Iterator[Family]:
         """Yield the metrics of the driver host. If there is no host, yield only the version and ``tuner_driver_up 0``."""
         info = GaugeMetricFamily("tuner_info", "The version of the service.", labels=["version"])
         info.add_metric([__version__], 1)
         yield info
-        found = self._figures()
+        found = self._host_metrics()
         yield GaugeMetricFamily("tuner_driver_up", "1 if the driver host answers, else 0.", value=found is not None)
         if found is None:
             return

@@ -77,7 +77,7 @@ class ProfiledThread(Model):
 
 
 class CpuProfile(Model):
-    """The figures of a profile of the kind `cpu`."""
+    """The results of a profile of the kind `cpu`."""
 
     samples: Annotated[
         int, Field(description="number of samples that were taken; fewer than requested if a C call held the GIL")
@@ -100,7 +100,7 @@ class AllocatingLine(Model):
 
 
 class MemoryProfile(Model):
-    """The figures of a profile of the kind `memory`."""
+    """The results of a profile of the kind `memory`."""
 
     lines: Annotated[
         list[AllocatingLine], Field(description="the lines of code with the most memory, the largest first")
@@ -129,8 +129,8 @@ class Profile(Model):
     duration_s: Annotated[float, Field(description="how many seconds the rank was observed")]
     complete: Annotated[bool, Field(description="false if the segment ended before the time was up")]
     notes: Annotated[list[str], Field(description="what the profile cannot show")]
-    cpu: Annotated[CpuProfile | None, Field(description="the figures of a profile of the kind cpu")]
-    memory: Annotated[MemoryProfile | None, Field(description="the figures of a profile of the kind memory")]
+    cpu: Annotated[CpuProfile | None, Field(description="the results of a profile of the kind cpu")]
+    memory: Annotated[MemoryProfile | None, Field(description="the results of a profile of the kind memory")]
     speedscope: Annotated[Speedscope, Field(description="the stacks, as a file for https://www.speedscope.app")]
 
     def speedscope_json(self) -> str:

@@ -113,7 +113,7 @@ class Live(Model):
 
     @classmethod
     def of(cls, segment: int, found: Mapping[str, Mapping[str, Any]]) -> Live:
-        ranks = [LiveRank(rank=int(rank), **_known(figures)) for rank, figures in found.items()]
+        ranks = [LiveRank(rank=int(rank), **_known(values)) for rank, values in found.items()]
         data = found.get("0", {}).get("data_sets", [])
         return cls(segment=segment, ranks=sorted(ranks, key=lambda rank: rank.rank), data_sets=data)
 
@@ -126,5 +126,5 @@ class DriverLog(Model):
     left_out: Annotated[int, Field(description="the number of earlier lines that are not in the text")]
 
 
-def _known(figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in figures.items() if name in LiveRank.model_fields}
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in LiveRank.model_fields}

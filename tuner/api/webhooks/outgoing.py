@@ -35,7 +35,7 @@ METADATA = frozenset(
         "168.63.129.16",  # Azure
     )
 )
-"""Addresses at which clouds serve a machine's credentials, besides those that are link-local, such as 169.254.169.254."""
+"""Addresses at which clouds serve a machine's credentials, besides link-local addresses such as 169.254.169.254."""
 
 
 class Unreachable(Exception):

@@ -17,7 +17,7 @@ from tuner.domain.experiment import SECTIONS
 
 
 def with_options(*sections: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command whose ``**options`` are the options of these sections of a spec, except those in its own signature.
+    """Decorate a command that takes, as ``**options``, the options of these sections of a spec that its signature does not name.
 
     The command gets the options that the user has given. An option whose value is a mapping is left out.
     """

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 _OF_OPEN_SEGMENTS = (e.Reported, e.SegmentStarted, e.SegmentEnded, e.Waiting, e.Drawn, e.Noted, e.RoomWanted)
-"""Events that are ignored once their segment has ended, unlike `CheckpointSaved`, since uploads may end after the segment."""
+"""Events that are ignored once their segment has ended. `CheckpointSaved` is not: an upload may end after its segment."""
 
 
 class Core:
@@ -81,7 +81,7 @@ class Core:
         After repeats, return the first run of the configuration with the best expected value. Return None if no report has
         a finite objective and satisfies the constraints.
         """
-        return self.experiment.repeats.best or self.experiment.standing.best_trial(self.trials)
+        return self.experiment.repeats.best or self.experiment.leaderboard.best_trial(self.trials)
 
     def fold(self, seq: int, entry: Event | Decision) -> None:
         """Apply a committed log entry to the state. Make no decisions and produce no actions."""
@@ -116,8 +116,8 @@ class Core:
             return Verdict(action="stop", reason="this segment has ended")
         trial = self.trials[ref.trial]
         if segment.leaving is not None:
-            return self.decider.farewell(trial, segment.leaving)
-        verdict, decide_at, asked = self.decider.go_on(trial, segment)
+            return self.decider.ending_verdict(trial, segment.leaving)
+        verdict, decide_at, asked = self.decider.continuing_verdict(trial, segment)
         self.experiment.set_milestone(segment, verdict.next_milestone, decide_at, asked)
         return verdict
 

@@ -29,8 +29,8 @@ from tuner.driver.core.rules.reports import after_report, missed_metrics
 from tuner.driver.core.rules.sizes import resized, waiting_resized
 from tuner.driver.core.rules.words import counted, names, where_from
 from tuner.driver.core.state import limits
+from tuner.driver.core.state.enqueued import EnqueuedTrial
 from tuner.driver.core.state.state import State
-from tuner.driver.core.state.wishes import Wish
 from tuner.schedulers.base import ALLOWED, Fact, TrialReported, can_resume
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
@@ -79,7 +79,7 @@ class Decider:
 
     @property
     def _next_suggestion(self) -> int:
-        """Return the number of the searcher's next suggestion, which counts neither trials that users enqueued nor repeats."""
+        """Return the number of the searcher's next suggestion. Repeats and trials that users enqueued do not count."""
         return len(self.trials.searched) - (self.experiment.asked - len(self.experiment.queue))
 
     # -- after an event --------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class Decider:
         if self.experiment.saving.fresh:
             yield d.Note(reason=self.experiment.saving.in_words())
         if isinstance(event, e.Reported) and event.waits and self.trials[event.trial].segments[-1].commanded:
-            yield from self._obey(self.trials[event.trial])
+            yield from self._pause_if_wanted(self.trials[event.trial])
         if self.stopper is not None and self.experiment.finishing is None:
             yield from self._ask_stopper(self.stopper)
         if self.experiment.finishing is None and self.experiment.state is _X.RUNNING:
@@ -289,7 +289,7 @@ class Decider:
                 found.append(d.Resume(trial=exploit.trial, reason=why.format(exploit.donor)))
         return found
 
-    def _obey(self, trial: Trial) -> Iterator[Decision]:
+    def _pause_if_wanted(self, trial: Trial) -> Iterator[Decision]:
         """Pause the trial if a user has requested it or another experiment needs room, unless the report ended the trial.
 
         The trial is paused only while its ranks wait. Otherwise the scheduler would not decide about later reports, and
@@ -333,7 +333,7 @@ class Decider:
             yield from self._finish(finish.reason, finish.fatal)
 
     def _keep_time_for_repeats(self) -> Iterator[Decision]:
-        """Stop the search's trials once all that is left of the time budget is the part kept for repeats."""
+        """Stop the search's trials once the rest of the time budget is reserved for repeats."""
         if not repeats.time_is_for_repeats(self.experiment):
             return
         why = "the rest of the time budget is kept for repeats of the leading configurations"
@@ -348,7 +348,7 @@ class Decider:
             yield from self._stop_paused(experiment.finishing)
         while self._has_free_slot():
             if experiment.queue:
-                yield from self._start_wanted(experiment.queue[0])
+                yield from self._start_enqueued(experiment.queue[0])
                 continue
             if repeats.time_is_for_repeats(experiment):
                 more = yield from self._repeat_or_finish("the part of the time budget that is not for repeats is spent")
@@ -383,7 +383,7 @@ class Decider:
                     if (yield from self._repeat_or_finish(why)):
                         continue
                 return
-            yield from self._go_on(choice)
+            yield from self._continue_trial(choice)
 
     def _repeat_or_finish(self, reason: str) -> Generator[Decision, None, bool]:
         """Evaluate a leading configuration again, or end the search. Return whether a trial was started.
@@ -422,27 +422,27 @@ class Decider:
         running = self.experiment.segments.open - len(self.experiment.repeats.running)
         return running <= 0 and not waits
 
-    def _start_wanted(self, wish: Wish) -> Iterator[Decision]:
+    def _start_enqueued(self, enqueued: EnqueuedTrial) -> Iterator[Decision]:
         """Start a trial that a user has enqueued. Parameters that the user left out are drawn at random.
 
         Add a warning if the checkpoint to start from is gone, because the trial then starts from the beginning.
         """
         number, context = len(self.trials), self.searcher.context
-        gone = bool(wish.checkpoint) and not self.experiment.checkpoints.exists(wish.checkpoint)
-        space = self.experiment.revisions.holding(wish.params, wish.space_revision)
-        drawn = space.sample(keyed_random(context.seed, "enqueued", number), wish.params)
+        gone = bool(enqueued.checkpoint) and not self.experiment.checkpoints.exists(enqueued.checkpoint)
+        space = self.experiment.revisions.holding(enqueued.params, enqueued.space_revision)
+        drawn = space.sample(keyed_random(context.seed, "enqueued", number), enqueued.params)
         yield d.Start(
-            params={**drawn, **wish.params} if wish.parent is not None else drawn,
+            params={**drawn, **enqueued.params} if enqueued.parent is not None else drawn,
             number=number,
             asked=True,
-            checkpoint=wish.checkpoint,
-            parent=wish.parent,
-            tags={"asked_by": wish.key} if wish.key else {},
-            space_revision=wish.space_revision,
-            reason=wish.reason or "enqueued by a user",
+            checkpoint=enqueued.checkpoint,
+            parent=enqueued.parent,
+            tags={"asked_by": enqueued.key} if enqueued.key else {},
+            space_revision=enqueued.space_revision,
+            reason=enqueued.reason or "enqueued by a user",
         )
         if gone:
-            why = f"trial {number} starts from the beginning, because the checkpoint {wish.checkpoint} is gone"
+            why = f"trial {number} starts from the beginning, because the checkpoint {enqueued.checkpoint} is gone"
             yield d.Note(reason=why, trial=number, warning=True)
 
     def _start(self, choice: d.Start) -> Generator[Decision | Question, None, bool]:
@@ -467,7 +467,7 @@ class Decider:
         yield replace(choice, number=number, params=suggestion.params, state=suggestion.state, reason=reason)
         return True
 
-    def _go_on(self, choice: d.Resume | d.Exploit) -> Iterator[Decision]:
+    def _continue_trial(self, choice: d.Resume | d.Exploit) -> Iterator[Decision]:
         """Resume a paused trial, or let it exploit its donor if the donor has or will have a checkpoint."""
         if isinstance(choice, d.Exploit) and not self._can_exploit(choice):
             choice = d.Resume(trial=choice.trial, reason=f"trial {choice.donor} has no checkpoint to continue from")
@@ -533,7 +533,7 @@ class Decider:
 
     # -- verdicts --------------------------------------------------------------------------------------------------------
 
-    def farewell(self, trial: Trial, leaving: Leave) -> Verdict:
+    def ending_verdict(self, trial: Trial, leaving: Leave) -> Verdict:
         """Return the verdict that ends a segment: stop, pause or exploit, and whether to save a checkpoint."""
         match leaving:
             case "pause":
@@ -547,7 +547,7 @@ class Decider:
             case _:
                 assert_never(leaving)
 
-    def go_on(self, trial: Trial, segment: Segment) -> Judgement:
+    def continuing_verdict(self, trial: Trial, segment: Segment) -> Judgement:
         """Return the verdict for a segment that continues: whether to save a checkpoint, and the next milestone."""
         spec = self.experiment.spec
         asked = (  # the verdict is requested again because the answer was lost, or the scheduler has just been asked
@@ -564,7 +564,7 @@ class Decider:
 
     def _is_best_yet(self, trial: Trial) -> bool:
         """Return whether the trial leads the experiment, and its newest report is its best."""
-        best, mark = self.experiment.standing.best, trial.mark("all")
+        best, mark = self.experiment.leaderboard.best, trial.mark("all")
         return best is not None and best[1] == trial.number and mark is not None and mark.iteration == trial.iteration
 
     def next_milestone(self, trial: Trial, segment: Segment) -> tuple[int | None, float | None]:

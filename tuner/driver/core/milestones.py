@@ -22,7 +22,7 @@ def next_milestone(
         spec: the specification of the experiment.
         trial: the trial of the segment.
         segment: the segment.
-        wanted: the values of time_attr at which a decision is due; None for a decision that is never due.
+        wanted: the values of time_attr at which decisions are due; None stands for a decision that is never due.
         interval_s: the seconds between periodic checkpoints; None if there are none.
         now: the time.
     """
@@ -60,8 +60,8 @@ def _next_save(trial: Trial, segment: Segment, interval_s: float | None, now: fl
 def _next_best(spec: Spec, segment: Segment) -> int | None:
     """Return the next report at which the training code can save a checkpoint (`segment.offer`).
 
-    The checkpoint may be the best yet, and an elastic trial may be resized at this report. While that report is
-    unknown, the ranks wait at intervals that double.
+    The ranks wait there because the checkpoint may be the best yet, and because an elastic trial may be resized there. As long as
+    `segment.offer` is unknown, they wait at intervals that double.
     """
     if (spec.checkpoint.keep_best == 0 or len(spec.objectives) > 1) and not spec.scaling.elastic:
         return None

@@ -60,7 +60,7 @@ class Range:
     high: float
 
     def later(self, seconds: float) -> Range:
-        """Return this range, later by a number of seconds."""
+        """Return this range, shifted by a number of seconds."""
         return Range(self.expected + seconds, self.low + seconds, self.high + seconds)
 
 
@@ -225,7 +225,7 @@ def _end(store: Store, record: ExperimentRecord, pace: _Pace) -> End | None:
 def _starting(store: Store, record: ExperimentRecord, spans: Sequence[tuple[float, float | None]]) -> float:
     """Return how long trials take to start if none has started since the last pause: the middle of the earlier cold starts.
 
-    A pause is any time for which the search did not run: because a user paused it, because it had ended, or without a driver.
+    A pause is any time in which the search did not run: it was paused by a user, had ended, or had no driver.
     """
     pauses = record.clock.pauses
     if not pauses:

@@ -1,4 +1,4 @@
-"""The neighbours of a trial: the trials with the most similar configurations."""
+"""The neighbors of a trial: the trials with the most similar configurations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Neighbour:
     """A trial with a similar configuration.
 
     distance: 0 for an equal configuration, 1 for opposite corners of the unit cube.
-    changes: parameter -> (value of the original trial, value of this neighbour), with the largest difference first. A value is
+    changes: parameter -> (value of the original trial, value of this neighbor), with the largest difference first. A value is
     None if that trial does not have the parameter.
     """
 
@@ -38,7 +38,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The neighbours of a trial, nearest first. left_out: how many trials were not compared, because of MAX_COMPARED."""
+    """The neighbors of a trial, nearest first. left_out: how many trials were not compared, because of MAX_COMPARED."""
 
     items: Sequence[Neighbour]
     left_out: int

@@ -138,7 +138,7 @@ class Importance:
     trials: the number of results that were used. A trial and its repeats are one result.
     completed: how many of these trials were trained to their end.
     stopped: how many of these trials were stopped early.
-    repeats: the number of repeats whose values were merged with those of the trials that they repeat.
+    repeats: the number of repeats that were merged with the trials that they repeat.
     needed: the minimum number of results. With fewer, no shares are computed.
     left_out: the number of ended trials that were not used, because there are more than MAX_RESULTS.
     """

@@ -80,6 +80,6 @@ def reached(spec: Spec, scheduler: Mapping[str, Any], trials: int | None) -> Seq
 
 
 def _cut(pairs: Sequence[tuple[int, int]], most: int) -> Sequence[tuple[int, int]]:
-    """Return what the pairs become if every trial ends no later than at the iteration `most`."""
+    """Return the pairs for the case that every trial ends at iteration `most` or earlier."""
     beyond = [trials for iteration, trials in pairs if iteration >= most]
     return [(iteration, trials) for iteration, trials in pairs if iteration < most] + [(most, n) for n in beyond[:1]]

@@ -34,12 +34,12 @@ _AFTER: Mapping[str, Phase] = {
     "resize": "restarting",
     "exploit": "exploiting",
 }
-"""Cause of a segment -> what its start is called, if not "starting"."""
+"""Cause of a segment -> the phase in which it starts, if that is not "starting"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One activity of a trial or device, from `start` to `end`: Unix timestamps with the experiment's pauses subtracted."""
+    """One activity of a trial or device, from `start` to `end`: Unix timestamps minus the experiment's pauses until then."""
 
     phase: Phase
     start: float

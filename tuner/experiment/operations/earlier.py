@@ -23,10 +23,10 @@ MOST = 10
 """The maximum number of experiments that "auto" learns from. The newest experiments that fit are used."""
 
 LOOKED_AT = 200
-"""The number of newest experiments that "auto" looks at."""
+"""The number of experiments, newest first, that "auto" considers."""
 
 HINTED_AT = 20
-"""The number of newest experiments that are searched for the hint about "auto". Every new experiment waits for the hint."""
+"""The number of experiments, newest first, that are read to find the hint about "auto". Every creation waits for this."""
 
 MOST_REPORTS = 500_000
 """The maximum total number of reports to read. All of them are kept in memory."""

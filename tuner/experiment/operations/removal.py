@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tuner.errors import CheckpointError, Conflict, NotFound, TunerError
-from tuner.experiment.code.shipped import Packages
+from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.operations.verbs import act
 from tuner.store import ExperimentRecord, Store
 from tuner.store.removal import DELETION

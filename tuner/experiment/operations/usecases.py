@@ -27,7 +27,7 @@ from tuner.experiment.analysis import lineage
 from tuner.experiment.analysis.lineage import Link
 from tuner.experiment.analysis.preview import Preview, preview
 from tuner.experiment.code import bundles, by_value, scripts
-from tuner.experiment.code.shipped import Packages
+from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.operations.earlier import ProjectFacts, with_earlier
 from tuner.experiment.operations.verbs import check_verb
 from tuner.experiment.specs.changes import parse_changes
@@ -117,12 +117,12 @@ def packed(store: Store, spec: Spec, storage: str | None) -> Spec:
     Raises:
         SpecError: a path does not exist, or cannot be read or stored, or the spec names a package that is being deleted.
     """
-    shipped = Packages(store)
-    shipped.check(spec.runtime_env)
+    stored = Packages(store)
+    stored.check(spec.runtime_env)
     if storage is None or spec.executor == "agents" or not packages.any_local(spec.runtime_env):
         return spec
     try:
-        environment = shipped.ship(spec.runtime_env, spec.checkpoint.storage or storage)
+        environment = stored.ship(spec.runtime_env, spec.checkpoint.storage or storage)
     except OSError as error:
         raise SpecError(f"the local directories cannot be packed: {error}", "/runtime_env") from error
     return dataclasses.replace(spec, resolved={**spec.resolved, "runtime_env": environment})
@@ -360,7 +360,7 @@ def continue_experiment(
         Conflict: the experiment is being cancelled, or can never run again.
     """
 
-    def go_on(record: ExperimentRecord) -> None:
+    def change(record: ExperimentRecord) -> None:
         check_verb("continue", record)
         changes: dict[str, Any] = {}
         if num_samples is not None:
@@ -370,7 +370,7 @@ def continue_experiment(
         commands = [*_amendment(record.spec, changes), ("continue", f"by a user{more}", {})]
         store.experiments.change(record.id, changes, revision=record.revision, commands=commands, adopt=adopt)
 
-    return _changed(store, experiment, go_on, MOST_TRIES)
+    return _changed(store, experiment, change, MOST_TRIES)
 
 
 def _samples_so_far(record: ExperimentRecord) -> int:

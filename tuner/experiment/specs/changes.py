@@ -152,7 +152,7 @@ def _changed_limits(spec: Spec, given: Mapping[str, Any], errors: Errors) -> dic
         return {}
     counted = spec.resolved.get("scheduler", spec.scheduler).get("type") == "freeze_thaw"
     if given.get("budget") is not None and not counted:
-        errors.append(("/limits/budget", "only the freeze_thaw scheduler counts full trainings"))
+        errors.append(("/limits/budget", "only the freeze_thaw scheduler uses a budget"))
     made = dataclasses.asdict(cast("Any", checked).only)
     if made["repeats"] not in (0, present["repeats"]):
         check_repeats(made["repeats"], errors)

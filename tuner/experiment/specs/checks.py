@@ -112,7 +112,7 @@ def _check_resources(scaling: Scaling, errors: Errors) -> None:
 
 
 def check_elastic(spec: Spec, errors: Errors) -> None:
-    """Check the range for the number of ranks, and that the rest of the spec supports trials that change it."""
+    """Check the range for the number of ranks, and check that the rest of the spec supports elastic trials."""
     scaling = spec.scaling
     if scaling.max_workers is not None and scaling.max_workers < scaling.num_workers:
         message = f"expected at least num_workers, {scaling.num_workers}, got {scaling.max_workers}"

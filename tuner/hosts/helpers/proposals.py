@@ -121,7 +121,7 @@ class _Copy:
 
 
 def _look(trial: Trial) -> Any:
-    """Return a value that changes whenever anything changes that searchers read from the trial."""
+    """Return a value that changes whenever the trial changes in a way that searchers can see."""
     return (
         trial.state,
         trial.iteration,

@@ -1,1 +1,1 @@
-"""The logs of ranks, their use of resources, and the host's own figures: what a driver host stores and measures."""
+"""The logs of ranks, their use of resources, and the host's own metrics: what a driver host stores and measures."""

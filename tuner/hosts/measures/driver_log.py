@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 NAME = "tuner"
 """The logger whose messages are written, with all loggers below it."""
 CLUSTER = ("tuner.trials.groups.cluster",)
-"""The loggers whose messages, and those of loggers below them, are about nodes and never about an experiment."""
+"""Loggers that write about nodes and never about an experiment. This includes all loggers below them."""
 
 
 class _File(RotatingFileHandler):
@@ -135,7 +135,7 @@ class DriverLogs(logging.Handler):
             self.handleError(record)
 
     def _is_alone(self, name: str) -> bool:
-        """Return whether a logger has no handlers but those of hosts, and this one is the first of them."""
+        """Return whether only hosts have added handlers to a logger, and this handler is the first of them."""
         logger: logging.Logger | None = logging.getLogger(name)
         found: list[logging.Handler] = []
         while logger is not None:

@@ -39,12 +39,12 @@ class Place(NamedTuple):
     segment: int
 
 
-class Meters(Protocol):
+class RankMeters(Protocol):
     async def measure(self, segment_ids: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
         """Return the resource usage (`process_stats.usage`) of the ranks that answer, by segment and rank."""
 
 
-class Shelf(Protocol):
+class SampleStore(Protocol):
     def add_usage(self, experiment_id: int, samples: list[UsageSample], *, keep: Mapping[tuple[int, int], int]) -> None:
         """Append samples to the stored series, and thin those in `keep`.
 
@@ -74,13 +74,13 @@ class _Pace:
 class UsageKeeper:
     """Takes samples of the resource usage of ranks, and stores them.
 
-    meters: measures the ranks.
-    shelf: stores the samples.
+    meters: measures the resource usage of ranks.
+    store: stores the samples.
     running: a function that returns the segments that are running, by id.
     """
 
-    def __init__(self, meters: Meters, shelf: Shelf, running: Callable[[], Mapping[str, Place]]) -> None:
-        self._meters, self._shelf, self._running = meters, shelf, running
+    def __init__(self, meters: RankMeters, store: SampleStore, running: Callable[[], Mapping[str, Place]]) -> None:
+        self._meters, self._store, self._running = meters, store, running
         self._paces: dict[str, _Pace] = {}
 
     async def keep(self, every_s: float) -> None:
@@ -127,27 +127,27 @@ class UsageKeeper:
             if pace.full():
                 keep.setdefault(place.experiment, {})[place.trial, place.segment] = pace.every
             if number % pace.every == 0:
-                found = [_sample(place, number, rank, figures) for rank, figures in ranks.items()]
+                found = [_sample(place, number, rank, values) for rank, values in ranks.items()]
                 samples.setdefault(place.experiment, []).extend(found)
         for experiment in samples.keys() | keep.keys():
             await asyncio.to_thread(
-                self._shelf.add_usage, experiment, samples.get(experiment, []), keep=keep.get(experiment, {})
+                self._store.add_usage, experiment, samples.get(experiment, []), keep=keep.get(experiment, {})
             )
 
 
-def _sample(place: Place, number: int, rank: int, figures: Mapping[str, float]) -> UsageSample:
+def _sample(place: Place, number: int, rank: int, values: Mapping[str, float]) -> UsageSample:
     def whole(name: str) -> int | None:
-        return int(figures[name]) if name in figures else None
+        return int(values[name]) if name in values else None
 
     return UsageSample(
         trial=place.trial,
         segment=place.segment,
         rank=rank,
         sample_no=number,
-        time=figures["time"],
-        cpu_s=figures["cpu_s"],
-        rss_bytes=int(figures["rss_bytes"]),
+        time=values["time"],
+        cpu_s=values["cpu_s"],
+        rss_bytes=int(values["rss_bytes"]),
         gpu_bytes=whole("gpu_bytes"),
         gpu_reserved_bytes=whole("gpu_reserved_bytes"),
-        gpu_percent=figures.get("gpu_percent"),
+        gpu_percent=values.get("gpu_percent"),
     )

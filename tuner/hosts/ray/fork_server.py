@@ -251,7 +251,7 @@ def _waits(client: socket.socket) -> bool:
 
 
 def become(files: Sequence[int], request: Mapping[str, Any], variables: Mapping[str, str]) -> None:
-    """Make this process, which has just been forked, like the client: its files, environment, directory and limits."""
+    """Give this process, which has just been forked, the client's files, environment, working directory and limits."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
     for standard, file in enumerate(files):

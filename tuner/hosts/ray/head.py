@@ -242,7 +242,7 @@ def _scratch(home: Path) -> Path:
 
 
 def _used_torch(home: Path) -> Path:
-    """Return the file that exists while ranks of this home's head use PyTorch, and after the head was lost."""
+    """Return the path of the file that exists while ranks of this home's head use PyTorch. It stays if the head is lost."""
     return _scratch(home) / "torch_is_used"
 
 

@@ -97,8 +97,8 @@ class Link:
             load_host()
             death = host.live.remote()
             while not ray.wait([death], timeout=CHECK_S)[0]:
-                news, figures = ray.get([host.news.remote(), host.figures.remote()], timeout=START_S)
-                self._tell(up=self._owner, news=news, figures=figures)
+                news, metrics = ray.get([host.news.remote(), host.metrics.remote()], timeout=START_S)
+                self._tell(up=self._owner, news=news, metrics=metrics)
             ray.get(death)
         except DEAD as error:
             if self._owner is not None:

@@ -30,7 +30,7 @@ _private: list[str] = []
 
 
 def users_token() -> str | None:
-    """Return where the user's token is, as a phrase; None if the user has none."""
+    """Return a phrase that says where the user's token is; None if the user has none."""
     if os.environ.get(TOKEN):
         return TOKEN
     if path := os.environ.get(TOKEN_PATH):
@@ -64,7 +64,7 @@ def end_private() -> None:
 
 @contextlib.contextmanager
 def of_cluster(address: str, home: Path | None = None) -> Iterator[str | None]:
-    """Use the user's token, if there is one, to connect to a cluster within a `with` block. Yield where it is, as a phrase.
+    """Use the user's token, if there is one, to connect to a cluster within a `with` block. Yield a phrase that says where it is.
 
     Ray itself uses a token only if RAY_AUTH_MODE is "token". A cluster without authentication ignores the token.
 
@@ -103,10 +103,10 @@ def token_file(home: Path) -> Path:
 
 
 def of_home(home: Path) -> dict[str, str]:
-    """Return the environment variables for the Ray head of this home and for what connects to it.
+    """Return the environment variables for the Ray head of this home and for the processes that connect to it.
 
-    If the home has no token, write the user's, or a new one, to the file of the home: the head keeps its token even if the user
-    changes theirs.
+    If the home has no token yet, write a copy of the user's token, or else a new token, to the home's file. So the head keeps its
+    token even if the user changes theirs.
 
     Raises:
         ClusterUnreachable: the file cannot be written.
@@ -166,7 +166,7 @@ def _default() -> Path:
 
 
 def _read_again() -> None:
-    """Let Ray, if this process has loaded it, forget the token and the mode that it has read from the environment."""
+    """Make Ray, if it is loaded here, forget the token and the mode that it has read from the environment."""
     raylet = sys.modules.get(RAYLET)
     if raylet is not None and all(hasattr(raylet, name) for name in NAMES):
         raylet.AuthenticationTokenLoader.instance().reset_cache()

@@ -20,7 +20,7 @@ import ray
 from tuner.hosts.ray.cluster import DEAD, connect, disconnect
 from tuner.hosts.ray.fork_server import ForkServer
 from tuner.hosts.ray.start import start_host
-from tuner.hosts.scripts import ahead
+from tuner.hosts.scripts import prestart
 from tuner.hosts.scripts.needs import of_database, of_workers
 from tuner.settings import Settings
 
@@ -117,7 +117,7 @@ def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]
 
     def take() -> ForkServer:
         nonlocal forks
-        forks = ahead.take_forks()
+        forks = prestart.take_forks()
         return forks
 
     try:

@@ -1,6 +1,6 @@
 """Run the driver host of the local executor in a thread of the script, and keep it between the script's calls.
 
-The processes for trials may have been started early; see `tuner.hosts.scripts.ahead`.
+The processes for trials may have been started early; see `tuner.hosts.scripts.prestart`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 from tuner.hosts.host import Host
 from tuner.hosts.local_executor import LocalExecutor
-from tuner.hosts.scripts import ahead
-from tuner.hosts.scripts.ahead import cpus_here
+from tuner.hosts.scripts import prestart
 from tuner.hosts.scripts.needs import of_database, of_workers
+from tuner.hosts.scripts.prestart import cpus_here
 from tuner.settings import Settings
 from tuner.trials.groups.pools.local_ranks import RankServer
 
@@ -112,7 +112,7 @@ def borrow(settings: Settings, *, keep: bool = True) -> Iterator[LocalHost]:
 def shutdown() -> None:
     """Shut down everything that is kept for later calls: the driver host and idle processes."""
     global _kept
-    ahead.drop()
+    prestart.drop()
     with _lock:
         kept, _kept = _kept, None
         if os.getpid() != _pid:
@@ -131,7 +131,7 @@ def _take(settings: Settings) -> _Kept:
             if kept is not None and not kept.users:
                 _kept = None
                 kept.host.close()
-            kept = _Kept(LocalHost(settings, ahead.take()), _needs(settings))
+            kept = _Kept(LocalHost(settings, prestart.take()), _needs(settings))
             if _kept is None:  # if another thread uses the kept host, the new host is for this call only
                 _kept = kept
         kept.users += 1

@@ -340,8 +340,8 @@ class FreezeThawScheduler(Scheduler):
             why = f"all its results so far equal those of trial {original}, so more training would show nothing new"
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
         if not self._by_model(trials):
-            rank, entries = self._observed.standing(self.state, trials).rank(number)
-            if brief.goes_on(rank, entries):
+            rank, entries = self._observed.level_ranks(self.state, trials).rank(number)
+            if brief.continues(rank, entries):
                 return ()
             why = f"it is rank {rank} of {entries} there, and only the best third continues while trials are so short"
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
@@ -418,10 +418,10 @@ class FreezeThawScheduler(Scheduler):
         """Return a new configuration or, if none may be started, the best paused trial; None if there is neither."""
         state: FreezeThawState = self.state
         because = "without the model, which would take longer than such short trials"
-        standing = self._observed.standing(self.state, trials)
+        ranks = self._observed.level_ranks(self.state, trials)
         if may_start:
             generator = np.random.default_rng(self._key("brief", state.ordinal))
-            if generator.random() < 0.5 and (best := standing.best(brief.BEST)):
+            if generator.random() < 0.5 and (best := ranks.best(brief.BEST)):
                 chosen = best[int(generator.integers(len(best)))]
                 inside = filter(self._observed.lies_inside, trials)
                 tried = {key(self._observed.point(trial)) for trial in inside} if self._cube.discrete else ()
@@ -431,7 +431,7 @@ class FreezeThawScheduler(Scheduler):
                     return Start(params=self._cube.params(point), reason=why)
             if (start := self._spread(trials, len(trials), f"started: chosen {because}")) is not None:
                 return start
-        for number in standing.best(len(trials)):
+        for number in ranks.best(len(trials)):
             if can_resume(trials[number]) and self._observed.repeats(self.state).original(number) is None:
                 return Resume(trial=number, reason=f"resumed: the best of the paused trials; chosen {because}")
         return None

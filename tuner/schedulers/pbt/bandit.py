@@ -80,8 +80,8 @@ class Bandit:
     """Predicts how much the score improves, and how uncertain that is, from observations and from configurations in training.
 
     A configuration in training is treated as an observation whose improvement is not known yet. It lowers the confidence bound
-    near it, so that members that are changed at the same time explore different configurations (Desautels, Krause and
-    Burdick, JMLR 15, 2014).
+    near this configuration, so that members changed at the same time explore different ones (Desautels, Krause and Burdick, JMLR
+    15, 2014).
     """
 
     def __init__(self, theta: list[float], seen: Observations, pending: Floats) -> None:

@@ -72,9 +72,8 @@ class PopulationBasedTraining(Scheduler):
 
     It continues from the checkpoint of the better member, its *donor*, with a changed copy of the donor's configuration; see
     `Explorer`. The population has `num_samples` members. If not all of them can run at once, they take turns, and the members
-    that have trained least come first. Only members with a checkpoint can be donors, except those that have just copied
-    another member. If no member of the top quantile can be the donor, the trial continues unchanged, and a note in the log
-    says so.
+    that have trained least come first. Only members that have a checkpoint, and have not just copied another member, can be
+    donors. If no member of the top quantile can be the donor, the trial continues unchanged, and a note in the log says so.
 
     Args:
         perturbation_interval: how long a member trains between two decisions about it, in units of time_attr. The

@@ -5,9 +5,9 @@ same for all configurations. The expected scores of all configurations have a no
 scores (empirical Bayes), so the best score of many is shrunk towards the others by as much as luck explains.
 
 The next repeat goes to the configuration with the greatest *knowledge gradient* per run (Frazier, Powell and Dayanik
-2009): the expected increase of the best posterior mean. One run alone may be unable to change which configuration leads
-although several could, so the gradient of up to `MOST_AT_ONCE` runs is divided by their number, and the greatest quotient
-counts (KG(*), Frazier and Powell 2010).
+2009): the expected increase of the best posterior mean. Often, one more run cannot change which configuration leads, although
+several could. So the gradients of 1 to `MOST_AT_ONCE` runs are computed, each is divided by the number of runs, and the greatest
+quotient counts (KG(*), Frazier and Powell 2010).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Estimate:
     """A configuration with the posterior mean and the standard deviation of its expected score."""
 
     runs: Runs
@@ -76,22 +76,22 @@ class Ranking:
 
     noise: float
     pairs: int
-    standings: Sequence[Standing]
+    estimates: Sequence[Estimate]
     middle: float = 0.0
     weight: float = 1.0
 
     @property
-    def leader(self) -> Standing:
-        return self.standings[0]
+    def leader(self) -> Estimate:
+        return self.estimates[0]
 
-    def next(self) -> tuple[Standing, float]:
+    def next(self) -> tuple[Estimate, float]:
         """Return the configuration to run again, and how much that run is expected to increase the best expected score."""
-        best, second = self.leader.mean, self.standings[1].mean if len(self.standings) > 1 else -math.inf
-        gains = [(self._gain(one, second if i == 0 else best), -i) for i, one in enumerate(self.standings)]
+        best, second = self.leader.mean, self.estimates[1].mean if len(self.estimates) > 1 else -math.inf
+        gains = [(self._gain(one, second if i == 0 else best), -i) for i, one in enumerate(self.estimates)]
         gain, place = max(gains)
-        return self.standings[-place], gain
+        return self.estimates[-place], gain
 
-    def _gain(self, one: Standing, other: float) -> float:
+    def _gain(self, one: Estimate, other: float) -> float:
         """Return the knowledge gradient per run. `other` is the best posterior mean of the other configurations."""
         behind = abs(one.mean - other)
         variance, noise = one.sd**2, self.noise**2
@@ -119,19 +119,19 @@ def ranking(configurations: Sequence[Runs]) -> Ranking:
     squares = sum(math.fsum((score - one.mean) ** 2 for score in one.scores) for one in configurations)
     noise = (PRIOR_WEIGHT * PRIOR_SHARE * whole + squares) / (PRIOR_WEIGHT + pairs)
     spread = max(whole - noise, LEAST_SPREAD * noise)
-    standings = [_standing(one, middle, spread, noise) for one in configurations]
-    ranked = sorted(standings, key=lambda one: (-one.mean, one.runs.number))
+    estimates = [_estimate(one, middle, spread, noise) for one in configurations]
+    ranked = sorted(estimates, key=lambda one: (-one.mean, one.runs.number))
     weight = 1.0 if noise < SMALLEST_VARIANCE else spread / (spread + noise)
     return Ranking(math.sqrt(noise), pairs, ranked, middle, weight)
 
 
-def _standing(runs: Runs, middle: float, spread: float, noise: float) -> Standing:
+def _estimate(runs: Runs, middle: float, spread: float, noise: float) -> Estimate:
     """Return a configuration's posterior. Pending runs count as if they had the expected score, so they only narrow it."""
     if noise < SMALLEST_VARIANCE:
-        return Standing(runs, runs.mean, 0.0)
+        return Estimate(runs, runs.mean, 0.0)
     count = len(runs.scores)
     mean = (middle / spread + count * runs.mean / noise) / (1 / spread + count / noise)
-    return Standing(runs, mean, math.sqrt(1 / (1 / spread + (count + runs.pending) / noise)))
+    return Estimate(runs, mean, math.sqrt(1 / (1 / spread + (count + runs.pending) / noise)))
 
 
 def _expected_excess(behind: float) -> float:

@@ -139,7 +139,7 @@ class Metrics:
 
 
 def _before(marks: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each time the sum of its distances to all marks before it."""
+    """Return, for each of `times`, the sum of its distances to all earlier `marks`."""
     marks = np.sort(marks)
     count = np.searchsorted(marks, times, side="right")
     before: NDArray[np.float64] = count * times - np.r_[0.0, np.cumsum(marks)][count]

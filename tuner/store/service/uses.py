@@ -47,7 +47,7 @@ UPDATE {table} SET deleting_since = ? WHERE {key} = ? AND (deleting_since < ? OR
     def touch(self, keys: Iterable[str], now: float | None = None) -> set[str]:
         """Record that these files are being used now, so that `prune` does not delete them.
 
-        Return those that are being deleted. Do not use these, even if they still exist. Files that are not in the database
+        Return the files that are being deleted. Do not use them, even if they still exist. Files that are not in the database
         are ignored.
         """
         leaving: set[str] = set()

@@ -308,7 +308,7 @@ class Database:
         return taken
 
     def _write_shares(self, shares: list[Share[Any]]) -> None:
-        """Write these shares, and those that arrive before the transaction begins, which are added to the list.
+        """Write these shares. Shares that arrive before the transaction begins are added to the list and written too.
 
         Set the error of each share that has failed.
         """

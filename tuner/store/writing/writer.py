@@ -197,7 +197,7 @@ class Writer:
                 self._best[self._keys[name]] = best
 
     def write(self, cursor: Cursor, batch: Batch, now: float) -> Collection[str]:
-        """Write the batch in the open transaction. Return those of `batch.deletes` that users have pinned.
+        """Write the batch in the open transaction. Return the ids in `batch.deletes` that users have pinned.
 
         Raises:
             LostLease: another driver has claimed the experiment.
@@ -225,7 +225,7 @@ class Writer:
             raise StoreError(
                 f"experiment {self.public_id}: the log ends at {found[0][1]} and this batch begins at {batch.log[0][0]}"
             )
-        raise LostLease(f"experiment {self.public_id}: another driver has claimed it since epoch {self.epoch}")
+        raise LostLease(f"experiment {self.public_id}: another driver has claimed it, so epoch {self.epoch} is over")
 
     def _write_effects(self, cursor: Cursor, batch: Batch, now: float) -> None:
         """Mark the decisions and commands that this batch settles as done or superseded. Their rows exist already."""

@@ -6,8 +6,9 @@ every other rank for its shard, which is its part of the same checkpoint, and co
 on a disk, rank 0 moves all shards from the ranks' staging directories to their final location, and copies shards from
 the disks of other nodes. If several ranks save a file with the same name, the lowest rank's file is kept.
 
-An upload may take minutes, so it may go on after its segment has ended (`leave`), while the process already runs the next
-trial. The driver then asks how it ended (`outcome`). Saving to a disk is quick, so the end of a segment waits for it.
+An upload may take minutes, so it may continue after its segment has ended (`leave`), while the process already runs the next
+trial. The driver then asks for the outcome of the upload (`outcome`). Saving to a disk is quick, so the end of a segment waits
+for it.
 """
 
 from __future__ import annotations
@@ -207,7 +208,7 @@ class Saver:
         return not place(self._storage).local
 
     def leave(self, patience_s: float | None) -> list[CheckpointInfo]:
-        """End the segment on this rank. Uploads go on if they take longer than `patience_s` seconds.
+        """End the segment on this rank. Uploads that take longer than `patience_s` seconds continue.
 
         If `patience_s` is None, wait for all of them. On rank 0, return the descriptions of the checkpoints that are
         not saved yet; `outcome` tells how saving each of them ends. On other ranks, return an empty list. Raise

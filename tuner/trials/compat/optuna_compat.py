@@ -33,7 +33,7 @@ from tuner.trials.training.session import LeaveTrial, Session
 
 @dataclass(frozen=True)
 class Objective:
-    """An Optuna objective as a training function. If there is a search space, the configuration has its parameters.
+    """An Optuna objective as a training function. The parameters of the search space, if there is one, are in the configuration.
 
     metrics: the names under which the objective's values are reported, in order.
     """

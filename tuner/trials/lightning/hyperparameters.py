@@ -82,13 +82,13 @@ def put_in_force(
         merged = _merge(restored, old, new, words)
         pace = paces[index] if index < len(paces) else 1.0
         if pace != 1.0 and merged.get("last_epoch"):
-            merged = _stand_at(merged, round(merged["last_epoch"] * pace))
+            merged = _moved_to(merged, round(merged["last_epoch"] * pace))
             words.append(f"position {restored['last_epoch']} -> {merged['last_epoch']}")
         if words:
             scheduler.load_state_dict(merged)
             changes += [f"scheduler {index}: {word}" for word in words]
         if words or id(scheduler.optimizer) in touched:
-            _rates(scheduler)
+            _set_rates(scheduler)
     return changes
 
 
@@ -141,7 +141,7 @@ def _merge(restored: Any, old: Any, new: Any, words: list[str], name: str = "") 
     return copy.deepcopy(new)
 
 
-def _stand_at(state: Mapping[str, Any], position: int) -> dict[str, Any]:
+def _moved_to(state: Mapping[str, Any], position: int) -> dict[str, Any]:
     """Return a scheduler's state at another position. If the scheduler is a sequence of schedulers, move these too."""
     moved = {**state, "last_epoch": position}
     if "_step_count" in state:
@@ -149,29 +149,31 @@ def _stand_at(state: Mapping[str, Any], position: int) -> dict[str, Any]:
     if "_milestones" in state and "_schedulers" in state:
         begins, ends = [0, *state["_milestones"]], [*state["_milestones"], None]
         moved["_schedulers"] = [
-            _stand_at(inner, max(0, min(position, position if end is None else end - 1) - begin))
+            _moved_to(inner, max(0, min(position, position if end is None else end - 1) - begin))
             for inner, begin, end in zip(state["_schedulers"], begins, ends, strict=True)
         ]
     return moved
 
 
-def _rates(scheduler: Any) -> None:
+def _set_rates(scheduler: Any) -> None:
     """Set the optimizer's learning rates to the rates at the scheduler's position, if they are known.
 
     Then store the optimizer's current rates in the scheduler.
     """
     groups = scheduler.optimizer.param_groups
-    told = _told(scheduler)
+    told = _rates_at_position(scheduler)
     if told is not None:
         for group, rate in zip(groups, told, strict=True):
             _set(group, "lr", rate)
     scheduler._last_lr = [float(group["lr"]) for group in groups]
 
 
-def _told(scheduler: Any) -> Sequence[Any] | None:
+def _rates_at_position(scheduler: Any) -> Sequence[Any] | None:
     """Return the learning rates at a scheduler's position, or None if they depend on more than the position."""
     if isinstance(scheduler, lr_scheduler.SequentialLR):
-        return _told(scheduler._schedulers[bisect.bisect_right(scheduler._milestones, scheduler.last_epoch)])
+        return _rates_at_position(
+            scheduler._schedulers[bisect.bisect_right(scheduler._milestones, scheduler.last_epoch)]
+        )
     if (closed_form := getattr(scheduler, "_get_closed_form_lr", None)) is not None:
         rates: Sequence[Any] = closed_form()
         return rates

@@ -42,10 +42,10 @@ class ReportCallback(Flavoured):
             training metrics. If `on` has several events, the more frequent ones are not reported until the objective
             has been logged or the rarest event has occurred for the first time. After that, a validation's metrics are
             reported only once, not again after every batch.
-        checkpoint: True to save Lightning's whole state (weights, optimizers, schedulers, loops, callbacks) in
-            `checkpoint.ckpt`; or a function ``save(trainer, folder)`` that saves something else: it is called on every
-            rank, each time with a new folder for that rank, and you have to restore what it saved yourself; or False to
-            save nothing: trials then cannot be paused or exploited. Nothing is written unless a checkpoint is due.
+        checkpoint: True saves Lightning's whole state (weights, optimizers, schedulers, loops, callbacks) in `checkpoint.ckpt`. A
+            function ``save(trainer, folder)`` saves something else: it is called on every rank, each time with a new folder for
+            that rank, and you restore what it saved yourself. False saves nothing, so that trials cannot be paused or exploited.
+            Nothing is written unless a checkpoint is due.
         after_restore: a function ``after_restore(trainer, module)`` that is called when a trial continues from a
             checkpoint, after the optimizers and schedulers have been given the hyperparameters of the new
             configuration. Use it for further changes.
@@ -96,9 +96,9 @@ class ReportCallback(Flavoured):
                 "call tuner.lightning.prepare_trainer(trainer) before fit"
             )
         if running is not None and stage == "fit":
-            self._go_on(trainer, running)
+            self._restore_in_fit(trainer, running)
 
-    def _go_on(self, trainer: Any, running: session.Session) -> None:
+    def _restore_in_fit(self, trainer: Any, running: session.Session) -> None:
         """Make the current call to `fit` restore the trial's checkpoint, unless `ckpt_path` was passed to it.
 
         Lightning chooses the path of the checkpoint before it calls any hook, and loads the file after the hook `setup`.

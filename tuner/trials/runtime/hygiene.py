@@ -67,7 +67,7 @@ class Baseline:
             self._torch.adopt(before[1])
 
     def begin_trial(self) -> None:
-        """Count the handlers of loggers that are added from now on as those of another trial."""
+        """Attribute all logger handlers that are added from now on to a new trial."""
         self._python.handlers.begin_trial()
 
     def has_own_credentials(self) -> bool:

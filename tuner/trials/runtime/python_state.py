@@ -22,7 +22,7 @@ _STREAMS = ("stdin", "stdout", "stderr")
 
 
 class PythonState:
-    """The state at the time when this object is created, and what the user's modules have changed when they were imported.
+    """The state at the time when this object is created, and the changes that the user's modules make when they are imported.
 
     A module is imported once, so its changes must stay for later trials. Those of a training function must not.
     """
@@ -75,7 +75,7 @@ class PythonState:
 
 
 class _Handlers:
-    """Replaces a logger's handlers that an earlier trial has added when a trial adds its own.
+    """Removes the handlers that an earlier trial has added to a logger as soon as the present trial adds its own.
 
     Many training functions set up a logger. Without this, the second trial's lines would be logged twice, and so on. A
     logger that is set up once for all trials, as libraries do, keeps its handlers. The handlers of the root logger are a
@@ -97,7 +97,7 @@ class _Handlers:
         logging.Logger.addHandler = add_handler  # type: ignore[assignment, method-assign]
 
     def begin_trial(self) -> None:
-        """Count the handlers that are added from now on as those of another trial."""
+        """Attribute the handlers that are added from now on to a new trial."""
         self._trial += 1
 
     def _drop_earlier(self, logger: logging.Logger) -> None:

@@ -58,8 +58,8 @@ class Segment:
         """Run the training function, save its last checkpoints, and send its last reports. Return how it ended.
 
         Args:
-            uploads: takes the uploads that may go on after the segment.
-            may_continue: called once the function has ended; returns whether uploads may go on.
+            uploads: takes the uploads that may continue after the segment.
+            may_continue: called once the function has ended; returns whether uploads may continue.
         """
         running = self.session
         error: RankError | None = None

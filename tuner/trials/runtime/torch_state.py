@@ -33,7 +33,7 @@ _PRECISIONS = (
 
 
 class TorchState:
-    """PyTorch's process-wide settings when this object is created, and what the user's modules change when they are imported.
+    """PyTorch's process-wide settings when this object is created, and the changes that the user's modules make when imported.
 
     Settings of the current thread, such as `torch.set_grad_enabled`, are left out: each training function runs on a
     thread of its own.

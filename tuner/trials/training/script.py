@@ -157,7 +157,7 @@ class _Asked:
 
 
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""The exit statuses of a script that was killed by SIGKILL, and of a shell script whose last command was."""
+"""The exit status of a script that SIGKILL has killed, and of a shell script whose last command SIGKILL has killed."""
 
 
 class _SaveFailed(ValueError):

@@ -75,7 +75,7 @@ describe("askEarly", () => {
     }
   });
 
-  it("looks at the experiment even if the page takes the answer at once", async () => {
+  it("watches the experiment even if the page takes the answer at once", async () => {
     const asked = open("/experiments/exp_1");
     const taken = takeEarly(new Request(`${location.origin}/api/v1/experiments/exp_1`))!;
     expect(await (await taken).json()).toEqual(EXPERIMENT);

@@ -2146,7 +2146,7 @@ export interface components {
         };
         /**
          * CpuProfile
-         * @description The figures of a profile of the kind `cpu`.
+         * @description The results of a profile of the kind `cpu`.
          */
         CpuProfile: {
             /**
@@ -3235,7 +3235,7 @@ export interface components {
             time_budget_s: number | null;
             /**
              * Budget, in full trainings
-             * @description training that all trials together may spend, as a number of full trainings of max_t each; null: a fifth of num_samples, but at least 3. Only the default scheduler, freeze_thaw, counts it; with other schedulers it is an error: limit these by num_samples
+             * @description training that all trials together may spend, as a number of full trainings of max_t each; null: a fifth of num_samples, but at least 3. Only the default scheduler, freeze_thaw, uses it. With any other scheduler it is an error: use num_samples instead
              */
             budget: number | null;
             /**
@@ -3548,7 +3548,7 @@ export interface components {
         };
         /**
          * MemoryProfile
-         * @description The figures of a profile of the kind `memory`.
+         * @description The results of a profile of the kind `memory`.
          */
         MemoryProfile: {
             /**
@@ -3639,17 +3639,17 @@ export interface components {
             distance: number;
             /**
              * Best Value
-             * @description the neighbour's best value of the first objective
+             * @description the neighbor's best value of the first objective
              */
             best_value: number | null;
             /**
              * Iteration
-             * @description the training_iteration of the neighbour's newest report
+             * @description the training_iteration of the neighbor's newest report
              */
             iteration: number;
             /**
              * Changes
-             * @description the parameters that differ, largest difference first; `before` is the requested trial's value, `after` the neighbour's
+             * @description the parameters that differ, largest difference first; `before` is the requested trial's value, `after` the neighbor's
              */
             changes: {
                 [key: string]: components["schemas"]["Change"];
@@ -3669,7 +3669,7 @@ export interface components {
             trial_number: number;
             /**
              * Items
-             * @description the neighbours, nearest first
+             * @description the neighbors, nearest first
              */
             items: components["schemas"]["Neighbour"][];
             /**
@@ -3868,9 +3868,9 @@ export interface components {
              * @description what the profile cannot show
              */
             notes: string[];
-            /** @description the figures of a profile of the kind cpu */
+            /** @description the results of a profile of the kind cpu */
             cpu: components["schemas"]["CpuProfile"] | null;
-            /** @description the figures of a profile of the kind memory */
+            /** @description the results of a profile of the kind memory */
             memory: components["schemas"]["MemoryProfile"] | null;
             /** @description the stacks, as a file for https://www.speedscope.app */
             speedscope: components["schemas"]["Speedscope"];
@@ -5451,7 +5451,7 @@ export interface components {
             time_budget_s: number | null;
             /**
              * Budget, in full trainings
-             * @description training that all trials together may spend, as a number of full trainings of max_t each; null: a fifth of num_samples, but at least 3. Only the default scheduler, freeze_thaw, counts it; with other schedulers it is an error: limit these by num_samples
+             * @description training that all trials together may spend, as a number of full trainings of max_t each; null: a fifth of num_samples, but at least 3. Only the default scheduler, freeze_thaw, uses it. With any other scheduler it is an error: use num_samples instead
              * @default null
              */
             budget: number | null;

@@ -7,7 +7,7 @@ const ROW = 18;
 interface FlameGraphProps {
   frames: readonly Frame[];
   part: Part;
-  /** The words for a weight. */
+  /** Returns a weight in words. */
   say: (weight: number) => string;
 }
 

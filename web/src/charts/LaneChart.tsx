@@ -13,7 +13,7 @@ interface LaneChartProps {
   source: SourceOf;
   metric: string;
   labels: Labels;
-  /** What the colors mean. */
+  /** The meaning of the colors. */
   shades: Shades;
   /** The parameter that the colors show; null for the last values of the metric. */
   by: string | null;
@@ -25,7 +25,7 @@ const [LEFT, RIGHT, TOP] = [64, 18, 30];
 const LANE = 24;
 const BAR = 12;
 const THIN = 3;
-/** The pixels between neighbouring arrows of the same iteration, if there is room before the next iteration with arrows. */
+/** The pixels between neighboring arrows of the same iteration, if there is room before the next iteration with arrows. */
 const BESIDE = 9;
 
 /** A lane for each member of a population, its segments colored by score or by a parameter, with arrows from donors to recipients. */
@@ -45,7 +45,7 @@ export function LaneChart({ lanes, source, metric, labels, shades, by, selected,
     [lanes, source, selected],
   );
   const places = useMemo(() => placesOf(lanes.handovers, row), [lanes.handovers, row]);
-  // Of each iteration with arrows, the iterations until the next one: the arrows bend into this room.
+  // Map each iteration with arrows to the number of iterations until the next one. The arrows bend into this room.
   const free = useMemo(() => {
     const at = [...new Set(lanes.handovers.map((one) => one.at))].sort((a, b) => a - b);
     return new Map(at.map((one, i) => [one, (at[i + 1] ?? lanes.end) - one]));

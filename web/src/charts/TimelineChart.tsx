@@ -11,7 +11,7 @@ import { useWidth } from "./useWidth";
 interface TimelineChartProps {
   lanes: readonly Lane[];
   seconds: number;
-  /** Where the experiment was paused; the axis leaves this time out. */
+  /** The times at which the experiment was paused. The axis leaves them out. */
   pauses: Timeline["pauses"];
   label: string;
   selected: number | null;

@@ -75,7 +75,7 @@ describe("the axis of an objective", () => {
 });
 
 describe("what is chosen on the axes", () => {
-  it("becomes conditions of the service, with the values themselves", () => {
+  it("becomes the service's filters, written with the values themselves", () => {
     const raw = withBranch().map((trial) => ({ ...trial, params: { ...trial.params, kind: trial.number % 2 } }));
     const shown = raw.map((trial) => ({
       ...trial,
@@ -103,7 +103,7 @@ describe("what is chosen on the axes", () => {
 });
 
 describe("the axes of the parallel coordinates", () => {
-  it("are logarithmic where the space is, have categories where it has, and end with the objective", () => {
+  it("are logarithmic or categorical like the parameters of the space, and the objective comes last", () => {
     const found = dimensionsOf(TRIALS, EXPERIMENT);
     expect(found.map((one) => [one.id, one.range?.log ?? one.categories])).toEqual([
       ["lr", true],
@@ -113,7 +113,7 @@ describe("the axes of the parallel coordinates", () => {
     expect(found[0]!.range).toMatchObject({ min: 1e-3, max: 10 });
   });
 
-  it("come in the order that is asked for, without constants", () => {
+  it("come in the requested order, without constants", () => {
     expect(dimensionsOf(withBranch(), EXPERIMENT, ["width", "gone"]).map((one) => one.id)).toEqual([
       "width",
       "lr",
@@ -122,7 +122,7 @@ describe("the axes of the parallel coordinates", () => {
     ]);
   });
 
-  it("have a place for what a trial does not have", () => {
+  it("have a place for the trials that lack the parameter", () => {
     const trials = withBranch();
     const depth = dimensionsOf(trials, EXPERIMENT).find((one) => one.id === "model/depth")!;
     expect(depth.optional).toBe(true);
@@ -133,7 +133,7 @@ describe("the axes of the parallel coordinates", () => {
     expect(matches(trials[0]!, [depth], { "model/depth": { from: 0, to: 99 } })).toBe(false);
   });
 
-  it("put every value between 0 and 1, and find it again", () => {
+  it("map every value to a position between 0 and 1, and back", () => {
     for (const dimension of dimensionsOf(TRIALS, EXPERIMENT)) {
       for (const trial of TRIALS) {
         const value = valueOf(trial, dimension);
@@ -146,7 +146,7 @@ describe("the axes of the parallel coordinates", () => {
     }
   });
 
-  it("choose just the trials in a stretch of an axis, on several axes together", () => {
+  it("choose only the trials that lie within the range chosen on each axis", () => {
     const dimensions = dimensionsOf(TRIALS, EXPERIMENT);
     const [lr, width] = dimensions as [(typeof dimensions)[0], (typeof dimensions)[0]];
     const brushes = { lr: choose(lr, 0.9, 0.6)!, width: choose(width, 0.3, 0.7)! };
@@ -165,7 +165,7 @@ describe("the axes of the parallel coordinates", () => {
 describe("the arrow keys on an axis", () => {
   const [lr, width] = dimensionsOf(TRIALS, EXPERIMENT) as [Dimension, Dimension];
 
-  it("narrow what is chosen from below and above, and with Shift widen it again until all is chosen", () => {
+  it("narrow the chosen range from both ends, and with Shift widen it until everything is chosen", () => {
     const { min, max } = lr.range!;
     const raised = stepped(lr, undefined, true, false) as { from: number; to: number };
     expect(positionOf(lr, raised.from)).toBeCloseTo(0.1);
@@ -220,7 +220,7 @@ describe("the Pareto front", () => {
     { metric: "latency", mode: "min" },
   ] as const;
 
-  it("is what the definition says, for two and for three objectives", () => {
+  it("contains the trials that no other one dominates, for two and for three objectives", () => {
     const next = random(3);
     for (const list of [objectives, [...objectives, { metric: "size", mode: "min" } as const]]) {
       const points: Point[] = Array.from({ length: 200 }, (_, number) => ({
@@ -249,7 +249,7 @@ describe("the Pareto front", () => {
     expect([...frontOf(pointsOf(trials, [...objectives]), [...objectives])]).toEqual([1]);
   });
 
-  it("has its numbers towards better values, where the stairs are not, and inside the chart", () => {
+  it("has its labels on the side of the better values, away from the line, and inside the chart", () => {
     const room = { right: 400, bottom: 300 };
     expect(numberPlace(200, 100, 14, ["max", "min"], room)).toEqual([208, 114]);
     expect(numberPlace(200, 100, 14, ["max", "max"], room)).toEqual([208, 94]);
@@ -271,7 +271,7 @@ describe("the Pareto front", () => {
     ]);
   });
 
-  it("is drawn as stairs that no point of it lies beyond", () => {
+  it("is drawn as a staircase, and no trial of the front lies beyond it", () => {
     expect(
       staircase(
         [

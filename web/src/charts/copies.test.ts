@@ -66,7 +66,7 @@ describe("a chart's call", () => {
 });
 
 describe("the call of a view", () => {
-  it("asks for what its filters leave", () => {
+  it("asks for the rows that pass its filters", () => {
     const decisions = decisionsCall("exp_1", { kind: ["stop", "fail"], text: "iteration 9", trial: 3 });
     expect(decisions.python).toBe(
       'list(client.experiment("exp_1").decisions(trial=3, kind=["stop","fail"], text="iteration 9"))',
@@ -100,7 +100,7 @@ describe("the call of a view", () => {
     );
   });
 
-  it("that replays a search has what is asked, and one of the settings is a list", () => {
+  it("of a replay has its settings, one of which is a list", () => {
     const replay = replayCall("exp_1", { scheduler: { type: "asha" }, search: null });
     expect(replay.python).toContain('client.request("POST", "/experiments/exp_1/replay", body={');
     expect(replay.python).toContain('"search": None,');
@@ -110,7 +110,7 @@ describe("the call of a view", () => {
     expect(asCurl(settingsCall("audit"), AT)).toBe("curl 'http://localhost:8000/api/v1/audit'\n");
   });
 
-  it("that starts a search has the spec as a literal of Python and as JSON", () => {
+  it("of a new search has the spec as a Python literal and as JSON", () => {
     const spec = { name: "it's", space: { lr: { type: "uniform", q: null } }, on: true, points: [{ a: 1 }] };
     expect(createCall(spec).python).toBe(
       [

@@ -14,7 +14,7 @@ export interface Dimension {
   /** Null for categories. */
   range: { min: number; max: number; log: boolean } | null;
   categories: readonly string[];
-  /** Some trials do not have it, as under another branch of a conditional space; they have a place below the axis. */
+  /** True if some trials do not have it, because they chose another branch of the space. Their place is below the axis. */
   optional: boolean;
 }
 
@@ -124,8 +124,8 @@ export function matches(trial: Trial, dimensions: readonly Dimension[], brushes:
 }
 
 /**
- * The selections as conditions for the service. It compares the categories' values, but the axes have labels, so the values are
- * looked up in the trials; `raw` has their parameters as the service sent them.
+ * The selections as conditions for the service. The service compares values of categories, but the axes have labels. So
+ * the values are looked up in the trials: `raw` has their parameters as the service sent them.
  */
 export function conditionsOf(
   dimensions: readonly Dimension[],
@@ -223,7 +223,10 @@ export function objectiveOf(
   };
 }
 
-/** An experiment and its trials, as if one of the other objectives were the first one: its newest values take the place of best ones. */
+/**
+ * Return an experiment and its trials as if another objective were the first one. The newest values of that objective
+ * take the place of the best values.
+ */
 export function underObjective(
   experiment: Experiment,
   trials: readonly Trial[],

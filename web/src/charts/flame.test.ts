@@ -55,14 +55,14 @@ describe("the calls of a thread", () => {
     ]);
   });
 
-  it("are left out where nobody could see them", () => {
+  it("are left out if they are too small to see", () => {
     const many = { ...PART, samples: [[0], [1]], weights: [1, NARROWEST / 2] };
     expect(boxesOf(callsOf(FRAMES, many)).map((box) => box.call.frame?.name)).toEqual([undefined, "train"]);
     expect(boxesOf(callsOf(FRAMES, { ...PART, samples: [], weights: [] }))).toEqual([]);
   });
 });
 
-it("the hottest lines are added up over all ways to them", () => {
+it("adds up the samples of each line over all stacks that end in it", () => {
   const part = { ...PART, samples: [[0, 2], [1, 2], [0]], weights: [1, 1.5, 2] };
   expect(hottest(FRAMES, part, 5).map(({ frame, own }) => [frame.name, own])).toEqual([
     ["forward", 2.5],
@@ -71,7 +71,7 @@ it("the hottest lines are added up over all ways to them", () => {
   expect(hottest(FRAMES, part, 1)).toHaveLength(1);
 });
 
-it("collapsed stacks have a line for each stack, and no separator within a name", () => {
+it("writes collapsed stacks as one line for each stack, without the separator inside a name", () => {
   const file = { shared: { frames: FRAMES }, profiles: [PART] } as Speedscope;
   expect(collapsed(file)).toBe(
     "train;train (train.py:41);step (train.py:12);forward (net.py:7) 6000000\n" +

@@ -1,4 +1,4 @@
-/** What a flame graph shows: the stacks of a profile as a tree, and where its boxes are. */
+/** The content of a flame graph: the stacks of a profile as a tree, and the positions of its boxes. */
 
 import type { Profile } from "../api/types";
 
@@ -16,7 +16,7 @@ export interface Call {
   parent: Call | null;
   /** Seconds or bytes of this frame, and of what it called. */
   weight: number;
-  /** The part of the weight that is its own, without the calls that it made. */
+  /** The weight of this frame alone, without the calls that it made. */
   own: number;
   /** Widest first. */
   calls: Call[];

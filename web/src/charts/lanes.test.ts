@@ -47,7 +47,7 @@ describe("the arrows of one iteration", () => {
   const arrow = (donor: number, recipient: number, at = 4) => ({ donor, donorAt: at, recipient, at, ordinal: 2 });
   const row = new Map([0, 1, 2, 3, 4, 5, 6].map((trial) => [trial, trial]));
 
-  it("get places of their own where they pass the same lanes, the shorter ones inside", () => {
+  it("have different positions if they cross the same lanes, with the shorter ones inside", () => {
     expect(placesOf([arrow(0, 6), arrow(1, 3), arrow(0, 4), arrow(99, 2)], row)).toEqual(
       new Map([
         ["3.2", 0],
@@ -57,7 +57,7 @@ describe("the arrows of one iteration", () => {
     );
   });
 
-  it("share a place if none passes the other", () => {
+  it("share a position if they cross no common lane", () => {
     const places = placesOf([arrow(3, 1), arrow(3, 5), arrow(1, 4, 8)], row);
     expect(places).toEqual(
       new Map([
@@ -91,13 +91,13 @@ describe("the lanes of a population", () => {
     ]);
   });
 
-  it("tell what led to a trial's weights", () => {
+  it("show which segments led to a trial's weights", () => {
     expect([...ancestry(lanes, source, 2).keys()].sort()).toEqual(["0.1", "1.2", "2.2"]);
     expect([...ancestry(lanes, source, 0).keys()].sort()).toEqual(["0.1", "0.2"]);
     expect([...ancestry(lanes, () => undefined, 2).keys()]).toEqual(["2.2"]);
   });
 
-  it("do not overlap where a trial went back, and a donor counts up to the fork", () => {
+  it("do not overlap if a trial went back to a checkpoint, and show a donor only up to the fork", () => {
     // 1 trained to 8, took over what 0 had after 6, and trained from there.
     const back = [
       member(0, ["start", [1, 2, 3, 4, 5, 6, 7, 8, 9], Array.from({ length: 9 }, () => 1)]),
@@ -119,12 +119,12 @@ describe("the lanes of a population", () => {
     expect(partsOf(before!, chain).some((part) => part.strong)).toBe(false);
   });
 
-  it("end where sources lead in a circle, as no data should", () => {
+  it("end if the sources form a cycle, which valid data never do", () => {
     const circle = (trial: number) => ({ trial: trial === 1 ? 2 : 1, ordinal: 2, iteration: 4 });
     expect([...ancestry(lanes, circle, 1).keys()].sort()).toEqual(["1.2", "2.2"]);
   });
 
-  it("are coloured by the size of their score", () => {
+  it("are colored by the size of their score", () => {
     const { share, ends } = shadesOfScores(lanes.pieces, "max");
     const at = (score: number) => share({ score } as Bar);
     expect([at(0), at(0.475), at(0.95)].map((one) => Math.round(one! * 100))).toEqual([0, 50, 100]);
@@ -145,14 +145,14 @@ describe("the lanes of a population", () => {
     expect(shareOfTrial(rates, trial)).toBeCloseTo(0.5, 9);
   });
 
-  it("are coloured on a log scale if scores differ by orders of magnitude", () => {
+  it("are colored on a log scale if scores differ by orders of magnitude", () => {
     const losses = [1000, 10, 0.1].map((score) => ({ score }) as Bar);
     const { share, ends, log } = shadesOfScores(losses, "min");
     expect(losses.map(share).map((one) => Math.round(one! * 100))).toEqual([0, 50, 100]);
     expect([ends, log]).toEqual([[1000, 0.1], true]);
   });
 
-  it("are coloured by a parameter of their segments", () => {
+  it("are colored by a parameter of their segments", () => {
     const segments = [
       { trial_number: 0, ordinal: 1, params: { lr: 0.001, width: 16, kind: "a" } },
       { trial_number: 1, ordinal: 1, params: { lr: 0.1, width: 32, kind: "b" } },

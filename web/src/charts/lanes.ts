@@ -117,8 +117,8 @@ export function placesOf(handovers: readonly Handover[], row: ReadonlyMap<number
 }
 
 /**
- * The segments that led to a trial's current weights, as "trial.ordinal" -> the iteration up to which they did: the
- * trial's own, before that its donor's, and so on.
+ * Return the segments that led to a trial's current weights, as "trial.ordinal" -> the last iteration of the segment
+ * that did: the trial's own segments, before them its donor's, and so on.
  */
 export function ancestry({ pieces }: Pick<Lanes, "pieces">, source: SourceOf, trial: number): Map<string, number> {
   const found = new Map<string, number>();
@@ -146,7 +146,7 @@ export function ancestry({ pieces }: Pick<Lanes, "pieces">, source: SourceOf, tr
 export interface Part {
   from: number;
   to: number;
-  /** The trial went back to an earlier iteration afterwards. */
+  /** True if the trial went back to an earlier iteration afterwards. */
   given: boolean;
   strong: boolean;
 }
@@ -162,7 +162,7 @@ export function partsOf(piece: Piece, chain: ReadonlyMap<string, number> | null)
   });
 }
 
-/** What the colors of pieces mean. `share` is a position on the color scale; null for a piece without a value. */
+/** The meaning of the colors of pieces. `share` is a position on the color scale; null for a piece without a value. */
 export interface Shades {
   share: (piece: Pick<Piece, "score" | "params">) => number | null;
   /** The values at both ends of the scale, or all values with their places on it. */

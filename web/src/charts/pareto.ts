@@ -1,4 +1,4 @@
-/** The Pareto front: the trials that no other one equals in every objective and beats in one. */
+/** The Pareto front: a trial is on it if no other trial is at least as good in every objective and better in one. */
 
 import type { Experiment, Trial } from "../api/types";
 
@@ -92,9 +92,9 @@ function nondominated(points: readonly (readonly number[])[]): (readonly number[
 }
 
 /**
- * How the front grew: the hypervolume after each ended trial that increased it, as [seconds, share]. `secondsOf`: how long the
- * search had run at a time. The box is that of all points, so the shares of a running search can change when it finds worse
- * or better extremes.
+ * Return how the front grew: the hypervolume after each ended trial that increased it, as [seconds, share]. `secondsOf`
+ * returns how long the search had run at a given time. The box is that of all points, so the shares of a running search
+ * can change when it finds worse or better extremes.
  */
 export function hypervolumeOverTime(
   points: readonly Point[],

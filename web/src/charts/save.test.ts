@@ -5,7 +5,7 @@ import { comparedCurvesRows, csv, curvesRows, trialsRows } from "./save";
 const VIEWS = after(nothing(), story(10));
 
 describe("numbers as CSV", () => {
-  it("quotes what needs it", () => {
+  it("quotes the values that need quotes", () => {
     expect(csv([["a", 'say "no"', "x,y", null, 1.5, ["p"], true]])).toBe(
       'a,"say ""no""","x,y",,1.5,"[""p""]",true\r\n',
     );

@@ -25,7 +25,10 @@ export function curvesRows(curves: Across & Pick<Curves, "metric" | "series">, o
   return rows;
 }
 
-/** The same for trials with names, since they may belong to several experiments. */
+/**
+ * A row for each point of the curves of these trials. A trial has a name, since several experiments may have the same
+ * numbers.
+ */
 export function comparedCurvesRows(
   names: readonly string[],
   series: readonly Series[],

@@ -34,7 +34,7 @@ describe("points of trials", () => {
     ]);
   });
 
-  it("have a place for a parameter that is not present", () => {
+  it("have a place for the trials that lack the parameter", () => {
     const both = dimensionsOf([...some, made(3, { lr: 0.01, beta: 3 }, 2)], { metric: "loss", space: {} });
     const optional = both.find((one) => one.id === "beta")!;
     expect(dotsOf(some, optional, loss!).map((dot) => dot.x)).toEqual([null, 0]);
@@ -76,7 +76,7 @@ describe("the best so far by number", () => {
 describe("the means between trials", () => {
   const numbers = { columns: 25, rows: 1, categoriesAcross: null, categoriesUp: null };
 
-  it("are near a trial its own share, between two of them their mean, and empty far away", () => {
+  it("equal a trial's rank near it, the mean of two trials between them, and are empty far away", () => {
     const dots = [0.02, 0.22, null].map((x, number) => ({ number, x, y: 0.5, finished: true, feasible: true }));
     const { shares } = heatOf(dots, (number) => number, numbers);
     expect(shares[0]!).toBeLessThan(0.15);
@@ -86,7 +86,7 @@ describe("the means between trials", () => {
     expect(heatOf(two, (number) => number, { ...numbers, columns: 1 }).shares[0]).toBeCloseTo(0.5, 9);
   });
 
-  it("are sure near finished trials, and not near those that were stopped early", () => {
+  it("are certain near finished trials, but not near trials that were stopped early", () => {
     const dots = [0.1, 0.9].map((x, number) => ({ number, x, y: 0.5, finished: number === 0, feasible: true }));
     const { sure } = heatOf(dots, () => 1, numbers);
     expect(sure[2]!).toBeGreaterThan(0.99);
@@ -103,7 +103,7 @@ describe("the means between trials", () => {
 });
 
 describe("isSingle", () => {
-  it("knows trials that report once from those that were stopped early", () => {
+  it("tells trials that report only once from trials that were stopped early", () => {
     const once = [
       made(0, {}, 1, { state: "completed", iteration: 1 }),
       made(1, {}, 1, { state: "running", iteration: 0 }),
@@ -129,7 +129,7 @@ describe("the hypervolume", () => {
     ).toBeCloseTo(0.2 + 0.5 * 0.3 + 0.2 * 0.5, 12);
   });
 
-  it("is what counting cells gives, in three dimensions", () => {
+  it("equals the volume that counting cells gives, in three dimensions", () => {
     const next = random(3);
     const size = 12;
     for (let round = 0; round < 10; round++) {
@@ -145,7 +145,7 @@ describe("the hypervolume", () => {
     }
   });
 
-  it("grows over time, in the direction of each objective", () => {
+  it("grows over time, whether objectives are minimized or maximized", () => {
     const objectives: Experiment["objectives"] = [
       { metric: "accuracy", mode: "max" },
       { metric: "latency", mode: "min" },

@@ -4,7 +4,7 @@ import type { Trial } from "../api/types";
 import { ticks } from "../curves/ticks";
 import { positionOf, valueOf, type Dimension } from "./dimensions";
 
-/** Where a trial lies, from 0 to 1 on each axis; null on an axis that it has no value for. */
+/** The position of a trial on each axis, from 0 to 1; null on an axis for which it has no value. */
 export interface Dot {
   number: number;
   x: number | null;

@@ -52,7 +52,7 @@ describe("a timeline", () => {
     expect(byDevice(TIMELINE)[0]!.label).toBe("a GPU 0 · 80 %");
   });
 
-  it("draws what waits thinner than what runs, and the shortest span a pixel wide", () => {
+  it("draws waiting thinner than running, and the shortest span one pixel wide", () => {
     const [first, second] = byTrial(TIMELINE);
     const [waiting, running] = first!.spans.map((one) => boxOf(FRAME, 0, one));
     expect([waiting!.x, waiting!.width, running!.x, running!.width]).toEqual([100, 40, 140, 160]);
@@ -60,7 +60,7 @@ describe("a timeline", () => {
     expect(boxOf(FRAME, 1, second!.spans[0]!)).toEqual({ x: xOf(FRAME, 50), y: 34, width: 1, height: 12 });
   });
 
-  it("tells the span at a point", () => {
+  it("finds the span at a point", () => {
     const lanes = byTrial(TIMELINE);
     expect(spanAt(FRAME, lanes, 120, 15)?.span.phase).toBe("waiting");
     expect(spanAt(FRAME, lanes, 200, 15)?.span.phase).toBe("running");
@@ -70,7 +70,7 @@ describe("a timeline", () => {
     expect(spanAt(FRAME, lanes, 20, 15)).toBeNull();
   });
 
-  it("says what the time went to", () => {
+  it("says how the time was spent", () => {
     expect(shares(TIMELINE.totals)).toEqual([
       { phase: "running", seconds: 80, share: 0.8 },
       { phase: "waiting", seconds: 20, share: 0.2 },
@@ -78,7 +78,7 @@ describe("a timeline", () => {
     expect(shares({})).toEqual([]);
   });
 
-  it("has the colors of the states that its phases are, and not the color of failures", () => {
+  it("has the same colors for its phases as for the states of trials, but not that of failures", () => {
     const tones = readFileSync("src/parts/common/parts.module.css", "utf8");
     const colours = new Map(
       [...tones.matchAll(/\[data-tone="(\w+)"\] \{\s*--tone: light-dark\((#\w+), (#\w+)\)/g)].map(

@@ -1,4 +1,4 @@
-/** Where the spans of a timeline lie on a canvas, and which one is at a point. The spans are those that the service sends. */
+/** The positions of a timeline's spans on a canvas, and the span at a point. The service sends the spans. */
 
 import type { Timeline } from "../api/types";
 
@@ -14,8 +14,9 @@ export interface Lane {
 }
 
 /**
- * Every phase has its own height, so that it can be told apart without color: the less is being done, the thinner. A color that means a
- * state elsewhere means it here, too: blue is running, amber paused, grey waiting. No phase is red, which means a failure.
+ * Every phase has its own height, so that phases can be told apart without color: the less is done in a phase, the
+ * thinner it is. Colors mean the same as elsewhere: blue is running, amber is paused, gray is waiting. No phase is red,
+ * because red means a failure.
  */
 export const PHASES: Record<Phase, { words: string; light: string; dark: string; share: number }> = {
   running: { words: "running", light: "#2563c9", dark: "#6ea8fe", share: 1 },
@@ -69,7 +70,7 @@ export function byDevice(timeline: Timeline): Lane[] {
 }
 
 export interface Frame {
-  /** Where the lanes begin and end, horizontally, in pixels. */
+  /** The horizontal positions at which the lanes begin and end, in pixels. */
   left: number;
   right: number;
   top: number;

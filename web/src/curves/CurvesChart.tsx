@@ -33,7 +33,7 @@ export interface CurvesChartProps {
   onZoom: (zoom: Zoom | null) => void;
   selected: number | null;
   onSelect: (number: number) => void;
-  /** Marked from outside, as by a row of the table. */
+  /** The trial that is marked from outside the chart, for example by a row of the table. */
   marked: number | null;
   height: number;
 }

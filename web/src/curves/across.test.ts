@@ -21,7 +21,7 @@ describe("the horizontal axis", () => {
       expect(parseAcross(text, METRICS)).toBeNull();
   });
 
-  it("is what the scheduler measures training in, unless another one is chosen", () => {
+  it("shows the unit in which the scheduler measures training, unless another one is chosen", () => {
     const chosen = (text: string | null, time_attr: string) =>
       formatAcross(chosenAcross(text, { metrics: METRICS, time_attr }));
     expect(chosen(null, "training_iteration")).toBe("step");
@@ -33,7 +33,7 @@ describe("the horizontal axis", () => {
     expect(acrossOf("epoch")).toBe("metric:epoch");
   });
 
-  it("can be any metric but the one that is drawn, by values that the address understands", () => {
+  it("can be any metric except the one that is drawn, and can be written into the address", () => {
     const values = choices(METRICS, "accuracy").flatMap(({ items }) => items.map(({ value }) => value));
     expect(values).toEqual(["step", "user_step", "trial_time", "time", "metric:loss", "metric:val/epoch"]);
     expect(values.map((value) => formatAcross(parseAcross(value, METRICS)!))).toEqual(values);

@@ -1,10 +1,10 @@
-/** The horizontal axis of curves: how the address names it, and what the page calls it. */
+/** The horizontal axis of curves: its name in the address, and its label on the page. */
 
 import type { Curves, Experiment, XAxis } from "../api/types";
 import { duration, number } from "../format";
 import type { Scale } from "./ticks";
 
-/** What the axis counts; `x_metric` is the metric's name if `x` is "metric", and null otherwise. */
+/** The quantity on the axis; `x_metric` is the metric's name if `x` is "metric", and null otherwise. */
 export type Across = Pick<Curves, "x" | "x_metric">;
 
 export const STEP: Across = { x: "step", x_metric: null };

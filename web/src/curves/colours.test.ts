@@ -72,7 +72,7 @@ describe("ranks", () => {
     [5, NaN],
   ].map(([number, best_value]) => ({ number: number!, best_value: best_value ?? null }));
 
-  it("shares ranks between equal values and gives none to trials without a value", () => {
+  it("gives equal values the same rank, and no rank to trials without a value", () => {
     expect([...ranks(trials, "max")]).toEqual([
       [1, 1],
       [0, 2],
@@ -84,7 +84,7 @@ describe("ranks", () => {
     expect(ranks(constrained, "max").get(trials[0]!.number)).toBe(ranks(trials, "max").size);
   });
 
-  it("turns into shares from 1 for the best to 0 for the last", () => {
+  it("maps ranks to numbers from 1 for the best to 0 for the last", () => {
     expect(shareOfRank(1, 1000)).toBe(1);
     expect(shareOfRank(1000, 1000)).toBeCloseTo(0);
     expect(shareOfRank(10, 1000)).toBeCloseTo(2 / 3);

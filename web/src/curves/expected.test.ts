@@ -31,7 +31,7 @@ const TRIALS = [0.1, 0.12, 0.11, 0.05, 0.5, 0.14, null].map((best_value, number)
 describe("what is expected after repeats", () => {
   const expected = expectedOf({ runs: RUNS })!;
 
-  it("is the service's value of a configuration with several runs, and that of its model for a single run", () => {
+  it("is the service's mean if a configuration has several runs, and its model's estimate for a single run", () => {
     expect(TRIALS.slice(0, 3).map(expected.value)).toEqual([0.28, 0.15, expect.closeTo(0.1825, 9)]);
     expect(TRIALS.slice(4).map(expected.value)).toEqual([0.28, 0.15, null]);
     expect(expected.runs(TRIALS[5]!)?.trials).toEqual([1, 5]);
@@ -59,7 +59,7 @@ describe("what is expected after repeats", () => {
     expect(columnsOf(TRIALS, "loss", "training_iteration").map(({ id }) => id)).not.toContain(EXPECTED);
   });
 
-  it("is nothing without repeats, and where an older version has not said it", () => {
+  it("is missing without repeats, and if an older version of the service does not send it", () => {
     expect(expectedOf(null)).toBeNull();
     expect(expectedOf({ runs: null })).toBeNull();
     expect(expectedOf({ runs: { ...RUNS, single: null, repeated: [] } })).toBeNull();

@@ -25,7 +25,7 @@ const X: Axis = { range: { min: 0, max: 10 }, log: false, from: 0, to: 100 };
 const Y: Axis = { range: { min: 0, max: 1 }, log: false, from: 100, to: 0 };
 
 describe("layOut", () => {
-  it("lifts the pen at gaps and where a segment begins anew", () => {
+  it("interrupts the line at gaps and where a segment starts over", () => {
     const [line] = layOut(
       [
         series(
@@ -44,7 +44,7 @@ describe("layOut", () => {
     expect([...line!.points]).toEqual([10, 100, 20, NaN, 30, 0, NaN, NaN, 30, 50, NaN, NaN]);
   });
 
-  it("breaks at the weights of another trial, but not where a replayed schedule changes the parameters", () => {
+  it("interrupts the line where a trial takes over another one's weights, but not where a replayed schedule changes parameters", () => {
     const exploited = series(0, [[1, 2], [0, 1]], [[3], [0.5], "exploit"]); // prettier-ignore
     const [bred, own] = layOut([exploited, ofReplay(exploited)], X, Y, "step");
     expect([...bred!.points]).toEqual([10, 100, 20, 0, NaN, NaN, 30, 50, NaN, NaN]);
@@ -55,7 +55,7 @@ describe("layOut", () => {
     expect(pointAt(ofReplay(exploited), 2, "step")).toMatchObject({ exploited: false, changed: true });
   });
 
-  it("goes on over a pause in steps, but not in time", () => {
+  it("continues the line across a pause over steps, but not over time", () => {
     const paused = [
       series(
         0,
@@ -72,7 +72,7 @@ describe("layOut", () => {
       expect([...layOut(paused, X, Y, axis)[0]!.points]).toEqual([10, 100, 20, 0, 30, 50, NaN, NaN]);
   });
 
-  it("breaks at a retry, also on the trial's own time, which goes on", () => {
+  it("interrupts the line at a retry, even over the trial's own time, which continues", () => {
     const retried = series(
       0,
       [
@@ -94,7 +94,7 @@ describe("layOut", () => {
     expect([...layOut([fromEarlier], X, Y, "step")[0]!.points].slice(4, 6)).toEqual([NaN, NaN]);
   });
 
-  it.each(["step", "time"] as const)("breaks at an exploit, and marks where it goes on (%s)", (axis) => {
+  it.each(["step", "time"] as const)("interrupts the line at an exploit, and marks where it continues (%s)", (axis) => {
     const bred = series(
       0,
       [
@@ -114,7 +114,7 @@ describe("layOut", () => {
     expect(pointAt(bred, 4, axis)).toEqual({ x: 4, y: 0.5, ordinal: 2, exploited: false });
   });
 
-  it("finds the donor's point that an exploit went on from", () => {
+  it("finds the donor's point from which an exploit continued", () => {
     const donor = series(
       1,
       [
@@ -141,7 +141,7 @@ describe("layOut", () => {
     expect(pixel(log, 0)).toBeNaN();
   });
 
-  it("gives indexes that pointAt takes back to the reported point", () => {
+  it("gives indexes that pointAt maps back to the reported point", () => {
     const curves = after(nothing(), story(20, 3)).byStep.series;
     layOut(curves, X, Y, "step").forEach((line, i) => {
       for (let at = 0; at < line.points.length / 2; at++) {
@@ -154,7 +154,7 @@ describe("layOut", () => {
 });
 
 describe("inView", () => {
-  it("sees a line that passes through, also with no point inside", () => {
+  it("finds a line that crosses the view without a point inside it", () => {
     const through = layOut(
       [
         series(0, [
@@ -184,7 +184,7 @@ describe("inView", () => {
 });
 
 describe("holds", () => {
-  it("keeps an axis that holds all points and wastes little", () => {
+  it("keeps an axis that contains all points without much empty space", () => {
     const points = { min: 1, max: 90 };
     expect(holds({ min: 0, max: 100 }, { min: 0, max: 91 }, points, false)).toBe(true);
     expect(holds({ min: 0, max: 89 }, { min: 0, max: 91 }, points, false)).toBe(false);
@@ -214,12 +214,12 @@ describe("nearest", () => {
     "step",
   );
 
-  it("finds the line that passes closest, between its points too", () => {
+  it("finds the closest line, even between its points", () => {
     expect(nearest(lines, 48, 60, 24)).toMatchObject({ number: 1, at: 0 });
     expect(nearest(lines, 90, 95, 24)).toMatchObject({ number: 0, at: 1, distance: 5 });
   });
 
-  it("finds a line that runs to the left, as one over a falling metric does", () => {
+  it("finds a line that runs to the left, as over a falling metric", () => {
     const falling = layOut(
       [
         series(5, [
@@ -283,7 +283,7 @@ describe("extent", () => {
     expect(view.outside).toEqual({ below: 0, above: 0 });
   });
 
-  it("gives the first point of a search whole numbers around it, not a hundredth of an iteration", () => {
+  it("extends to whole numbers around the first point of a search, not to hundredths of an iteration", () => {
     for (const logX of [false, true]) {
       const { x } = extent([series(1, [[1], [0.5]])], { log: false, logX, trim: null })!;
       expect([x.min, x.max]).toEqual(logX ? [0.5, 2] : [0.5, 1.5]);
@@ -310,7 +310,7 @@ describe("extent", () => {
     expect(extent(bred.slice(4), { log: false, logX: false, trim: "max" })!.y.min).toBeLessThan(0.1);
   });
 
-  it("leaves diverged values outside where small is good, and says how many", () => {
+  it("leaves out diverged values if small values are good, and counts them", () => {
     const view = extent(diverged, { log: false, logX: false, trim: "min" })!;
     expect(view.y.max).toBeLessThan(1);
     expect(view.outside).toEqual({ below: 0, above: 1 });
@@ -321,7 +321,7 @@ describe("extent", () => {
     expect(extent(diverged, { log: false, logX: false, trim: "max" })!.y.max).toBeGreaterThan(1e8);
   });
 
-  it("trims only if the others would be pressed into a line", () => {
+  it("trims values only if the others would otherwise look like a flat line", () => {
     const close = Array.from({ length: 80 }, (_, i) => series(i, [[1], [0.9 + 0.00025 * i]]));
     const outside = (worst: number) =>
       extent([...close, series(98, [[1], [worst]])], { log: false, logX: false, trim: "max" })!.outside;
@@ -337,12 +337,12 @@ describe("extent", () => {
     expect(view.outside).toEqual({ below: 0, above: 0 });
   });
 
-  it("can leave out both sides, for a metric that is no objective", () => {
+  it("can trim both sides for a metric that is not an objective", () => {
     const view = extent([...diverged, series(98, [[1], [-1e9]])], { log: false, logX: false, trim: "both" })!;
     expect(view.outside).toEqual({ below: 1, above: 1 });
   });
 
-  it("leaves out what lies at or before zero of a horizontal log axis", () => {
+  it("leaves out points at or below zero on a horizontal log axis", () => {
     const view = extent(
       [
         series(0, [
@@ -366,7 +366,7 @@ describe("extent", () => {
     expect(view.y.max).toBeLessThan(1);
   });
 
-  it("is positive on a log axis, has some height for one value, and is nothing without points", () => {
+  it("is positive on a log axis, has some height for a single value, and is missing without points", () => {
     const view = extent(
       [
         series(0, [

@@ -1,4 +1,4 @@
-/** The geometry of a chart of curves: how far its points reach, where they lie in pixels, and which is nearest. */
+/** The geometry of a chart of curves: the range of its points, their positions in pixels, and the nearest point. */
 
 import type { CurveSegment, Mode, Series, XAxis } from "../api/types";
 
@@ -224,7 +224,7 @@ export interface Point {
   ordinal: number;
   /** True if it is the first one with the weights of another trial. */
   exploited: boolean;
-  /** It is the first one after the parameters have changed. */
+  /** True if it is the first one after the parameters have changed. */
   changed?: true;
 }
 

@@ -4,7 +4,7 @@ import { leftOutWords } from "./marks";
 
 describe("leftOutWords", () => {
   const shown = { min: 0.25, max: 3 };
-  it("names the side, the limit, and how many points lie behind it", () => {
+  it("names the side, the limit, and the number of points beyond it", () => {
     expect(leftOutWords({ below: 0, above: 12 }, shown, number)).toEqual({
       top: "12 points above 3 not shown",
       bottom: null,

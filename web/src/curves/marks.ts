@@ -4,7 +4,7 @@ import type { TrialState } from "../api/types";
 import type { Theme } from "./colours";
 import { pixel, type Axis, type Line, type Range } from "./geometry";
 
-/** The colors of what is not a curve. */
+/** The colors of everything that is not a curve. */
 export const INK: Record<Theme, { axis: string; grid: string; halo: string; failed: string; rung: string }> = {
   light: {
     axis: "#5c6470",
@@ -87,7 +87,7 @@ export function arrow(
 
 /**
  * A bar where the weights of a trial were discarded, and a diamond at the point from which it continued with another
- * one's; only the diamond if its parameters have changed.
+ * trial's weights. If only its parameters have changed, there is only the diamond.
  */
 export function markExploits(
   context: CanvasRenderingContext2D,

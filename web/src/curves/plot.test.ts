@@ -103,7 +103,7 @@ describe("the chart of curves", () => {
     expect(plot.drawn.all).toBe(1);
   });
 
-  it("draws nothing where nothing has changed", async () => {
+  it("draws nothing if nothing has changed", async () => {
     await begin(many);
     plot.setData(data([...many]));
     await settle();
@@ -111,7 +111,7 @@ describe("the chart of curves", () => {
     expect(plot.drawn).toEqual({ all: 0, alone: 0 });
   });
 
-  it("draws all of them where the axes move, where there are fewer, and where ranks are first known", async () => {
+  it("draws all curves when the axes move, when curves are removed, and when the ranks are first known", async () => {
     await begin(many);
     plot.setData(data(many.map((one, i) => (i === 3 ? curve(i, 90) : one))));
     await settle();

@@ -41,7 +41,7 @@ import {
 import { number } from "../format";
 
 export interface Look {
-  /** The objective's: far-off values on its worse side may be left out. */
+  /** The mode of the objective. Far-off values on its worse side may be left out. */
   mode: Mode;
   objective: boolean;
   x: XAxis;

@@ -17,12 +17,12 @@ describe("rungs", () => {
     expect(of({ type: "hyperband", max_t: 81, reduction_factor: 3 })).toEqual([1, 3, 9, 27]);
   });
 
-  it("are none where no scheduler has them, and where there is no end", () => {
+  it("do not exist for schedulers without rungs, and if trials have no maximum length", () => {
     expect(of({ type: "pbt", max_t: 27 })).toEqual([]);
     expect(of({ type: "asha", grace_period: 1, reduction_factor: 3 })).toEqual([]);
   });
 
-  it("come from what was asked for where an older version has not said what it means", () => {
+  it("come from the requested options if an older version has not resolved them", () => {
     expect(
       rungLevels({
         scheduler: { type: "asha", max_t: 9, grace_period: 1, reduction_factor: 3 },

@@ -17,7 +17,7 @@ export function rungLevels({
   const eta = positive(options["reduction_factor"]) ?? 3;
   const end = positive(options["max_t"]) ?? max_t;
   if (end === null || eta <= 1) return [];
-  // HyperBand's rungs lie at max_t divided by powers of eta, those of ASHA at the grace period times them.
+  // HyperBand's rungs are max_t divided by powers of eta. ASHA's rungs are the grace period multiplied by powers of eta.
   const levels: number[] = [];
   for (let k = 0; k < MOST; k++) {
     const level = options["type"] === "hyperband" ? Math.floor(end / eta ** (k + 1)) : grace * eta ** k;

@@ -29,7 +29,7 @@ describe("smoothing", () => {
     expect(y![2]).toBeCloseTo(0.125 / 0.875);
   });
 
-  it("goes on over gaps and pauses, and begins again at an exploit", () => {
+  it("continues across gaps and pauses, and starts over at an exploit", () => {
     const found = smoothed(series(["start", [1, null]], ["resume", [1]], ["exploit", [5, 5]]), 0.8);
     expect(found.segments.map((one) => one.y.map((value) => value && Math.round(value * 1e6) / 1e6))).toEqual([
       [1, null],
@@ -38,7 +38,7 @@ describe("smoothing", () => {
     ]);
   });
 
-  it("gives the same curve as the same object", () => {
+  it("returns the same object for the same curve", () => {
     const one = series(["start", [1, 2, 3]]);
     expect(smoothed(one, 0)).toBe(one);
     expect(smoothed(one, 0.6)).toBe(smoothed(one, 0.6));

@@ -48,7 +48,7 @@ function check(scale: Scale, min: number, max: number, room: Room): void {
 }
 
 describe("ticks", () => {
-  it("are at least two on a low axis, so that it has a scale", () => {
+  it("are at least two even on a low axis, so that a scale can be read", () => {
     for (const [min, max] of [
       [0.13, 0.87],
       [0.08, 0.92],
@@ -58,7 +58,7 @@ describe("ticks", () => {
       expect(ticks("linear", min, max, { pixels: 56, horizontal: false }).labels.length).toBeGreaterThan(1);
   });
 
-  it("end on a log axis that starts just below a power of ten, where uPlot's never do", () => {
+  it("are finite on a log axis that starts just below a power of ten, where uPlot's never end", () => {
     for (let power = -12; power <= 12; power++) {
       for (let share = 0.95; share < 1; share += 0.0025) {
         for (const room of ROOMS) {
@@ -89,7 +89,7 @@ describe("ticks", () => {
     },
   );
 
-  it("give one tick where there is one value, and none where there is no range", () => {
+  it("are one for a single value, and none without a range", () => {
     expect(ticks("linear", 0.861, 0.938, { pixels: 56, horizontal: false }).labels).toEqual(["0.88", "0.90", "0.92"]);
     expect(ticks("linear", 3, 3, ROOMS[0]!)).toEqual({ at: [3], labels: ["3"] });
     expect(ticks("log", 0.5, 0.5, ROOMS[0]!).at).toHaveLength(1);
@@ -101,7 +101,7 @@ describe("ticks", () => {
       expect(ticks("linear", min, max, ROOMS[0]!).at).toEqual([]);
   });
 
-  it("give a small chart a scale: more than one label", () => {
+  it("have more than one label even in a small chart", () => {
     expect(ticks("linear", 0.06, 0.94, { pixels: 100, horizontal: false }).labels).toEqual([
       "0.2",
       "0.4",
@@ -140,7 +140,7 @@ describe("ticks", () => {
     ]);
   });
 
-  it("label times shortly", () => {
+  it("label times briefly", () => {
     expect([0, 0.5, 10, 60, 90, 3600, 5400, 86_400].map(timeTick)).toEqual([
       "0",
       "0.5 s",

@@ -102,7 +102,7 @@ describe("putting changes into views", () => {
     ]);
   });
 
-  it("draws them over the trial's own time and over a metric, also one that falls or stays", () => {
+  it("draws the same points over the trial's own time, and over a metric that falls or stays the same", () => {
     const point = STEPS.flatMap((step) => step.points)[0]!;
     const trials = STEPS.flatMap((step) => step.trials).filter((trial) => trial.number === point.trial_number);
     const points = [4, 4, 3, null].map((epoch, i) => ({
@@ -133,7 +133,7 @@ describe("putting changes into views", () => {
     expect(STEPS.reduce(withCurves, loss).best_so_far.x).toEqual([]);
   });
 
-  it("leaves a trial out that is not among the drawn ones of very many", () => {
+  it("leaves out the curve of a trial that is not in the sample of very many trials", () => {
     const some = { ...nothing().byStep, left_out: 3 };
     expect(STEPS.reduce(withCurves, some).series).toEqual([]);
   });
@@ -167,7 +167,7 @@ describe("a sample of very many trials", () => {
     expect(withSample(sample, change([3, 5]))).toBe(sample);
   });
 
-  it("gets new trials where it is complete, until there are too many to keep", () => {
+  it("gets new trials while it contains all trials, until there are too many to keep", () => {
     const complete = { ...sample, complete: true };
     const then = withSample(complete, change([3]));
     expect(then.items).toHaveLength(some.length + 1);

@@ -45,7 +45,7 @@ export interface Sample {
   /** The rank of each item among all trials, as the service last reported it; null if all trials are here. */
   places: ReadonlyMap<number, number> | null;
   total: number;
-  /** Iterations of all completed and stopped trials, at most a full training each, when this was read. */
+  /** Total iterations of the completed and stopped trials when this was read. No trial counts as more than a full training. */
   trained: number | null;
 }
 

@@ -73,7 +73,7 @@ describe("the stream", () => {
     vi.restoreAllMocks();
   });
 
-  it("begins where it is told and hands changes over in batches", () => {
+  it("begins after the given change and passes changes on in batches", () => {
     expect(newest().url).toBe("/changes?after=7");
     newest().open();
     for (const seq of [8, 9, 12]) newest().send({ seq });
@@ -85,7 +85,7 @@ describe("the stream", () => {
     expect(states).toEqual(["connecting", "live"]);
   });
 
-  it("hands the first change after a pause over at once, and holds the next ones back", () => {
+  it("passes on the first change after a pause at once, and holds back the next ones", () => {
     newest().open();
     newest().send({ seq: 8 });
     vi.advanceTimersByTime(0);
@@ -97,7 +97,7 @@ describe("the stream", () => {
     expect(batches).toEqual([[8], [9]]);
   });
 
-  it("goes on behind the last change after the connection is refused, ever more slowly", () => {
+  it("continues after the last change if the connection is refused, with growing pauses between tries", () => {
     newest().open();
     newest().send({ seq: 11 });
     newest().break();
@@ -115,14 +115,14 @@ describe("the stream", () => {
     expect(states.at(-1)).toBe("live");
   });
 
-  it("leaves a connection alone that the browser takes up again by itself", () => {
+  it("leaves the reconnection to the browser if the browser does it", () => {
     newest().open();
     newest().onerror?.();
     vi.advanceTimersByTime(60_000);
     expect(Source.made).toHaveLength(1);
   });
 
-  it("closes the connection of a hidden tab and goes on where it was", () => {
+  it("closes the connection while the tab is hidden, and then continues after the last change", () => {
     newest().open();
     newest().send({ seq: 20 });
     hide(true);
@@ -134,7 +134,7 @@ describe("the stream", () => {
     expect(newest().url).toBe("/changes?after=20");
   });
 
-  it("drops what is not handed over yet when everything is to be read again", () => {
+  it("drops pending changes when everything has to be read again", () => {
     newest().send({ seq: 8 });
     newest().send({ seq: 5000, reset: true });
     newest().send({ seq: 5001 });
@@ -143,7 +143,7 @@ describe("the stream", () => {
     expect(batches).toEqual([[5001]]);
   });
 
-  it("asks for everything to be read again when changes are missing in between", () => {
+  it("asks for everything to be read again if changes are missing", () => {
     newest().send({ since: 7, seq: 8 });
     newest().send({ since: 8, seq: 8 });
     newest().send({ since: 3, seq: 9 });
@@ -155,7 +155,7 @@ describe("the stream", () => {
     expect(batches).toEqual([[12]]);
   });
 
-  it("says nothing more once it is closed", () => {
+  it("passes nothing on after it was closed", () => {
     newest().send({ seq: 8 });
     stream.close();
     vi.advanceTimersByTime(1000);

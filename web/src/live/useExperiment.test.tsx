@@ -57,7 +57,7 @@ describe("an open experiment", () => {
     expect(state()).toBe("paused");
   });
 
-  it("does not go back from its end to an earlier state", async () => {
+  it("does not go back to an earlier state after it has ended", async () => {
     const { read, state, answer, wait } = await opened();
     void act(() => send({ seq: 11, experiment: row("running", 11) }));
     await wait(150);
@@ -69,7 +69,7 @@ describe("an open experiment", () => {
     expect(state()).toBe("completed");
   });
 
-  it("ignores a change that an answer has overtaken", async () => {
+  it("ignores a change that is older than an answer", async () => {
     const { state, answer, wait } = await opened();
     answer(row("paused", 15));
     void act(() => send({ seq: 12, experiment: row("running", 12) }));

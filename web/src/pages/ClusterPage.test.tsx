@@ -92,13 +92,13 @@ describe("the page of the cluster", () => {
     expect(joinWords(types)).toBe("Up to 1 more node with 1 GPU, and up to 2 with 64 CPUs each may join.");
   });
 
-  it("says so where nothing waits and there are no GPUs", () => {
+  it("says if nothing waits, and if there are no GPUs", () => {
     expect(summary({ ...CLUSTER, gpus: 0, nodes: [CLUSTER.nodes[0]!], groups: [], waiting: [] })).toBe(
       "4 of 16 CPUs are in use on 1 node (CPUs: 2 by running trials, 2 by something other than trials). No trial is running or waiting.",
     );
   });
 
-  it("counts trials that start once: they hold CPUs, and do not run yet", () => {
+  it("counts starting trials once: they hold CPUs, but do not run yet", () => {
     const starting = { ...CLUSTER.waiting[0]!, nodes: ["a", "a"], resources: { CPU: 0.5 } };
     expect(summary({ ...CLUSTER, gpus: 0, cpus_in_use: 5, waiting: [starting] })).toBe(
       "5 of 16 CPUs are in use on 2 nodes (CPUs: 3 by running trials, 1 by starting trials, 1 by something other than trials). " +

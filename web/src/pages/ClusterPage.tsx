@@ -20,7 +20,7 @@ const REFRESH_MS = 3000;
 type Group = Cluster["groups"][number];
 type Wait = Cluster["waiting"][number];
 
-/** The nodes, what runs on them, and what waits for what. */
+/** Show the nodes, what runs on them, and what each waiting trial waits for. */
 export default function ClusterPage() {
   useTitle("Cluster");
   const now = useNow(true);

@@ -148,7 +148,7 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
   );
 }
 
-/** The names of experiments; those that several have get the end of their id. */
+/** The names of experiments. If several have the same name, the end of the id is appended. */
 export function namesOf(experiments: readonly Pick<Experiment, "id" | "name">[]): string[] {
   return experiments.map(({ id, name }) =>
     experiments.filter((other) => other.name === name).length > 1 ? `${name} (${id.slice(-4)})` : name,

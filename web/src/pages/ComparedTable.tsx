@@ -10,7 +10,7 @@ import classes from "./ComparePage.module.css";
 import type { Address } from "./useAddress";
 
 interface ComparedTableProps {
-  /** What is compared, in the order of the colors. */
+  /** The compared trials or experiments, in the order of their colors. */
   columns: readonly {
     id: string;
     name: string;

@@ -103,14 +103,14 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const [pointed, setPointed] = useState<number | null>(null);
   const sample = live.trials.data;
   const found = sample?.items ?? NO_TRIALS;
-  // Known from the experiment before the sample has arrived, so that the first rows need not wait for it.
+  // The experiment tells this before the sample has arrived, so that the first rows need not wait for the sample.
   const complete = sample?.complete ?? experiment.trials <= SAMPLE;
   const { labels } = experiment;
   const trials = useMemo(() => inWords(found, labels), [found, labels]);
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
   const places = sample?.places;
   const expected = useMemo(() => expectedOf(experiment.best), [experiment.best]);
-  // Of very many trials, only the service knows the ranks.
+  // If there are very many trials, the ranks come from the service.
   const rank = useSameMap(
     useMemo(() => places ?? ranks(trials, experiment.mode, expected), [places, trials, experiment.mode, expected]),
   );
@@ -583,7 +583,10 @@ function useForecast(experiment: Experiment): Forecast | undefined {
   return experiment.state === "running" ? data : undefined;
 }
 
-/** When the experiment is expected to end and with what, each as an interval; nothing if it is too early to tell. */
+/**
+ * Show the expected end of the experiment and its expected best value, each as an interval; nothing if it is too early
+ * to tell.
+ */
 function ForecastFigures({
   forecast: { end, best, best_is_open: open },
   label,

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { isSorted, nextSort, sortChoices } from "./ExperimentsPage";
 
-test("only a column is an order", () => {
+test("only a column can be sorted by", () => {
   for (const column of ["name", "-best", "duration"]) expect(isSorted(column)).toBe(true);
   for (const other of ["", "-", "toString", "constructor", "--best", "nam"]) expect(isSorted(other)).toBe(false);
 });

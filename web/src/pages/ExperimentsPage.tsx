@@ -429,7 +429,7 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
             </span>
           </span>
         ))}
-        {objectives.length > 1 && <span className={classes.use}>each by the trial that is best in it</span>}
+        {objectives.length > 1 && <span className={classes.use}>each by its own best trial</span>}
       </td>
       <td className={classes.wide}>
         <Spark id={experiment.id} label={leading(experiment)} value={best?.value ?? null} />

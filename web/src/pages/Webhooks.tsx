@@ -26,7 +26,7 @@ const EVENTS: Record<EventName, string> = {
 };
 const NAMES = Object.keys(EVENTS) as EventName[];
 
-/** The webhooks, and whether their messages arrived. */
+/** Show the webhooks, and say whether their messages arrived. */
 export function Webhooks() {
   const query = useQuery({ queryKey: ["webhooks"], queryFn: ({ signal }) => api.webhooks(signal), retry: false });
   if (query.error instanceof ApiError && query.error.status === 403) return null;

@@ -12,7 +12,7 @@ import {
 } from "./address";
 
 describe("a zoom in the address", () => {
-  it("comes back as it was, as far as a screen can show", () => {
+  it("is restored with the precision of a screen", () => {
     const next = random(5);
     for (let i = 0; i < 2000; i++) {
       const range = () => {
@@ -55,7 +55,7 @@ describe("a sort in the address", () => {
 });
 
 describe("brushes in the address", () => {
-  it("come back, whatever parameters are called", () => {
+  it("are restored, whatever the parameters are called", () => {
     const brushes = { 'a,"b"|c': { from: 0.001, to: 0.01 }, width: { of: ["16", "not present"] } };
     expect(parseBrushes(formatBrushes(brushes))).toEqual(brushes);
     expect(formatBrushes({})).toBeNull();
@@ -71,7 +71,7 @@ describe("brushes in the address", () => {
 
 describe("the small charts of a trial in the address", () => {
   const zoom = { x: { min: 1, max: 20 }, y: { min: 0.5, max: 0.9 } };
-  it("come back, whatever metrics are called", () => {
+  it("are restored, whatever the metrics are called", () => {
     const charts = {
       'a,"b"': { log: true, zoom: null, x: "" },
       loss: { log: false, zoom, x: "metric:tokens" },
@@ -81,11 +81,11 @@ describe("the small charts of a trial in the address", () => {
     expect(formatCharts({ loss: { log: false, zoom: null, x: "step" } })).toBeNull();
   });
 
-  it.each([null, "", "x", "[1]", "3", '{"a": 1}', '{"a": [1]}'])("are as usual where it says %s", (text) => {
+  it.each([null, "", "x", "[1]", "3", '{"a": 1}', '{"a": [1]}'])("have the defaults if the address says %s", (text) => {
     expect(parseCharts(text)).toEqual({});
   });
 
-  it("are not zoomed where the zoom is none", () => {
+  it("are not zoomed if the zoom is invalid", () => {
     expect(parseCharts('{"a": ["", "step", "1,2"]}')).toEqual({ a: { log: false, zoom: null, x: "step" } });
   });
 });

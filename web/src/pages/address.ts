@@ -94,7 +94,7 @@ export function formatList(names: readonly string[]): string | null {
   return names.length > 0 ? JSON.stringify(names) : null;
 }
 
-/** How a small chart of the open trial is drawn. The zoom belongs to the horizontal axis `x`. */
+/** The options of a small chart of the open trial. The zoom belongs to the horizontal axis `x`. */
 export interface ChartView {
   log: boolean;
   zoom: Zoom | null;

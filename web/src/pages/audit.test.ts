@@ -3,7 +3,7 @@ import schema from "../api/schema.ts?raw";
 import { changesAmong, outcome, pageOf, said } from "./audit";
 
 describe("the audit trail in words", () => {
-  it("says what was done to what", () => {
+  it("says what was done, and to which object", () => {
     expect(said("POST", "/api/v1/experiments/exp_1/pause")).toEqual({ words: "paused", subject: "exp_1", made: null });
     expect(said("DELETE", "/team/tuner/api/v1/experiments/exp_1")).toMatchObject({
       words: "deleted",

@@ -9,7 +9,7 @@ const VERBS = [
   ["trials", TRIAL_VERBS],
 ] as const;
 
-/** What a call that changes something did, by its method and address. What follows "of" is its subject. */
+/** The words for each call that changes something, by its method and path. Its subject is added at the end. */
 const WORDS: readonly (readonly [string, RegExp, string])[] = [
   ["POST", /^experiments$/, "created an experiment"],
   ["POST", /^experiments\/dry-run$/, CHECKED],
@@ -51,7 +51,7 @@ export interface Said {
   words: string;
   /** The id of the object that the call changed, if the URL contains it, or of the one that it created. */
   subject: string | null;
-  /** The id of what it made from its subject. */
+  /** The id of the new object that the call made from its subject. */
   made: string | null;
 }
 

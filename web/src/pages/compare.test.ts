@@ -16,7 +16,7 @@ describe("a comparison", () => {
     expect(rows[3]!.values).toEqual([undefined, 0.5]);
   });
 
-  it("finds where curves lie furthest apart, only where at least two have a point", () => {
+  it("finds where curves are farthest apart, among the places where at least two have a point", () => {
     const curve = (x: number[], y: (number | null)[]) => [
       { ordinal: 1, cause: "start" as const, last_iteration: x.length, x, y },
     ];

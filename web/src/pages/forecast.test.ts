@@ -9,7 +9,7 @@ describe("a forecast", () => {
     expect(endTitle({ seconds, starting: 12 })).toContain("It includes 12 s in which trials start again");
   });
 
-  it("shows an interval only if both of its ends say something", () => {
+  it("shows an interval only if both of its ends are known", () => {
     const best = { expected: 0.0866, low: 0.08, high: 0.0878 };
     expect(bestFigure(best, false, "min").value).toBe("0.08 to 0.0878");
     const open = bestFigure({ ...best, low: 0 }, true, "min");

@@ -1,4 +1,4 @@
-/** The figures of a forecast, with what they mean. */
+/** The numbers of a forecast, with their meaning. */
 
 import type { Experiment, Forecast } from "../api/types";
 import { duration, number } from "../format";
@@ -6,7 +6,7 @@ import { duration, number } from "../format";
 type End = NonNullable<Forecast["end"]>;
 type Best = NonNullable<Forecast["best"]>;
 
-/** Say what the figure "Ends in" includes. */
+/** Say what the number "Ends in" includes. */
 export function endTitle({ seconds, starting }: Pick<End, "seconds" | "starting">): string {
   const about = `about ${duration(seconds.expected)}; in this interval with a probability of 80 %.`;
   return starting > 0

@@ -1,11 +1,11 @@
-/** What a trial asks for, and whether the cluster has room for it. */
+/** The resources that a trial needs, and the room that the cluster has for it. */
 
 import type { Cluster, DryRun, Scaling } from "../api/types";
 import { duration, number, trained } from "../format";
 
 type Resources = Readonly<Record<string, number>>;
 
-/** What each worker of a trial holds: one CPU, and one GPU with `use_gpu`, unless the spec says otherwise. */
+/** The resources of each worker of a trial: one CPU, and one GPU with `use_gpu`, unless the spec says otherwise. */
 export function bundleOf({ resources_per_worker, use_gpu }: Scaling): Resources {
   const given = resources_per_worker as Resources;
   return { CPU: 1, ...(use_gpu ? { GPU: 1 } : {}), ...given };
@@ -28,7 +28,7 @@ export function workersOf({ num_workers, max_workers }: Pick<Scaling, "num_worke
 /** The nodes of a cluster, and those that may still join. */
 export type Room = Pick<Cluster, "nodes" | "may_join">;
 
-/** How many workers the empty nodes have room for, and how many those that may still join. Only CPUs and GPUs count. */
+/** Return how many workers the empty nodes have room for, and how many those that may still join. Only CPUs and GPUs count. */
 function placesFor(scaling: Scaling, { nodes, may_join }: Room): { now: number; joining: number } {
   const bundle = bundleOf(scaling);
   const [cpu, gpu] = [bundle["CPU"] ?? 0, bundle["GPU"] ?? 0];

@@ -13,7 +13,7 @@ const SPACE = {
 describe("the space in the form", () => {
   const rows = rowsOfSpace({ space: SPACE });
 
-  it("has a row for each parameter, and leaves to the YAML what it has no fields for", () => {
+  it("has a row for each parameter, and leaves everything without a field to the YAML", () => {
     expect(rows.map(({ name, kind }) => [name, kind])).toEqual([
       ["lr", "loguniform"],
       ["width", "choice"],
@@ -46,7 +46,7 @@ describe("the space in the form", () => {
     });
   });
 
-  it("keeps what another type has as well", () => {
+  it("keeps the values of a domain that fit its new type", () => {
     expect(asKind(SPACE.lr, "uniform")).toEqual({ type: "uniform", lower: 1e-4, upper: 0.1 });
     expect(asKind({ type: "uniform", lower: 0, upper: 5 }, "loguniform")).toEqual({
       type: "loguniform",

@@ -18,7 +18,7 @@ describe("the spec of a new experiment", () => {
     });
   });
 
-  it("keeps comments and the way in which the rest is written", () => {
+  it("keeps comments and the formatting of the rest", () => {
     const written = "name: a # the first try\nspace: {lr: {type: uniform, lower: 0, upper: 1}}\n# enough\nmax_t: 3\n";
     expect(withField(written, ["max_t"], 9)).toBe(
       "name: a # the first try\nspace: { lr: { type: uniform, lower: 0, upper: 1 } }\n# enough\nmax_t: 9\n",
@@ -46,7 +46,7 @@ describe("the spec of a new experiment", () => {
     expect(Object.entries(inReadingOrder(spec))).toEqual(order.map((name) => [name, (spec as Spec)[name]]));
   });
 
-  it("leaves a field out that is emptied", () => {
+  it("leaves out a field that was emptied", () => {
     expect(parse(withField(text, ["max_t"], undefined))).not.toHaveProperty("max_t");
     expect(parse(withField(text, ["name"], ""))).not.toHaveProperty("name");
   });

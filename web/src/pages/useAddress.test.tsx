@@ -3,7 +3,7 @@ import { expect, it } from "vitest";
 import { MemoryRouter, useNavigate } from "react-router";
 import { useAddress } from "./useAddress";
 
-it("a change that comes before the one before it is drawn loses nothing", () => {
+it("a change that comes before the previous one is drawn loses nothing", () => {
   const { result } = renderHook(() => useAddress(), {
     wrapper: ({ children }) => <MemoryRouter initialEntries={["/?tab=curves"]}>{children}</MemoryRouter>,
   });

@@ -123,7 +123,7 @@ describe("the trial table", () => {
     }
   });
 
-  it("sorts by a click on a column, and the other way by a second", () => {
+  it("sorts by the column that is clicked, and reverses the order at a second click", () => {
     const rows = table();
     const head = screen.getByRole("button", { name: "Trial" });
     fireEvent.click(head);
@@ -147,7 +147,7 @@ describe("the trial table", () => {
     expect(selected).toEqual([Number(rows()[1]![0])]);
   });
 
-  it("picks trials, each with a colour, to compare", () => {
+  it("picks trials to compare, each with a color", () => {
     const rows = table();
     const [first, second] = [rows()[0]![0]!, rows()[1]![0]!];
     fireEvent.click(screen.getByRole("checkbox", { name: `Pick trial ${first}` }));
@@ -159,7 +159,7 @@ describe("the trial table", () => {
     expect(screen.getByRole<HTMLInputElement>("checkbox", { name: `Pick trial ${second}` }).checked).toBe(true);
   });
 
-  it("lets the first one go when more are picked than there are colours", () => {
+  it("releases the first pick when more trials are picked than there are colors", () => {
     const ten = Array.from({ length: 10 }, (_, i) => i);
     expect(toggled(ten, 99)).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9, 99]);
     expect(toggled(ten, 4)).toEqual([0, 1, 2, 3, 5, 6, 7, 8, 9]);
@@ -252,7 +252,7 @@ describe("the decision log", () => {
 });
 
 describe("the rows of the decision log", () => {
-  it("leave no hole below one that was measured before it had its final height", () => {
+  it("leave no gap below a row that was measured before it had its final height", () => {
     const tall = vi.spyOn(HTMLElement.prototype, "offsetHeight", "get").mockReturnValue(115);
     show(<DecisionLog decisions={VIEWS.decisions} onSelect={() => {}} height={400} />);
     const rows = screen.getAllByRole("listitem");
@@ -275,7 +275,7 @@ describe("the numbers behind a decision", () => {
     expect(screen.getByText("params").nextSibling!.textContent).toMatch(/^lr=.*, width=16$/);
   });
 
-  it("leave out what says nothing", () => {
+  it("leave out numbers that say nothing", () => {
     const bare: Decision = {
       ...decision,
       payload: { trial: 3, checkpoint: "", mutations: {}, held: false, failure: null },
@@ -341,7 +341,7 @@ describe("what went wrong", () => {
     expect(all).toBe(1);
   });
 
-  it("is nothing where nothing has failed", () => {
+  it("is not shown if nothing has failed", () => {
     show(
       <FailureNotice
         experiment={{ ...base, error: null, reason: "", counts: { ...counts, failed: 0 } }}
@@ -377,7 +377,7 @@ describe("the training that was saved", () => {
     expect(savedTraining(VIEWS.trials, { ...asha, max_t: 9 })!.full).toBe(9 * ended.length);
   });
 
-  it("is not told where it cannot be", () => {
+  it("is not shown if it cannot be computed", () => {
     expect(savedTraining([{ ...VIEWS.trials[0]!, state: "stopped", iteration: 0 }], asha)).toBeNull();
     expect(savedTraining(VIEWS.trials, { ...asha, resolved: null })).toBeNull();
     expect(savedTraining(VIEWS.trials, { ...asha, time_attr: "epoch" })).toBeNull();
@@ -409,7 +409,7 @@ describe("small parts", () => {
     expect(screen.getByText("1 to come")).toBeTruthy();
   });
 
-  it("says what trials to come wait for", () => {
+  it("says what the next trials wait for", () => {
     const held = (fields: object) =>
       heldWords({ state: "running", counts: { ...NONE, running: 2 }, trials: 2, num_samples: 9, ...fields });
     const limits = (max_concurrent_trials: number | null) => ({ limits: { max_concurrent_trials } as never });
@@ -515,7 +515,7 @@ describe("a lineage", () => {
     ],
   };
 
-  it("tells from which trials the weights come, and what changed on the way", () => {
+  it("says which trials the weights come from, and which parameters changed on the way", () => {
     const selected: number[] = [];
     show(<LineageOf labels={{}} found={found} onSelect={(number) => selected.push(number)} />);
     expect(screen.getAllByRole("listitem").map((one) => one.textContent)).toEqual([
@@ -540,7 +540,7 @@ describe("a lineage", () => {
     ]);
   });
 
-  it("is short where nothing was taken over, and says so where there is nothing", () => {
+  it("is short if no weights were taken over, and says if there are no weights yet", () => {
     show(
       <LineageOf
         labels={{}}
@@ -605,7 +605,7 @@ describe("the importance of parameters", () => {
     expect([...list.querySelectorAll("i")].map((one) => one.style.width)).toEqual(["80%", "20%"]);
   });
 
-  it("says what keeps it from being more than a hint", () => {
+  it("says why it is only a hint", () => {
     const found = {
       metric: "accuracy",
       needed: 10,
@@ -717,7 +717,7 @@ describe("the set-up", () => {
     expect(screen.getByText("27 × ", { exact: false })).toBeTruthy();
   });
 
-  it("shows what was asked for where an older version has not said what it means", () => {
+  it("shows the requested options if an older version has not resolved them", () => {
     show(<Setup experiment={{ ...asked, resolved: null }} />);
     expect(screen.getAllByText("auto")).toHaveLength(2);
   });

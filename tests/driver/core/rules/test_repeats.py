@@ -76,7 +76,7 @@ def test_the_leader_is_repeated_first_and_a_lucky_one_loses_its_lead() -> None:
     assert best["params"] == bench.core.trials[4].params
     ranking = bench.core.experiment.repeats.ranking
     assert ranking is not None
-    expected = {place.runs.number: -place.mean for place in ranking.standings}
+    expected = {place.runs.number: -place.mean for place in ranking.estimates}
     listed, single = best["runs"]["repeated"], best["runs"]["single"]
     assert [(one["trials"], one["mean"]) for one in listed] == [
         ([4, 16], pytest.approx(0.13)),
@@ -300,8 +300,8 @@ def test_maximising_and_the_last_value_count_as_they_do_in_the_search() -> None:
 def test_the_best_values_over_time_do_not_count_repeats() -> None:
     bench = searched(MANY, limits={"repeats": 1})
     run(bench, 15, 0.01)
-    assert bench.core.experiment.standing.best == (-0.1, 1)
-    assert bench.core.experiment.standing.tells_best
+    assert bench.core.experiment.leaderboard.best == (-0.1, 1)
+    assert bench.core.experiment.leaderboard.tells_best
     assert list(bench.best.values()) == [{"loss": 0.5}, {"loss": 0.1}]
 
 

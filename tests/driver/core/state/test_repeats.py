@@ -16,7 +16,7 @@ from tuner.driver.core.state.repeats import Repeats
 def anew(bench: Bench) -> Repeats:
     """Return what a first look at all trials says."""
     state = bench.core.experiment
-    found = Repeats(state.spec, state.trials, state.standing)
+    found = Repeats(state.spec, state.trials, state.leaderboard)
     for trial in state.trials:
         found.changed(trial.number)
         if trial.repeat_of is not None:

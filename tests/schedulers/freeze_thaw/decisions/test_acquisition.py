@@ -181,7 +181,7 @@ def test_new_trials_keep_away_from_where_they_would_be_repeats() -> None:
 
 
 def test_new_trials_are_no_near_copies_of_tried_or_running_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Near copies of the best trial are the most likely to improve a little, if close neighbours are alike."""
+    """Near copies of the best trial are the most likely to improve a little, if close neighbors are alike."""
     results = results_of({n: [0.1 * n, 0.2 * n] for n in range(6)} | {9: [0.2 * k for k in range(8)]})
     nobody, running = np.array([], dtype=np.int64), np.array([1000])
     known = np.concatenate([results.points, place(1000)[None]])

@@ -13,7 +13,7 @@ from tests.trials.groups.pools.asking import asking_for
 from tuner.domain.experiment import Scaling
 from tuner.settings import Settings
 from tuner.trials.groups.cluster.growth import NodeType, is_there, may_join
-from tuner.trials.groups.pools.admission import Admission, Standing, Waiter
+from tuner.trials.groups.pools.admission import Admission, Entitlement, Waiter
 from tuner.trials.groups.pools.placement import unmet
 
 HEAD = {"CPU": 1.0, "node:__internal_head__": 1.0, "memory": 1e9}
@@ -135,8 +135,8 @@ def test_a_node_that_joins_is_for_the_one_that_asked_for_it(tmp_path: Path, loop
 
 
 def test_quotas_limit_what_is_asked(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
-    standings = {"exp": Standing(project="small"), "other": Standing(project="large")}
-    asking = Asking(tmp_path, loop, quotas={"small": {"CPU": 1.0}}, standing=lambda name: standings[name])
+    entitlements = {"exp": Entitlement(project="small"), "other": Entitlement(project="large")}
+    asking = Asking(tmp_path, loop, quotas={"small": {"CPU": 1.0}}, entitlement=lambda name: entitlements[name])
     small, large = asking.wait(3), asking.wait(1, "other")
     assert set(asking.ask()) == {small[0], large[0]}
     assert asking.admission.why(small[1]).startswith("waits for a worker with 1 CPU: the quota of the project 'small'")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.trials.groups.pools.asking import asking_for
-from tuner.trials.groups.pools.admission import Admission, Standing, Waiter, used_elsewhere
+from tuner.trials.groups.pools.admission import Admission, Entitlement, Waiter, used_elsewhere
 from tuner.trials.groups.pools.group import Group, group_key
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.protocol import WorkerMetadata
@@ -69,8 +69,8 @@ def test_a_group_is_admitted_once_there_is_room(tmp_path: Path, loop: asyncio.Ab
 
 
 def test_those_that_wait_are_listed_with_what_they_wait_for(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
-    standings = {"urgent": Standing(priority=10)}
-    found = admission(standing=lambda name: standings.get(name, Standing()))
+    entitlements = {"urgent": Entitlement(priority=10)}
+    found = admission(entitlement=lambda name: entitlements.get(name, Entitlement()))
     admitted = enqueue(found, asking_for(1, tmp_path, experiment_id="first"), loop)
     now = time.monotonic()
     found.admit(admitted, ("here",), now)
@@ -106,8 +106,8 @@ def test_a_group_that_was_asked_to_make_room_and_goes_on_is_asked_again(
     tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tuner.trials.groups.pools.admission._PENDING_S", 0.0)
-    standings = {"urgent": Standing(priority=10)}
-    found = admission(standing=lambda name: standings.get(name, Standing()), preempt_after_s=0.0)
+    entitlements = {"urgent": Entitlement(priority=10)}
+    found = admission(entitlement=lambda name: entitlements.get(name, Entitlement()), preempt_after_s=0.0)
     low = asking_for(1, tmp_path)
     first = enqueue(found, low, loop)
     found.remove(first)
@@ -122,8 +122,8 @@ def test_a_group_that_was_asked_to_make_room_and_goes_on_is_asked_again(
 def test_an_experiment_may_have_its_group_once_more_before_others_start_processes(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
-    standings: dict[str, Standing] = {}
-    found = admission(standing=lambda name: standings.get(name, Standing()))
+    entitlements: dict[str, Entitlement] = {}
+    found = admission(entitlement=lambda name: entitlements.get(name, Entitlement()))
     ours = asking_for(1, tmp_path, experiment_id="ours")
     first = enqueue(found, ours, loop)
     found.remove(first)
@@ -132,12 +132,12 @@ def test_an_experiment_may_have_its_group_once_more_before_others_start_processe
     assert not found.keeps_turn(group), "nobody else waits"
     other = enqueue(found, asking_for(1, tmp_path, experiment_id="other", env={"X": "1"}), loop)
     assert found.keeps_turn(group)
-    standings["other"] = Standing(priority=1)
+    entitlements["other"] = Entitlement(priority=1)
     assert not found.keeps_turn(group), "the other one is more urgent"
-    standings["other"] = Standing(priority=-1)
+    entitlements["other"] = Entitlement(priority=-1)
     group.turn_began -= 3600.0
     assert found.keeps_turn(group), "the other one is less urgent"
-    standings.clear()
+    entitlements.clear()
     assert not found.keeps_turn(group), "it has had the group for long enough"
     found.remove(other)
     enqueue(found, asking_for(1, tmp_path, experiment_id="same kind"), loop)
@@ -160,7 +160,7 @@ def of_project(launch: Launch, experiment: str, workers: int = 1) -> Launch:
 def test_a_project_holds_no_more_than_its_quota(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     projects = {"a": "vision", "b": "vision", "c": "speech"}
     quotas = {"vision": {"CPU": 2.0, "GPU": 0.0}, "*": {"CPU": 1.0}}
-    found = Admission(standing=lambda name: Standing(project=projects[name]), quotas=quotas)
+    found = Admission(entitlement=lambda name: Entitlement(project=projects[name]), quotas=quotas)
     found.set_nodes({"here": {"CPU": 8.0}}, {})
     launch = asking_for(1, tmp_path)
     held = []
@@ -187,7 +187,7 @@ def test_a_project_holds_no_more_than_its_quota(tmp_path: Path, loop: asyncio.Ab
 def test_a_group_that_ray_has_not_placed_yet_counts_towards_the_quota(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
-    found = Admission(standing=lambda name: Standing(project="vision"), quotas={"vision": {"CPU": 1.0}})
+    found = Admission(entitlement=lambda name: Entitlement(project="vision"), quotas={"vision": {"CPU": 1.0}})
     found.set_nodes({"here": {"CPU": 8.0}}, {})
     launch = asking_for(1, tmp_path)
     pending = enqueue(found, of_project(launch, "a"), loop)
@@ -207,7 +207,7 @@ def test_elastic_trials_are_granted_no_more_than_the_quota_leaves(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
     projects = {"a": "vision", "b": "vision", "c": "other"}
-    found = Admission(standing=lambda name: Standing(project=projects[name]), quotas={"vision": {"CPU": 4.0}})
+    found = Admission(entitlement=lambda name: Entitlement(project=projects[name]), quotas={"vision": {"CPU": 4.0}})
     found.set_nodes({"here": {"CPU": 16.0}}, {})
     assert found.granted("a", {"CPU": 1.0}) == 4
     waiter = enqueue(found, of_project(asking_for(1, tmp_path), "b", workers=3), loop)
@@ -221,7 +221,7 @@ def test_elastic_trials_are_granted_no_more_than_the_quota_leaves(
 
 def test_a_large_group_gets_its_turn_within_the_quota(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     found = Admission(
-        standing=lambda name: Standing(project="other" if name == "z" else "vision"),
+        entitlement=lambda name: Entitlement(project="other" if name == "z" else "vision"),
         quotas={"vision": {"CPU": 3.0}},
         reserve_after_s=30.0,
     )

@@ -9,7 +9,7 @@ import pytest
 
 from tests.trials.groups.pools.asking import asking_for
 from tests.trials.groups.pools.test_admission import enqueue, loop, placed
-from tuner.trials.groups.pools.admission import Admission, Standing
+from tuner.trials.groups.pools.admission import Admission, Entitlement
 from tuner.trials.groups.pools.fair_share import Room
 
 __all__ = ["loop"]  # a fixture
@@ -29,7 +29,7 @@ def test_workers_fit_into_what_is_free_on_each_node() -> None:
 def test_a_waiting_group_of_another_experiment_takes_them_back(
     priority: int, granted: int, tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
-    found = Admission(standing=lambda name: Standing(priority=priority if name == "other" else 0))
+    found = Admission(entitlement=lambda name: Entitlement(priority=priority if name == "other" else 0))
     found.set_nodes({"here": {"CPU": 3.0}}, {})
     mine = asking_for(1, tmp_path)
     waiter = enqueue(found, mine, loop)
@@ -41,7 +41,7 @@ def test_a_waiting_group_of_another_experiment_takes_them_back(
     assert found.granted("exp", CPU) == 3, "it has not waited for long"
     enqueue(found, mine, loop, waited_s=10.0)
     assert found.granted("exp", CPU) == 3, "its own trials do not count"
-    found = Admission(standing=lambda name: Standing(priority=priority if name == "other" else 0))
+    found = Admission(entitlement=lambda name: Entitlement(priority=priority if name == "other" else 0))
     found.set_nodes({"here": {"CPU": 3.0}}, {})
     found.give(placed(mine), waiter)
     enqueue(found, other, loop, waited_s=10.0)

@@ -21,7 +21,7 @@ from tuner.domain.experiment import Limits
 from tuner.errors import PlacementError
 from tuner.trials.groups.pools import admission, builder, removal
 from tuner.trials.groups.pools import pool as pool_module
-from tuner.trials.groups.pools.admission import Standing, used_elsewhere
+from tuner.trials.groups.pools.admission import Entitlement, used_elsewhere
 from tuner.trials.groups.pools.builder import LostAtStart, NoRoom
 from tuner.trials.groups.pools.group import room_key
 from tuner.trials.groups.pools.pool import Pool
@@ -378,14 +378,14 @@ def test_experiments_take_turns_and_a_higher_priority_comes_first(
     now = time.monotonic()
     for module in (admission, pool_module):
         monkeypatch.setattr(module, "time", clock)
-    standings = {"urgent": Standing(priority=10), "heavy": Standing(weight=2.0)}
+    entitlements = {"urgent": Entitlement(priority=10), "heavy": Entitlement(weight=2.0)}
 
     async def scenario() -> list[str]:
         pool = Pool(
             None,
             name="exp_9",
             idle_timeout_s=60.0,
-            standing=lambda name: standings.get(name, Standing()),
+            entitlement=lambda name: entitlements.get(name, Entitlement()),
         )
         served: list[str] = []
         warm = dataclasses.replace(asking_for(1, tmp_path), experiment_id="warm")

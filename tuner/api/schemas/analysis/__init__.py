@@ -1,1 +1,1 @@
-"""The types of answers about experiments: curves, forecasts, replays, timelines, lineage, neighbours."""
+"""The types of answers about experiments: curves, forecasts, replays, timelines, lineage, neighbors."""

@@ -1,4 +1,4 @@
-"""The neighbours of a trial: the trials whose configurations are closest to its own."""
+"""The neighbors of a trial: the trials whose configurations are closest to its own."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Neighbour(Model):
             description="the distance between the configurations in the unit cube: 0 if they are equal, 1 for opposite corners"
         ),
     ]
-    best_value: Annotated[Number | None, Field(description="the neighbour's best value of the first objective")]
-    iteration: Annotated[int, Field(description="the training_iteration of the neighbour's newest report")]
+    best_value: Annotated[Number | None, Field(description="the neighbor's best value of the first objective")]
+    iteration: Annotated[int, Field(description="the training_iteration of the neighbor's newest report")]
     changes: Annotated[
         dict[str, Change],
         Field(
             description="the parameters that differ, largest difference first; `before` is the requested trial's value, "
-            "`after` the neighbour's"
+            "`after` the neighbor's"
         ),
     ]
 
@@ -39,7 +39,7 @@ class Neighbour(Model):
 class Neighbours(Model):
     trial_id: str
     trial_number: int
-    items: Annotated[list[Neighbour], Field(description="the neighbours, nearest first")]
+    items: Annotated[list[Neighbour], Field(description="the neighbors, nearest first")]
     left_out: Annotated[
         int, Field(description="the number of trials that were left out, because at most 10,000 are compared")
     ]

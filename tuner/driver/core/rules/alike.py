@@ -21,7 +21,7 @@ _MEMORY = ("memoryerror", "out of memory")
 
 
 class Alike(NamedTuple):
-    """Holds what failures have in common if they come from the same mistake.
+    """The features of a failure that are equal in all failures caused by the same mistake.
 
     said: if a script failed without a Python traceback, the last line of its stderr. Every number in it is replaced,
         because it may be a parameter of the trial.
@@ -33,7 +33,7 @@ class Alike(NamedTuple):
 
 
 def place_of(failure: Failure | None) -> Alike | None:
-    """Return the kind and the place of a failure, which are the same for all trials that fail because of the same mistake.
+    """Return the kind and the place of a failure. They are the same for all trials that fail because of the same mistake.
 
     For an exception in the user's code, this is (type of the exception, "line 12 of train.py"). For a script, it is
     (what happened, the line in the traceback); without a traceback, `said` takes the place of the line. For a function

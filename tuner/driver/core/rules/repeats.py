@@ -8,21 +8,20 @@ from tuner.domain import decisions as d
 from tuner.domain.trial import Trial
 from tuner.driver.core.rules.words import counted
 from tuner.driver.core.state.state import State
-from tuner.schedulers.shared.repeats import Ranking
-from tuner.schedulers.shared.repeats import Standing as Place
+from tuner.schedulers.shared.repeats import Estimate, Ranking
 from tuner.schedulers.shared.wording import shown
 
 SHARE = 0.2
 """With `repeats="auto"`, repeats take at most this share of the training that preceded them in the search."""
 TIME_SHARE, MOST_TIME = SHARE / (1 + SHARE), 1 / 3
-"""The share of a time budget that is kept for repeats, and the maximum to which it is raised if the leading trial took longer."""
+"""The share of a time budget that is reserved for repeats, and the maximum share, used if the leading trial took long."""
 TIME_FOR_ONE = 1.2
 """The time that a repeat may take, as a multiple of the leading trial's time."""
 LEAST_GAIN = 0.005
 """Repeats end once another one is expected to improve the choice by less than this share of the noise."""
 
 LEAST_PAIRS = 2
-"""Fewer repeated runs than this do not show that the noise is small, because their results may be alike by chance."""
+"""The number of repeated runs that are needed to see that the noise is small. The results of fewer may be alike by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,11 @@ def wanted(experiment: State) -> bool:
 
 
 def time_is_for_repeats(experiment: State) -> bool:
-    """Return whether all that is left of the time budget is the part kept for repeats.
+    """Return whether the rest of the time budget is reserved for repeats.
 
-    No part is kept if the leading trial has taken so long that no repeat would end in time.
+    Nothing is reserved if the leading trial has taken so long that no repeat would end in time.
     """
-    budget, best = experiment.spec.limits.time_budget_s, experiment.standing.best
+    budget, best = experiment.spec.limits.time_budget_s, experiment.leaderboard.best
     if not wanted(experiment) or budget is None or best is None:
         return False
     for_one = TIME_FOR_ONE * experiment.trials[best[1]].running_s
@@ -83,20 +82,20 @@ def next_repeat(experiment: State) -> d.Start | Over | None:
         if not ranking.pairs and running and experiment.spec.limits.time_budget_s is None:
             return None
         if not ranking.pairs and not running:
-            place, because = ranking.leader, "it leads, and how much results differ from run to run is not known yet"
+            estimate, because = ranking.leader, "it leads, and how much results differ from run to run is not known yet"
         else:
-            place, gain = ranking.next()
+            estimate, gain = ranking.next()
             if gain < LEAST_GAIN * ranking.noise:
                 if running:
                     return None
                 if len(ranking.leader.runs.scores) == 1:
-                    place = ranking.leader
+                    estimate = ranking.leader
                 elif ranking.pairs >= LEAST_PAIRS:
                     why = f"another one is expected to improve the choice by only {shown(_rounded(gain))}"
-            because = _because(experiment, ranking, place, gain)
-        why = why or _why_too_much(experiment, place)
+            because = _because(experiment, ranking, estimate, gain)
+        why = why or _why_too_much(experiment, estimate)
         if why is None:
-            first = experiment.trials[place.runs.number]
+            first = experiment.trials[estimate.runs.number]
             return d.Start(
                 params=dict(first.params),
                 number=len(experiment.trials),
@@ -112,38 +111,40 @@ def _why_enough(experiment: State, ranking: Ranking) -> str | None:
     if repeats.equal is not None:
         one, other = repeats.equal
         return f"results do not differ from run to run: trials {one} and {other} have the same configuration and the same results"
-    if len(ranking.standings) == 1:
+    if len(ranking.estimates) == 1:
         return "there is no other configuration that could be better"
     if most != "auto" and repeats.made >= most:
         return f"repeats is {most}"
     return None
 
 
-def _why_too_much(experiment: State, place: Place) -> str | None:
+def _why_too_much(experiment: State, estimate: Estimate) -> str | None:
     """Return why the limits on repeats and on time do not allow another repeat; None if they do."""
-    budget, first = experiment.spec.limits.time_budget_s, experiment.trials[place.runs.number]
+    budget, first = experiment.spec.limits.time_budget_s, experiment.trials[estimate.runs.number]
     if budget is not None and experiment.running_s + first.running_s > budget:
         return f"the rest of the time budget is too short for another one, which takes about {shown(_rounded(first.running_s))} s"
     if experiment.spec.limits.repeats != "auto":
         return None
     again = sum(end_of(experiment, trial) or 0.0 for trial in experiment.repeats.all)
     before = sum(trial.t for trial in experiment.trials.searched)
-    if again + place.runs.length <= SHARE * before * (1 + 1e-9):
+    if again + estimate.runs.length <= SHARE * before * (1 + 1e-9):
         return None
     return "they would take more than a fifth of the training before them"
 
 
-def _because(experiment: State, ranking: Ranking, place: Place, gain: float) -> str:
+def _because(experiment: State, ranking: Ranking, estimate: Estimate, gain: float) -> str:
     objective = experiment.spec.objective
-    other = next((one for one in ranking.standings if one is not place), None)
-    said = f"{objective.metric} {_value(experiment, place)} expected after {counted(len(place.runs.scores), 'run')}"
+    other = next((one for one in ranking.estimates if one is not estimate), None)
+    said = (
+        f"{objective.metric} {_value(experiment, estimate)} expected after {counted(len(estimate.runs.scores), 'run')}"
+    )
     if other is not None:
         said += f", against {_value(experiment, other)} of trial {other.runs.number}"
     return f"{said}; another run is expected to improve the choice by {shown(_rounded(gain))}"
 
 
-def _value(experiment: State, place: Place) -> str:
-    return f"{shown(_rounded(experiment.spec.objective.score(place.mean), place.sd))} ± {shown(_rounded(place.sd))}"
+def _value(experiment: State, estimate: Estimate) -> str:
+    return f"{shown(_rounded(experiment.spec.objective.score(estimate.mean), estimate.sd))} ± {shown(_rounded(estimate.sd))}"
 
 
 def _over(experiment: State, ranking: Ranking, why: str | None) -> Over:

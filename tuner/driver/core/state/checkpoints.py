@@ -25,7 +25,7 @@ class CheckpointLedger:
     has saved one, the trial starts from the donor's checkpoint that the exploit named. If that one is lost, the trial falls
     back to the newest checkpoint that it had saved before the exploit.
 
-    An upload may go on after its segment has ended. While such a *late* upload may still give the trial a newer checkpoint to
+    An upload may continue after its segment has ended. While such a *late* upload may still give the trial a newer checkpoint to
     start from, `awaits` returns that checkpoint. Until the upload has ended, the trial does not start, and no other trial
     starts from it.
 
@@ -225,7 +225,7 @@ class CheckpointLedger:
 
         If such an upload completes after all, `keep` adds its checkpoint again.
 
-        uploading: the uploads that go on although the segment has ended.
+        uploading: the uploads that continue although the segment has ended.
         """
         early = self._early.pop(trial.number, {})
         gone = self._gone.pop(trial.number, {})
@@ -294,7 +294,7 @@ class CheckpointLedger:
             self.tidy(self._trials[before])
 
     def tidy(self, trial: Trial) -> None:
-        """Mark checkpoints of a trial for deletion, except those that the policy keeps or that a segment or a user needs."""
+        """Mark a trial's checkpoints for deletion, except those kept by the policy and those needed by a segment or a user."""
         if len(trial.checkpoints) < 2 or keeps_all(self._policy):
             return
         needed = {trial.checkpoint.id} if trial.checkpoint is not None else set()
@@ -358,7 +358,7 @@ class CheckpointLedger:
             self._borrowers.setdefault(chosen.id, {})[trial.number] = None
 
     def _give_back(self, trial: Trial) -> None:
-        """Record that the trial would no longer start from the checkpoint of another trial."""
+        """Record that the trial no longer needs the checkpoint that it took over from another trial."""
         borrowed = trial.inherited
         if borrowed is None or trial.number not in self._borrowers.get(borrowed.id, ()):
             return

@@ -12,7 +12,7 @@ from tuner.domain.states import ExperimentState, TrialState, change_experiment
 from tuner.domain.trial import Trial
 from tuner.driver.core.actions import Interrupt
 from tuner.driver.core.state import limits
-from tuner.driver.core.state.wishes import Wish
+from tuner.driver.core.state.enqueued import EnqueuedTrial
 from tuner.space.revisions import Revisions
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _apply_to_trial(state: State, command: e.Command, trial: Trial, reason: str)
         start = trial.checkpoint
         name, where = (start.id, f"iteration {start.step}") if start is not None else ("", "the beginning")
         why = f"retry of trial {trial.number} from {where}, {reason or 'by a user'}"
-        same = Wish(
+        same = EnqueuedTrial(
             params=dict(trial.params),
             checkpoint=name,
             parent=trial.number,
@@ -70,15 +70,15 @@ def _apply_to_trial(state: State, command: e.Command, trial: Trial, reason: str)
         enqueue(state, [same])
 
 
-def enqueue(state: State, wishes: Sequence[Wish]) -> None:
+def enqueue(state: State, trials: Sequence[EnqueuedTrial]) -> None:
     """Add a user's trials to the queue of trials to start next."""
     present = state.revisions.newest
     state.queue.extend(
-        replace(wish, space_revision=present) if wish.space_revision is None else wish for wish in wishes
+        replace(trial, space_revision=present) if trial.space_revision is None else trial for trial in trials
     )
-    state.asked += len(wishes)
-    for wish in wishes:
-        state.checkpoints.want(wish.checkpoint, 1)
+    state.asked += len(trials)
+    for trial in trials:
+        state.checkpoints.want(trial.checkpoint, 1)
     _tell_scheduler(state)
 
 

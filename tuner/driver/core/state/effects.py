@@ -15,7 +15,7 @@ class Effects:
     log: log entries to commit.
     touched: trials whose rows change.
     best: the best values so far, keyed by the event_seq of the report that set them, then by objective. They are needed
-        only if they do not follow from the metrics of the reports alone (`Standing.tells_best`).
+        only if they do not follow from the metrics of the reports alone (`Leaderboard.tells_best`).
     actions: what to do after the commit.
     """
 

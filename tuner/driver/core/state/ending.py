@@ -26,8 +26,8 @@ def settle(state: State) -> None:
         state.state = change_experiment(state.state, _X.CANCELLED)
     elif state.state in (_X.RUNNING, _X.PAUSING) and state.finishing is not None and state.all_ended:
         lost = state.trials.count(_S.FAILED)
-        failed = state.failing or (lost > 0 and (not state.standing.finite or lost == len(state.trials)))
-        state.error = _why_failed(state, lost) if failed else state.standing.why_none()
+        failed = state.failing or (lost > 0 and (not state.leaderboard.finite or lost == len(state.trials)))
+        state.error = _why_failed(state, lost) if failed else state.leaderboard.why_none()
         state.state = change_experiment(state.state, _X.FAILED if failed else _X.COMPLETED)
 
 
@@ -35,7 +35,7 @@ def _why_failed(state: State, lost: int) -> str | None:
     """Return the error of an experiment that failed: why it was ended, which trials failed, why there is no best trial."""
     ended = state.finishing if state.failing and (state.fatal is None or lost > 1) else None
     failures = _failures(state, lost) if lost and (ended is None or state.fatal is None) else None
-    return "; ".join(filter(None, [ended, failures, state.standing.why_none()])) or None
+    return "; ".join(filter(None, [ended, failures, state.leaderboard.why_none()])) or None
 
 
 def _failures(state: State, count: int) -> str:

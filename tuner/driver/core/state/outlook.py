@@ -40,7 +40,7 @@ class Outlook:
             self._due *= 2
 
     def in_words(self) -> str | None:
-        """Return a sentence on how much the same amount of training again would improve the best value; None if unknown."""
+        """Return a sentence on how much twice as much training in total would improve the best value; None if unknown."""
         if not self._single or not self._score:
             return None
         rest = room(self._objective, self._score)

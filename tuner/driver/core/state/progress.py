@@ -10,15 +10,15 @@ from tuner.domain.experiment import Spec
 from tuner.domain.segments import CheckpointInfo
 from tuner.domain.trial import ScoredReport, Segment, Trial
 from tuner.driver.core.state.checkpoints import CheckpointLedger
+from tuner.driver.core.state.leaderboard import Leaderboard
 from tuner.driver.core.state.outlook import Outlook
-from tuner.driver.core.state.standing import Standing
 
 
 class Progress:
-    """Applies reports to their trials, and passes them on to `Standing`, `CheckpointLedger` and `Outlook`. Part of `State`."""
+    """Applies reports to their trials, and passes them on to `Leaderboard`, `CheckpointLedger` and `Outlook`. Part of `State`."""
 
-    def __init__(self, spec: Spec, standing: Standing, checkpoints: CheckpointLedger, outlook: Outlook) -> None:
-        self._spec, self._standing, self._checkpoints, self._outlook = spec, standing, checkpoints, outlook
+    def __init__(self, spec: Spec, leaderboard: Leaderboard, checkpoints: CheckpointLedger, outlook: Outlook) -> None:
+        self._spec, self._leaderboard, self._checkpoints, self._outlook = spec, leaderboard, checkpoints, outlook
         self._objective = spec.objective
         self._metrics = {objective.metric for objective in spec.objectives}
         self._by_iteration = spec.time_attr == "training_iteration"
@@ -38,9 +38,9 @@ class Progress:
         score = None
         if value is not None and not trial.diverged:
             score = self._take_value(trial, event, value)
-        self._standing.reported(trial, event.metrics)
-        if self._standing.best is not None and trial.repeat_of is None:
-            self._checkpoints.leads(self._standing.best[1])
+        self._leaderboard.reported(trial, event.metrics)
+        if self._leaderboard.best is not None and trial.repeat_of is None:
+            self._checkpoints.leads(self._leaderboard.best[1])
         self._note_values(trial, segment, event, value if score is not None else None)
         size = segment.workers / self._spec.scaling.num_workers
         self._outlook.reported((trial.running_s - before) * size, None if trial.feasible_now is False else score)
@@ -65,7 +65,7 @@ class Progress:
         trial.reports += 1
 
     def _time_of(self, trial: Trial, metrics: Mapping[str, float]) -> float:
-        """Return the trial's value of time_attr at its newest report, which has these metrics.
+        """Return the trial's value of time_attr at its newest report, whose metrics are given.
 
         If time_attr is a metric that the report lacks, return the previous value, or NaN if the report has the objective.
         """

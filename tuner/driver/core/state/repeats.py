@@ -16,7 +16,7 @@ from sortedcontainers import SortedKeyList
 from tuner.domain.experiment import Spec
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
-from tuner.driver.core.state.standing import Standing
+from tuner.driver.core.state.leaderboard import Leaderboard
 from tuner.schedulers.shared.repeats import LARGEST, Ranking, Runs, ranking
 
 _S = TrialState
@@ -30,13 +30,13 @@ MOST_COMPARED = 500
 class Repeats:
     """Compares the runs of equal configurations. Part of `State`, which calls `changed` when a trial changes.
 
-    Trials with the same parameters have the same configuration. Of those in the search, the one that has trained longest is
-    the *first run*, and any others that have trained as long are further runs. Only configurations whose trials have changed
-    are examined again, because a search that a user continues may have thousands.
+    Trials with the same parameters have the same configuration. Among the trials of the search with one configuration, the one
+    that has trained longest is the *first run*. The others that have trained as long are further runs. Only configurations whose
+    trials have changed are examined again, because a search that a user continues may have thousands.
     """
 
-    def __init__(self, spec: Spec, trials: Population, standing: Standing) -> None:
-        self._objective, self._trials, self._standing = spec.objective, trials, standing
+    def __init__(self, spec: Spec, trials: Population, leaderboard: Leaderboard) -> None:
+        self._objective, self._trials, self._leaderboard = spec.objective, trials, leaderboard
         self._numbers: list[int] = []  # the trials that are repeats
         self._changed: dict[int, None] = {}  # the trials that have changed since the following attributes were computed
         # trial -> its parameters, and its configuration as text
@@ -57,7 +57,7 @@ class Repeats:
         self._numbers.append(trial.number)
 
     def changed(self, number: int) -> None:
-        """Examine a trial again when the ranking is next asked for."""
+        """Note that a trial must be examined again before the next ranking."""
         self._changed[number] = None
 
     @property
@@ -73,7 +73,7 @@ class Repeats:
     @property
     def running(self) -> list[Trial]:
         """Return the repeats that have not ended, except those that a user has paused."""
-        return [trial for trial in self.all if _goes_on(trial)]
+        return [trial for trial in self.all if _is_unfinished(trial)]
 
     @property
     def ranking(self) -> Ranking | None:
@@ -147,7 +147,7 @@ class Repeats:
                     "mean": self._objective.score(one.runs.mean),
                     "expected": self._objective.score(one.mean),
                 }
-                for one in islice((one for one in self.ranking.standings if len(one.runs.scores) > 1), MOST_SHOWN)
+                for one in islice((one for one in self.ranking.estimates if len(one.runs.scores) > 1), MOST_SHOWN)
             ],
             "single": {"middle": self._objective.score(self.ranking.middle), "weight": self.ranking.weight},
             "dropped": sorted(self._dropped),
@@ -188,7 +188,7 @@ class Repeats:
             self._texts[trial.number] = trial.params, text
 
     def _look(self, text: str) -> None:
-        """Find one configuration's runs anew."""
+        """Find the runs of one configuration again, after one of its trials has changed."""
         group = [self._trials[number] for number in sorted(self._groups[text])]
         first, before = self._first(group), self._known.get(text)
         runs, bad = [], None
@@ -197,7 +197,7 @@ class Repeats:
             again = [trial for trial in group if trial is not first and _is_run(trial, first)]
             runs = [first, *(trial for trial in again if self._score(trial) is not None)]
             scores = tuple(score for trial in runs if (score := self._score(trial)) is not None)
-            pending = sum(trial.repeat_of is not None and _goes_on(trial) for trial in group)
+            pending = sum(trial.repeat_of is not None and _is_unfinished(trial) for trial in group)
             found = Runs(first.number, scores, first.t, pending)
             bad = next(filter(_is_bad, group), None)
         if found == before and (before is None or self._dropped.get(before.number) is bad):
@@ -222,12 +222,12 @@ class Repeats:
 
     def _is_whole(self, trial: Trial) -> bool:
         """Return whether a trial has a result, and has not lost the training that led to it."""
-        mark = self._standing.of(trial)
+        mark = self._leaderboard.of(trial)
         return mark is not None and not trial.diverged and trial.t > 0 and mark.iteration <= trial.iteration
 
     def _score(self, trial: Trial) -> float | None:
         """Return the score of a trial that counts; None if it has none."""
-        mark = None if trial.diverged else self._standing.of(trial)
+        mark = None if trial.diverged else self._leaderboard.of(trial)
         return None if mark is None else max(-LARGEST, min(LARGEST, self._objective.score(mark.value)))
 
 
@@ -239,7 +239,7 @@ def is_comparable(trial: Trial) -> bool:
     return not any(segment.cause in ("fork", "exploit") for segment in trial.segments)
 
 
-def _goes_on(trial: Trial) -> bool:
+def _is_unfinished(trial: Trial) -> bool:
     return not trial.state.ended and not (trial.state is _S.PAUSED and trial.held)
 
 
@@ -274,4 +274,4 @@ def _order(runs: Runs) -> tuple[bool, float, int]:
 
 
 _FIRST_SINGLE = (True, float("-inf"), -1)
-"""A key that sorts just before those of all configurations with a single run."""
+"""A sort key just before the keys of all configurations with a single run."""

@@ -78,7 +78,7 @@ class Sizes:
     def target(self, trial: Trial, room: int, more: int = 0) -> int:
         """Return how many ranks a trial should have.
 
-        room: how many ranks the trials share. more: how many trials will soon start beyond those that run or wait.
+        room: how many ranks the trials share. more: how many more trials will soon start, besides the trials that run or wait.
         """
         sharing = self._sharing(trial)
         count = len(sharing) + more

@@ -23,6 +23,8 @@ from tuner.driver.core.actions import Action, DeleteCheckpoint, Interrupt
 from tuner.driver.core.state import commands, ending, limits
 from tuner.driver.core.state.checkpoints import CheckpointLedger
 from tuner.driver.core.state.effects import Effects
+from tuner.driver.core.state.enqueued import EnqueuedTrial
+from tuner.driver.core.state.leaderboard import Leaderboard
 from tuner.driver.core.state.outlook import Outlook
 from tuner.driver.core.state.pauses import Pauses
 from tuner.driver.core.state.progress import Progress
@@ -30,9 +32,7 @@ from tuner.driver.core.state.repeats import Repeats
 from tuner.driver.core.state.saving import SaveInterval
 from tuner.driver.core.state.segments import Segments
 from tuner.driver.core.state.sizes import Sizes
-from tuner.driver.core.state.standing import Standing
 from tuner.driver.core.state.usage import Usage
-from tuner.driver.core.state.wishes import Wish
 from tuner.schedulers.base import (
     Fact,
     Fitted,
@@ -70,7 +70,7 @@ class State:
         self.before = 0.0  # time of the previous event
         self.running_s = 0.0  # seconds of running time, under any driver, since its first trial started
         self.pauses = Pauses()
-        self.queue: deque[Wish] = deque()  # enqueued trials that have not been started
+        self.queue: deque[EnqueuedTrial] = deque()  # enqueued trials that have not been started
         self.asked = 0  # number of trials that users have enqueued so far
         self.revisions = Revisions([searcher.context.space])  # all search spaces so far
         self.usage = Usage(spec.scaling)
@@ -83,18 +83,18 @@ class State:
         self.failing = False  # whether `finishing` is a failure of the whole experiment
         self.fatal: int | None = None  # the trial whose failure `finishing` names, if it ends the experiment
         self.exhausted = False  # whether the searcher has no more configurations
-        self.standing = Standing(spec, searcher.metric_constraints())
-        self.repeats = Repeats(spec, self.trials, self.standing)
+        self.leaderboard = Leaderboard(spec, searcher.metric_constraints())
+        self.repeats = Repeats(spec, self.trials, self.leaderboard)
         self.checkpoints = CheckpointLedger(self.trials, spec.checkpoint, spec.objective)
         self.keeps_values = True  # False if nobody reads `Trial.values` of trials that have ended
         self.outlook = Outlook(spec)
-        self.progress = Progress(spec, self.standing, self.checkpoints, self.outlook)
+        self.progress = Progress(spec, self.leaderboard, self.checkpoints, self.outlook)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time, spec.scaling.num_workers)
         self.sizes = Sizes(spec.scaling, spec.objective, self.trials, self.segments)
         self.exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
         # Metrics that `stop` uses and that were never reported.
         self.used_by_stop = stopper.metrics() if stopper is not None else frozenset()
-        constrained = {one.metric for one in self.standing.constraints} - {o.metric for o in spec.objectives}
+        constrained = {one.metric for one in self.leaderboard.constraints} - {o.metric for o in spec.objectives}
         self.unseen = (
             self.used_by_stop | constrained
         )  # the metrics of `stop` and of constraints that no report has had yet
@@ -158,7 +158,7 @@ class State:
     def summary(self) -> dict[str, object]:
         """Return the summary for the experiment's row: the best trial, the number of trials by state, why the search ended."""
         counts = {str(state): self.trials.count(state) for state in TrialState}
-        best = self.standing.summary(self.trials, self.repeats.best, self.repeats.summary())
+        best = self.leaderboard.summary(self.trials, self.repeats.best, self.repeats.summary())
         hours = {
             "gpu_hours": self.usage.gpu_hours(self.now),
             "gpu_hours_saved": self.usage.gpu_hours_saved(),
@@ -279,7 +279,7 @@ class State:
             case e.Amended():
                 commands.amend(self, event.changes)
             case e.Enqueued():
-                commands.enqueue(self, [Wish(**point, reason=event.reason) for point in event.points])
+                commands.enqueue(self, [EnqueuedTrial(**point, reason=event.reason) for point in event.points])
             case e.Pinned():
                 self.checkpoints.pin(event.checkpoint, event.pinned)
             case e.GpuHoursSpent():
@@ -315,8 +315,8 @@ class State:
             self.unseen -= event.metrics.keys()
             self.missed += tuple(sorted(self.unseen.difference(self.missed)))
         score = self.progress.report(trial, segment, event)
-        if self.standing.improved:
-            self._effects.best[self.seq] = self.standing.improved
+        if self.leaderboard.improved:
+            self._effects.best[self.seq] = self.leaderboard.improved
         if event.checkpoint is not None:
             self._keep(trial, segment.ordinal, event.checkpoint)
         if score is not None and segment.scored and not segment.leaving and math.isfinite(trial.t):
@@ -430,16 +430,16 @@ class State:
             case d.Cancel(trial=number):
                 return self._end(number, _S.CANCELLED, decision.reason)
             case d.Resume(trial=number):
-                trial = self._go_on(number, decision.reason)
+                trial = self._continued(number, decision.reason)
                 self._interrupt(self.segments.plan(trial, "resume", seq))
             case d.Retry(trial=number):
-                trial = self._go_on(number, decision.reason)
+                trial = self._continued(number, decision.reason)
                 self._count_failure(trial)
                 if trial.segments and trial.segments[-1].state is SegmentState.FAILED:
                     self.saving.failed(self.now)
                 self._interrupt(self.segments.plan(trial, "retry", seq))
             case d.Exploit(trial=number):
-                trial = self._go_on(number, decision.reason)
+                trial = self._continued(number, decision.reason)
                 kept = self.checkpoints.find(decision.checkpoint)
                 source = kept.info if kept is not None else self.trials[decision.donor].checkpoint
                 trial.params = dict(decision.params)
@@ -447,7 +447,7 @@ class State:
                 self.checkpoints.inherit(trial, len(trial.segments) + 1, source, decision.goes_back)
                 self._interrupt(self.segments.plan(trial, "exploit", seq, source))
             case d.Resize(trial=number):
-                trial = self._go_on(number, decision.reason)
+                trial = self._continued(number, decision.reason)
                 self._interrupt(self.segments.plan(trial, "resize", seq, workers=decision.workers))
             case d.Pause():
                 self._pause(decision)
@@ -467,7 +467,7 @@ class State:
         self.trials.add(trial)
         if trial.repeat_of is not None:
             self.repeats.started(trial)
-            self.standing.tells_best = True  # the reports of repeats must not count as those of the search
+            self.leaderboard.tells_best = True  # the reports of repeats must not count as those of the search
         self.touch(trial.number)
         kept = self.checkpoints.find(decision.checkpoint)
         if kept is not None:
@@ -483,7 +483,7 @@ class State:
         """Return the revision of the search space to which a decision's params belong."""
         return self.revisions.newest if decision.space_revision is None else decision.space_revision
 
-    def _go_on(self, number: int, reason: str) -> Trial:
+    def _continued(self, number: int, reason: str) -> Trial:
         trial = self.touch(number)
         trial.held, trial.reason = False, reason
         return trial
@@ -509,7 +509,7 @@ class State:
         self._interrupt(self.segments.leave(trial, "stop"))
         self.trials.move(number, state)
         if state is _S.COMPLETED and trial.repeat_of is None:
-            self.standing.completed(trial)
+            self.leaderboard.completed(trial)
         if (best := self.repeats.best) is not None:
             self.checkpoints.is_expected_best(best.number)
         self.checkpoints.trial_ended(trial)

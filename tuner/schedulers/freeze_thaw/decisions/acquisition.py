@@ -201,7 +201,7 @@ def _likelier(rival: tuple[int | None, Forecast] | None, new: Winner) -> tuple[i
 
 
 def _first(best_first: Ints, count: int, held_among: int | None) -> Ints:
-    """Return `count` of the indices in `best_first`, ascending: those of the best trials, and always that of the held trial."""
+    """Return `count` of the indices in `best_first`, in ascending order: the best trials, always including the held trial."""
     kept = np.sort(best_first[:count])
     if held_among is not None and kept[-1] != held_among - 1:
         kept[-1] = held_among - 1

@@ -29,12 +29,12 @@ def share_of_model(between_s: float, trials: int) -> float:
     return min(1.0, between_s / (DECISION_S + DECISION_S_PER_TRIAL * trials))
 
 
-def goes_on(rank: int, entries: int) -> bool:
+def continues(rank: int, entries: int) -> bool:
     """Return True if a trial with this rank is the best one, or among the best third of the entries."""
     return rank <= max(1, entries // KEEP)
 
 
-class Standing:
+class LevelRanks:
     """Holds the sorted scores of each level and the best score of each trial, from a list of results that only grows."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Standing:
         self._best: dict[int, float] = {}
         self._count = 0
 
-    def follow(self, results: Sequence[Result]) -> Standing:
+    def follow(self, results: Sequence[Result]) -> LevelRanks:
         """Process the new items of a list of (trial, level index, score) that only grows. Return self."""
         for trial, level, score in results[self._count :]:
             score = -math.inf if score is None else score

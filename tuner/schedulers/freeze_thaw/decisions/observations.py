@@ -34,7 +34,7 @@ class Observations:
         self._results: Results | None = None
         self._made_of: tuple[int, bool] | None = None  # the number of results, and whether `peaks` are used
         self._repeats = Repeats()
-        self._standing = brief.Standing()
+        self._level_ranks = brief.LevelRanks()
         self._novelty = Novelty()
         self._points: dict[int, Floats] = {}
         self._inside: dict[int, bool] = {}
@@ -96,11 +96,11 @@ class Observations:
         good = [s for trial, level, s in inside if s is not None and (trial, level) not in state.excess]
         return max(good) if good else float(self.results(state, trials).score.max())
 
-    def standing(self, state: FreezeThawState, trials: Population) -> brief.Standing:
+    def level_ranks(self, state: FreezeThawState, trials: Population) -> brief.LevelRanks:
         """Return the ranks of the trials at each level."""
         if state.excess:  # scores of results that violate the constraints change with every result
-            return brief.Standing().follow(within(self.inside(state, trials), state.excess))
-        return self._standing.follow(self.inside(state, trials))
+            return brief.LevelRanks().follow(within(self.inside(state, trials), state.excess))
+        return self._level_ranks.follow(self.inside(state, trials))
 
     def repeats(self, state: FreezeThawState) -> Repeats:
         """Return which trials have repeated the results of others."""
@@ -116,8 +116,8 @@ class Observations:
     def idle_share(self, state: FreezeThawState, trials: Population, first: int) -> float:
         """Return the share of new configurations that are chosen from uniform points instead of by hill climbing.
 
-        This is 1.5 times the share of the model's recent proposals that began like another trial. The first `first` trials
-        were not proposed by the model.
+        This is 1.5 times the share of the model's recent proposals whose first result was equal to that of an earlier trial. The
+        first `first` trials were not proposed by the model.
         """
         repeats = self.repeats(state)
         recent: list[bool] = []

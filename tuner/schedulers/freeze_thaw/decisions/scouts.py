@@ -42,7 +42,7 @@ def why(reach: str, misled: bool) -> str:
 
 
 def stalled(state: FreezeThawState, end: float) -> float:
-    """Return the share of all training that came after the first score that is nearly as good as the best.
+    """Return the share of all training that was done after the first score that is nearly as good as the best.
 
     The first PATIENCE full trainings are not counted.
     """

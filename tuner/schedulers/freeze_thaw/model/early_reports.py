@@ -42,9 +42,9 @@ def settled(count: int) -> int:
 def order(curves: dict[int, dict[int, float]], levels: Sequence[float]) -> float:
     """Return how well trials keep their order: 1 if they always do, 0 if the order of early reports is no better than random.
 
-    For each level, Kendall's rank correlation compares its scores with those at the highest level that is at least
-    `LATER` times lower. The result is the mean over the levels, weighted by their numbers of trials, and shrunk towards
-    `USUAL_ORDER` while there are few trials.
+    Each level is paired with an earlier one: the highest level that is at most 1/`LATER` of it. Kendall's rank correlation
+    compares the scores at the two levels. The result is the mean over the levels, weighted by their numbers of trials, and
+    shrunk towards `USUAL_ORDER` while there are few trials.
     """
     total, weight = USUAL_ORDER * USUAL_WEIGHT, float(USUAL_WEIGHT)
     for late, end in enumerate(levels):

@@ -34,7 +34,7 @@ _PENDING_S = 2.0  # seconds after which a group that Ray has not placed counts a
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Entitlement:
     """The priority, the weight and the project of an experiment; see `fair_share`."""
 
     priority: int = 0
@@ -46,9 +46,9 @@ Quotas = Mapping[str, Mapping[str, float]]
 """By project, how much of each resource its experiments may hold together. "*" stands for every other project."""
 
 
-def ordinary(experiment: str) -> Standing:
-    """Return the same default standing for every experiment."""
-    return Standing()
+def ordinary(experiment: str) -> Entitlement:
+    """Return the same default entitlement for every experiment."""
+    return Entitlement()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class Waiter:
 
     @property
     def joining(self) -> str:
-        """Return, in words, that the segment waits for nodes to join."""
+        """Return a phrase that says that the segment waits for nodes to join."""
         return f"waits for nodes that can hold {demand(self.launch)} to join the cluster"
 
     def pending(self, now: float) -> bool:
@@ -134,7 +134,7 @@ class Admission:
         reserve_after_s: seconds that a group waits before free resources are reserved for it.
         preempt_after_s: the minimum number of seconds that a group runs before it has to make room for another
             experiment.
-        standing: a function that returns an experiment's priority, weight and project.
+        entitlement: a function that returns an experiment's priority, weight and project.
         quotas: the quotas of projects.
     """
 
@@ -143,12 +143,12 @@ class Admission:
         *,
         reserve_after_s: float = RESERVE_AFTER_S,
         preempt_after_s: float = PREEMPT_AFTER_S,
-        standing: Callable[[str], Standing] = ordinary,
+        entitlement: Callable[[str], Entitlement] = ordinary,
         quotas: Quotas | None = None,
     ) -> None:
         self._quotas = quotas or {}
         self._reserve_after_s, self._preempt_after_s = reserve_after_s, preempt_after_s
-        self._standing = standing
+        self._entitlement = entitlement
         self._queues: dict[str, deque[Waiter]] = {}  # experiment -> segments that wait for their turn, oldest first
         self.admitted: dict[Waiter, None] = {}  # segments that asked Ray for a group, and wait for its processes
         self.launches: dict[Group, Launch] = {}  # the launch that uses each group
@@ -248,20 +248,20 @@ class Admission:
         over = [head for head in heads if self._spent_quota(head, held) is not None]
         first: dict[str, float] = {}  # project -> since when its quota is being saved for a segment
         for head in over:
-            project = self._standing(head.experiment).project
+            project = self._entitlement(head.experiment).project
             if now - head.since >= self._reserve_after_s and self._spent_quota(head, {}) is None:
                 first[project] = min(first.get(project, now), head.since)
         return [
             head
             for head in heads
-            if head not in over and head.since <= first.get(self._standing(head.experiment).project, now)
+            if head not in over and head.since <= first.get(self._entitlement(head.experiment).project, now)
         ]
 
     def _held_by_projects(self) -> dict[str, dict[str, float]]:
         """Return how much of each resource each project holds, including groups that Ray has not placed yet."""
         found: dict[str, dict[str, float]] = {}
         for experiment, gang in self._gangs() if self._quotas else ():
-            held = found.setdefault(self._standing(experiment).project, {})
+            held = found.setdefault(self._entitlement(experiment).project, {})
             for name, amount in gang.total().items():
                 held[name] = held.get(name, 0.0) + amount
         return found
@@ -276,7 +276,7 @@ class Admission:
 
         held: what the projects hold.
         """
-        project = self._standing(waiter.experiment).project
+        project = self._entitlement(waiter.experiment).project
         quota = self._quotas.get(project, self._quotas.get("*", {}))
         for name, wanted in waiter.gang.total().items():
             if name not in quota or not wanted:
@@ -297,13 +297,13 @@ class Admission:
                 del self._queues[waiter.experiment]
 
     def _claim(self, waiter: Waiter, pending: bool = False) -> Claim:
-        standing = self._standing(waiter.experiment)
+        entitlement = self._entitlement(waiter.experiment)
         return Claim(
             experiment=waiter.experiment,
             gang=waiter.gang,
             since=waiter.since,
-            priority=standing.priority,
-            weight=standing.weight,
+            priority=entitlement.priority,
+            weight=entitlement.weight,
             pending=pending,
         )
 
@@ -349,8 +349,8 @@ class Admission:
         heads = self._heads(time.monotonic())
         if not group.experiment or not heads or any(head.experiment == group.experiment for head in heads):
             return False
-        own = self._standing(group.experiment).priority
-        highest = max(self._standing(head.experiment).priority for head in heads)
+        own = self._entitlement(group.experiment).priority
+        highest = max(self._entitlement(head.experiment).priority for head in heads)
         if highest != own:
             return highest < own
         return time.monotonic() - group.turn_began < SLICE_S and all(head.key != group.key for head in heads)
@@ -388,15 +388,15 @@ class Admission:
                 ending or (now - holding.since >= self._preempt_after_s and may_end(launch.segment_id))
             ):
                 continue
-            standing = self._standing(launch.experiment_id)
+            entitlement = self._entitlement(launch.experiment_id)
             yield Running(
                 launch.segment_id,
                 launch.experiment_id,
                 holding.gang,
                 holding.nodes,
                 holding.since,
-                standing.priority,
-                standing.weight,
+                entitlement.priority,
+                entitlement.weight,
                 ending,
             )
 
@@ -438,17 +438,17 @@ class Admission:
         project's quota. It is 0 while another experiment of the same or a higher priority waits for a group that could
         start: trials then give back all workers that they have gained by growing.
         """
-        now, own = time.monotonic(), self._standing(experiment).priority
+        now, own = time.monotonic(), self._entitlement(experiment).priority
         for head in self._heads(now):
             other = head.experiment != experiment and now - head.since >= _PENDING_S
-            if other and self._standing(head.experiment).priority >= own and self._shares.room.holds(head.gang):
+            if other and self._entitlement(head.experiment).priority >= own and self._shares.room.holds(head.gang):
                 return 0
         held = sum(one.gang.workers for one in self._shares.holdings.values() if one.experiment == experiment)
         return min(held + self._shares.room.count(bundle), self._allowed(experiment, bundle))
 
     def _allowed(self, experiment: str, bundle: Mapping[str, float]) -> int:
         """Return how many workers with these resources the project's quota leaves to the experiment."""
-        project = self._standing(experiment).project
+        project = self._entitlement(experiment).project
         quota = self._quotas.get(project, self._quotas.get("*", {}))
         allowed = sys.maxsize
         for name, amount in bundle.items():
@@ -456,7 +456,7 @@ class Admission:
                 others = sum(
                     gang.total().get(name, 0.0)
                     for other, gang in self._gangs()
-                    if other != experiment and self._standing(other).project == project
+                    if other != experiment and self._entitlement(other).project == project
                 )
                 allowed = min(allowed, max(0, int((quota[name] - others + 1e-9) // amount)))
         return allowed
@@ -504,7 +504,7 @@ class Admission:
             workers=waiter.gang.workers,
             bundle=dict(waiter.gang.bundle),
             since=waiter.since,
-            priority=self._standing(waiter.experiment).priority,
+            priority=self._entitlement(waiter.experiment).priority,
             reserved=now - waiter.since >= self._reserve_after_s and not waiter.placed.is_set(),
             reason=reason,
             nodes=waiter.at if waiter.admitted_at is not None and waiter.placed.is_set() else (),

@@ -51,9 +51,9 @@ _WATCH_AFTER_S = 1.0
 _HANDED_ON_S = 0.25
 """Seconds for which the placement group of a group that is shutting down is kept for the next group of the same size.
 
-After the removal of a placement group, Ray takes most of a second to place another one. A group that is no longer needed
-because its trial was given a warm one hands on a placement group that Ray has not placed yet. If each trial requested a new
-one instead, Ray would place none of them while trials are shorter than that.
+After the removal of a placement group, Ray takes most of a second to place another one. The offer also helps if a trial is given
+a warm group while Ray is still placing the trial's new group: the next trial takes over that placement group. If it requested
+another one, and trials take less than a second, Ray would never finish placing one.
 """
 
 
@@ -414,7 +414,7 @@ class GroupBuilder:
             offer.set_result(None)
 
     async def _reap(self, group: Group) -> None:
-        """Kill those of a group's processes that are still running, on each of its nodes."""
+        """Kill the processes of a group that are still running, on each of its nodes."""
         by_node: dict[str, list[int]] = {}
         for worker in group.workers:
             by_node.setdefault(worker.node, []).append(worker.pid)

@@ -18,7 +18,7 @@ from typing import Any
 from tuner.domain.experiment import Scaling, Spec
 from tuner.domain.logs import LogLimit
 from tuner.errors import PlacementError
-from tuner.trials.groups.pools.admission import HeldGroup, Standing, WaitingGroup, ordinary
+from tuner.trials.groups.pools.admission import Entitlement, HeldGroup, WaitingGroup, ordinary
 from tuner.trials.groups.pools.group import Group, Key, demand, group_key
 from tuner.trials.groups.pools.local_ranks import LocalRank, RankServer
 from tuner.trials.messages.launch import Launch
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _PATIENCE_S = 0.5  # seconds after which a segment without a process is reported as waiting
 _HELPERS = 2  # the number of processes that fit models and run slow searchers
 MEMORY = 0.95
-"""The fraction of the machine's or container's memory in use above which the newest trial is killed, as in Ray."""
+"""The newest trial is killed if more than this fraction of the machine's or the container's memory is in use, as in Ray."""
 _LOOK_S = 0.25  # seconds between two checks of memory usage
 _EPSILON = 1e-9
 
@@ -74,7 +74,7 @@ class LocalPool:
             started.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
         idle_timeout_s: how long a warm process is kept for another trial.
-        standing: a function that returns an experiment's priority and weight.
+        entitlement: a function that returns an experiment's priority and weight.
         memory: a function that returns the fraction of memory that is in use.
     """
 
@@ -86,14 +86,14 @@ class LocalPool:
         *,
         log_limit: LogLimit | None = None,
         idle_timeout_s: float = 60.0,
-        standing: Callable[[str], Standing] = ordinary,
+        entitlement: Callable[[str], Entitlement] = ordinary,
         memory: Callable[[], float] = memory_used,
     ) -> None:
         self._memory = memory
         self._watching: asyncio.Task[None] | None = None
         self.cpus, self._free = cpus, cpus
         self._address, self._log_limit = address, log_limit
-        self._idle_timeout_s, self._standing = idle_timeout_s, standing
+        self._idle_timeout_s, self._entitlement = idle_timeout_s, entitlement
         self._server = server
         self._waiting: list[_Waiter] = []
         self._held: dict[Group, Launch] = {}
@@ -170,9 +170,9 @@ class LocalPool:
     def _rank_of(self, waiter: _Waiter) -> tuple[float, float, float]:
         """Return a waiter's sort key: its priority, its experiment's share, and its arrival time. The smallest key is next."""
         experiment = waiter.launch.experiment_id
-        standing = self._standing(experiment)
+        entitlement = self._entitlement(experiment)
         held = sum(_cpus(launch) for launch in self._held.values() if launch.experiment_id == experiment)
-        return -standing.priority, held / standing.weight, waiter.since
+        return -entitlement.priority, held / entitlement.weight, waiter.since
 
     def _warm(self, waiter: _Waiter) -> Group | None:
         if waiter.launch.scaling.reuse_workers:
@@ -351,7 +351,7 @@ class LocalPool:
                 workers=1,
                 bundle=waiter.launch.scaling.bundle(),
                 since=waiter.since,
-                priority=self._standing(waiter.launch.experiment_id).priority,
+                priority=self._entitlement(waiter.launch.experiment_id).priority,
                 reserved=False,
                 reason=f"waits for {waiter.cpus:g} CPU",
             )

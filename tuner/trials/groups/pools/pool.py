@@ -20,9 +20,9 @@ from tuner.trials.groups.pools.admission import (
     PREEMPT_AFTER_S,
     RESERVE_AFTER_S,
     Admission,
+    Entitlement,
     HeldGroup,
     Quotas,
-    Standing,
     Waiter,
     WaitingGroup,
     ordinary,
@@ -57,7 +57,7 @@ class Pool:
         lines: the connections over which the driver calls ranks; None if all calls go through Ray.
         reserve_after_s: seconds that a group waits before free resources are reserved for it.
         log_limit: how much of each log the ranks send to the driver; None if they send nothing.
-        standing: a function that returns an experiment's priority, weight and project.
+        entitlement: a function that returns an experiment's priority, weight and project.
         quotas: how much of each resource a project's experiments may hold together.
         preempt_after_s: the minimum number of seconds that a group runs before it has to make room for another
             experiment.
@@ -75,7 +75,7 @@ class Pool:
         lines: CallLines | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
         log_limit: LogLimit | None = None,
-        standing: Callable[[str], Standing] = ordinary,
+        entitlement: Callable[[str], Entitlement] = ordinary,
         quotas: Quotas | None = None,
         preempt_after_s: float = PREEMPT_AFTER_S,
         builder: Callable[..., GroupBuilder] = GroupBuilder,
@@ -83,7 +83,7 @@ class Pool:
         self._admission = Admission(
             reserve_after_s=reserve_after_s,
             preempt_after_s=preempt_after_s,
-            standing=standing,
+            entitlement=entitlement,
             quotas=quotas,
         )
         self._builder: GroupBuilder = builder(

@@ -23,9 +23,9 @@ class _Call:
 class RankHandle:
     """Stands in for the handle of the rank's actor. Calls to the methods in `SERIAL` go over the rank's call line.
 
-    The calls are numbered, and the rank runs them in the order of their numbers, no matter how they reach it. If the
-    line breaks, unanswered calls continue through Ray: the answers to those that the rank has received are fetched, and
-    the others are sent again. If the process has exited, the calls raise Ray's error, which says how it exited.
+    The calls are numbered, and the rank runs them in the order of their numbers, no matter how they reach it. If the line breaks,
+    unanswered calls continue through Ray: if the rank has received a call, the answer is fetched; otherwise, the call is sent
+    again. If the process has exited, the calls raise Ray's error, which says how it exited.
 
     Args:
         actor: Ray's handle.
@@ -82,10 +82,10 @@ class RankHandle:
     def _mend(self) -> None:
         self._line, self._broken = None, True
         if self._unanswered:
-            self._mending = asyncio.get_running_loop().create_task(self._go_on())
+            self._mending = asyncio.get_running_loop().create_task(self._continue_through_ray())
 
-    async def _go_on(self) -> None:
-        """Send the unanswered calls through Ray, or fetch the answers to those that the rank has received."""
+    async def _continue_through_ray(self) -> None:
+        """Continue the unanswered calls through Ray: fetch the answer if the rank has received the call, else send it again."""
         calls = list(self._unanswered.values())
         self._unanswered.clear()
         received, lost = -1, None
@@ -120,7 +120,7 @@ def _future() -> asyncio.Future[Any]:
 
 
 def _pass_on(ref: Any, answer: asyncio.Future[Any]) -> None:
-    """Set a future to the answer to a call through Ray."""
+    """Set a future to the answer that a call through Ray returns."""
 
     async def passed_on() -> None:
         try:

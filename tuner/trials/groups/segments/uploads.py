@@ -1,4 +1,4 @@
-"""Follow the uploads that go on in worker groups after their segments have ended."""
+"""Follow the uploads that continue in worker groups after their segments have ended."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Watch:
     # -- waiting
 
     async def _next(self, pending: Iterable[asyncio.Task[Any]], until: float | None) -> set[asyncio.Task[Any]]:
-        """Wait until at least one rank has answered, and return the tasks of those that have.
+        """Wait until at least one rank has answered, and return the tasks of the ranks that have answered.
 
         Return an empty set if no rank has answered by the time `until`.
 

@@ -71,8 +71,8 @@ def resolve(launch: Launch) -> dict[str, Any]:
 def add_to_path(launch: Launch) -> None:
     """Add the folders of the user's code to `sys.path`, after the ``working_dir`` and ``py_modules`` that were sent with it.
 
-    They come after because, on the machine where those directories were packed, these folders include the originals,
-    which may have been edited since.
+    The folders come last because, on the machine where the directories were packed, they contain the originals, which may have
+    been edited since.
     """
     has_code = launch.runtime_env.get("py_modules") or launch.runtime_env.get("working_dir")
     sent = os.environ.get("PYTHONPATH", "").split(os.pathsep) if has_code else []

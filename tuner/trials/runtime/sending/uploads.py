@@ -1,4 +1,4 @@
-"""The uploads of a rank's process, which may go on after the end of the segment that started them."""
+"""The uploads of a rank's process, which may continue after the end of the segment that started them."""
 
 from __future__ import annotations
 

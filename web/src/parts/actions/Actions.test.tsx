@@ -52,7 +52,7 @@ describe("the actions of an experiment", () => {
     expect(menu()).toEqual(["Try a configuration", "Edit", "Fork", "Clone", "Archive", "Delete"]);
   });
 
-  it("tell cancelling from killing", async () => {
+  it("distinguish cancelling from killing", async () => {
     const running = { ...EXPERIMENT, state: "running", actions: ["pause", "cancel", "kill", "edit"] } as Experiment;
     show(<Actions experiment={running} />);
     expect(menu()).toEqual(["Add trials", "Try a configuration", "Edit", "Fork", "Clone", "Kill"]);
@@ -63,7 +63,7 @@ describe("the actions of an experiment", () => {
     expect(await screen.findByText(/end at their next report/)).toBeTruthy();
   });
 
-  it("offer nothing new while it is being cancelled", () => {
+  it("do not include new trials while it is being cancelled", () => {
     show(<Actions experiment={{ ...EXPERIMENT, state: "cancelling", actions: ["kill", "edit"] }} />);
     expect(menu()).toEqual(["Edit", "Fork", "Clone", "Kill"]);
   });
@@ -100,7 +100,7 @@ describe("the actions of an experiment", () => {
     expect(alert.textContent).toContain("configurations.0.x: not in the search space");
   });
 
-  it("change its search space, with the mistakes at the field", async () => {
+  it("change its search space, and show mistakes at the field", async () => {
     const errors = [{ pointer: "/space/lr/lower", message: "must be below upper" }];
     const problem = { type: "about:blank", title: "Bad", status: 422, detail: "a mistake", request_id: null, errors };
     // A textarea that grows with its text waits for fonts, which happy-dom lacks.
@@ -177,7 +177,7 @@ describe("the actions of a trial", () => {
     expect(names()).toEqual(["Retry", "Stop"]);
   });
 
-  it("kill it after a question that says what is lost", async () => {
+  it("kill it after a question that says which work is lost", async () => {
     const kill = vi.spyOn(api, "actOnTrial").mockResolvedValue({} as never);
     show(<TrialActions trial={{ ...trial, state: "running", actions: ["stop", "kill"] }} experiment={EXPERIMENT} />);
     fireEvent.click(screen.getByRole("button", { name: "Kill" }));

@@ -19,11 +19,11 @@ type Form = "continue" | "edit" | "enqueue" | "fork" | "delete";
 
 const about = (action: Action) => WORDS[action].about;
 
-/** The actions that have a button of their own; the others are in the menu, each with what it does. */
+/** The actions that have a button of their own. The others are in the menu, each with a description. */
 const BUTTONS = ACTIONS.filter((action) => !about(action));
 const MENU = ACTIONS.filter(about);
 
-/** Everything that can be done with an experiment, each after a question or in a form. */
+/** The actions on an experiment. Each asks a question first, or opens a form. */
 export function Actions({ experiment }: { experiment: Experiment }) {
   const client = useQueryClient();
   const navigate = useNavigate();

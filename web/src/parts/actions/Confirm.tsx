@@ -6,7 +6,7 @@ export interface Question {
   subject: string;
   effect: string;
   verb: string;
-  /** The words of the button, if they differ. */
+  /** The label of the button that confirms, if it differs from that of the action. */
   sure?: string;
   keep: string;
   final: boolean;

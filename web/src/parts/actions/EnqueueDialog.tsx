@@ -31,7 +31,7 @@ export default function EnqueueDialog({ experiment, onClose, onDone }: DialogPro
       words={
         <>
           It becomes the next trial of <b>{experiment.name}</b>, in addition to num_samples.
-          {experimentEnded(experiment.state) && " The experiment has ended, and will run again for it."}
+          {experimentEnded(experiment.state) && " The experiment has ended. It will run again to train the new trial."}
           {best && " The fields contain the best configuration so far."}
         </>
       }

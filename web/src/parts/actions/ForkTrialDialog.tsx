@@ -47,7 +47,7 @@ export default function ForkTrialDialog({ trial, experiment, checkpoint, onClose
       words={
         <>
           A new trial starts with the weights of trial {trial.number} and the parameters below.
-          {experimentEnded(experiment.state) && " The experiment has ended, and will run again for it."}
+          {experimentEnded(experiment.state) && " The experiment has ended. It will run again to train the new trial."}
         </>
       }
       verb="Start the new trial"

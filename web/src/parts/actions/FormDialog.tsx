@@ -8,13 +8,13 @@ import classes from "./actions.module.css";
 export interface DialogProps {
   experiment: Experiment;
   onClose: () => void;
-  /** Called with what has been done, in words. */
+  /** Called with a sentence about what was done. */
   onDone: (words: string) => void;
 }
 
 interface FormDialogProps {
   title: string;
-  /** Say what will happen. */
+  /** The text that says what the form will do. */
   words?: ReactNode;
   verb: string;
   wrong: string;

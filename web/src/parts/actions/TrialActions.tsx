@@ -14,7 +14,7 @@ interface TrialActionsProps {
   experiment: Pick<Experiment, "id" | "state" | "space" | "labels">;
 }
 
-/** Everything that can be done with a trial, each after a question or in a form. */
+/** The actions on a trial. Each asks a question first, or opens a form. */
 export function TrialActions({ trial, experiment }: TrialActionsProps) {
   const client = useQueryClient();
   const [asked, setAsked] = useState<TrialAction | null>(null);

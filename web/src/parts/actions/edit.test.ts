@@ -4,11 +4,11 @@ import { limitOf, spacePatch, wrongLimit } from "./edit";
 const lr = { type: "loguniform", lower: 1e-4, upper: 0.1 };
 
 describe("the patch of a search space", () => {
-  it("is empty for the same space, in whatever order", () => {
+  it("is empty for the same space, whatever the order of its parameters", () => {
     expect(spacePatch({ lr, net: { width: 3, depth: 2 } }, { net: { depth: 2, width: 3 }, lr: { ...lr } })).toEqual({});
   });
 
-  it("names only what differs, and replaces a domain as a whole", () => {
+  it("names only the differences, and replaces each domain as a whole", () => {
     const after = { lr: { ...lr, upper: 1 }, net: { width: 4 }, more: 1 };
     expect(spacePatch({ lr, net: { width: 3, depth: 2 }, gone: 5 }, after)).toEqual({
       lr: { ...lr, upper: 1 },
@@ -19,7 +19,7 @@ describe("the patch of a search space", () => {
   });
 });
 
-it("takes a word or a number as a limit that may be either", () => {
+it("accepts a word or a number for a limit that may be either", () => {
   expect(["auto", " 3 ", "0", "-1", ""].map(limitOf)).toEqual(["auto", 3, 0, "-1", ""]);
   const right = ["auto", 3, "-1", ""].map((value) => wrongLimit(value, "auto") === null);
   expect(right).toEqual([true, true, false, false]);

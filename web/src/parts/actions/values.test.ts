@@ -14,7 +14,7 @@ const LABELS = { block: ["shallow", "deep"] };
 describe("the fields of a search space", () => {
   const [lr, width, block] = fieldsOf({ space: SPACE, labels: LABELS });
 
-  it("are typed, or chosen from plain categories and from the labels of others", () => {
+  it("are text fields, or menus of the categories or their labels", () => {
     expect(lr).toEqual({ name: "lr", about: "loguniform(1e-4, 0.1)", options: null });
     expect(width!.options?.map(({ text }) => text)).toEqual(["16", "32", "wide"]);
     expect(block!.options).toEqual([
@@ -38,13 +38,13 @@ describe("the fields of a search space", () => {
     expect(filled(fields, texts)).toEqual(params);
   });
 
-  it("leave out what is empty, so that it is drawn", () => {
+  it("leave out empty fields, so that their values are drawn", () => {
     expect(filled([lr!, width!], { lr: " ", width: "16" })).toEqual({ width: 16 });
   });
 });
 
 describe("labels", () => {
-  it("are read from text, and null removes those that are gone", () => {
+  it("are read from text, and removed ones are sent as null", () => {
     expect(tagsOf("team=vision, urgent", { team: "audio", old: "x" })).toEqual({
       team: "vision",
       urgent: "",

@@ -2,7 +2,7 @@ import { expect, it } from "vitest";
 import { EXPERIMENT_VERBS, TRIAL_VERBS } from "../../api/verbs";
 import { ACTIONS, TRIAL_ACTIONS, TRIAL_WORDS, WORDS } from "./words";
 
-it("says on the button that confirms what ends for good", () => {
+it("names on the confirming button the action that cannot be undone", () => {
   expect(WORDS.cancel.sure).toBe("Cancel this experiment");
   expect(WORDS.kill.sure).toBe("Kill this experiment");
   expect(WORDS.pause.sure).toBe("Pause");

@@ -11,7 +11,7 @@ export interface Words {
   sure: string;
   effect: string;
   keep: string;
-  /** It cannot be undone. */
+  /** True if the action cannot be undone. */
   final: boolean;
   /** A short description. A button that has one is in the menu of an experiment. */
   about?: string;

@@ -1,6 +1,6 @@
 import { useEffect, useState } from "react";
 
-/** What got the focus last. An item of a menu is gone once its dialog is open, so the menu's button stands for it. */
+/** The element that got the focus last. A menu's item is gone once its dialog is open, so the menu's button stands for it. */
 let last: HTMLElement | null = null;
 
 document.addEventListener("focusin", ({ target }) => {

@@ -2,7 +2,7 @@ import { Alert } from "@mantine/core";
 import { ApiError } from "../../api/client";
 import classes from "./Mistakes.module.css";
 
-/** Everything that is wrong with what was sent, each mistake with the field that it is about. */
+/** Show each mistake in the data that was sent, with the field that has it. */
 export function Mistakes({ error, title }: { error: unknown; title: string }) {
   const found = error instanceof ApiError ? (error.problem?.errors ?? []) : [];
   return (

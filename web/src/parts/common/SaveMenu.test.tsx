@@ -9,7 +9,7 @@ import { SaveMenu } from "./SaveMenu";
 const CALL = curvesCall("exp_1", "loss", STEP);
 
 describe("what a chart offers", () => {
-  it("is its numbers as a table, a page at a time", async () => {
+  it("includes its numbers as a table, one page at a time", async () => {
     const points = Array.from({ length: 450 }, (_, i) => [i, i === 0 ? null : 0.123456789 * i]);
     render(
       <MantineProvider>
@@ -31,7 +31,7 @@ describe("what a chart offers", () => {
     expect(dialog.getByRole("button", { name: "Later" }).hasAttribute("disabled")).toBe(true);
   });
 
-  it("has no link where the address does not lead to it", async () => {
+  it("has no link if the address does not lead to the chart", async () => {
     render(
       <MantineProvider>
         <CopyMenu call={CALL} link={false} />

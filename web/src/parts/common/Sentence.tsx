@@ -1,4 +1,4 @@
-/** A sentence of the service, with what is between backticks as code, and without its full stop. */
+/** Show a sentence from the service: without its period, and with the text between backticks as code. */
 export function Sentence({ text }: { text: string }) {
   return text
     .replace(/[.]$/, "")

@@ -45,7 +45,7 @@ function show() {
   );
 }
 
-test("a service that asks for a token gets one, and the page goes on", async () => {
+test("a service that asks for a token gets one, and the page loads", async () => {
   guarded();
   show();
   const field = await screen.findByLabelText(/Token/);
@@ -58,7 +58,7 @@ test("a service that asks for a token gets one, and the page goes on", async () 
   await waitFor(() => expect(screen.queryByRole("button", { name: "Sign in" })).toBeNull());
 });
 
-test("a service with a provider of the organization offers to sign in there, and to come back", async () => {
+test("a service with an identity provider offers to sign in there, and to return to the page", async () => {
   window.history.replaceState(null, "", "/experiments/exp_1?view=chart");
   vi.stubGlobal("fetch", (request: Request) => {
     const isSession = request.url.endsWith("/session");

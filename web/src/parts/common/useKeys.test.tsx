@@ -8,7 +8,7 @@ function Page({ pressed }: { pressed: string[] }) {
 }
 
 describe("keys", () => {
-  it("are heard anywhere but where somebody types, and not with Ctrl, Alt or Meta", () => {
+  it("work everywhere except in text fields, and not with Ctrl, Alt or Meta", () => {
     const pressed: string[] = [];
     const { unmount } = render(<Page pressed={pressed} />);
     fireEvent.keyDown(document.body, { key: "j" });

@@ -14,7 +14,10 @@ import { useNow } from "../common/useNow";
 interface BestPanelProps {
   experiment: Experiment;
   live: LiveExperiment;
-  /** The axis of the curves beside it: the same answer has the best value over time, so it is read once. */
+  /**
+   * The axis of the curves beside it. The response with these curves also has the best value over time, so it is read
+   * only once.
+   */
   across: Across;
   onSelect: (number: number) => void;
 }

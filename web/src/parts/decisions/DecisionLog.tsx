@@ -14,15 +14,15 @@ interface DecisionLogProps {
   height?: number;
   /** Make the box as high as the window allows. */
   tall?: boolean;
-  /** The reason on a line of its own. */
+  /** True to show the reason on a line of its own. */
   narrow?: boolean;
-  /** A decision can be opened to show the numbers behind it. */
+  /** True if a decision can be opened to show the numbers behind it. */
   details?: boolean;
   /** Reads more; absent if all are shown. */
   onOlder?: () => Promise<void>;
 }
 
-/** The state that a decision leads to, whose color it has. Others are only in bold. */
+/** The state that a decision leads to, which gives it its color. Other decisions are only bold. */
 const LEADS_TO: Partial<Record<Decision["kind"], TrialState>> = {
   start: "running",
   resume: "running",

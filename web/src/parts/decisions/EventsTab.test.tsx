@@ -70,7 +70,7 @@ describe("an event in words", () => {
     );
   });
 
-  it("has something to say about every kind, and what is long behind it", () => {
+  it("describes every kind of event, and puts long text behind a disclosure", () => {
     const kinds = GROUPS.flatMap((one) => one.kinds);
     expect(new Set(kinds).size).toBe(23);
     for (const kind of kinds) expect(eventWords({ kind, data: {} }).text, kind).not.toMatch(/undefined|null|NaN/);
@@ -78,7 +78,7 @@ describe("an event in words", () => {
     expect(failed.more).toBe("line 1");
   });
 
-  it("leaves out what would hide the rest, unless it is asked for", () => {
+  it("leaves out the kinds that would hide all others, unless they are asked for", () => {
     expect(kindsOf([])).not.toContain("reported");
     expect(kindsOf([])).toContain("segment_ended");
     expect(kindsOf(["checkpoints", "driver and limits"])).toEqual(

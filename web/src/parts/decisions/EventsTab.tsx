@@ -83,8 +83,9 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
       {query.isLoading && <Loading what="events" height={240} />}
       <p className={classes.hint}>
         {chosen.length === 0 && "All but reports and decisions. Choose groups above to see other events. "}A segment is
-        one uninterrupted run of a trial: a pause, a failure or an exploit ends it, and the trial goes on in the next
-        one. A warm group is the worker processes of an earlier segment, which start a trial sooner than new ones.
+        one uninterrupted run of a trial: a pause, a failure or an exploit ends it, and the trial continues in the next
+        one. A warm group is a group of worker processes that an earlier segment has used: a trial starts sooner in them
+        than in new ones.
       </p>
       {query.data && entries.length === 0 && (
         <p className={parts.none}>

@@ -16,7 +16,7 @@ const SCHEDULERS = ["asha", "hyperband", "median", "fifo", "freeze_thaw"];
 interface WhatIfProps {
   experiment: Experiment;
   onSelect: (number: number) => void;
-  /** Keeps the question. */
+  /** Keeps the choices of the form, so that a link contains them. */
   address: Address;
 }
 
@@ -34,7 +34,7 @@ export function WhatIf({ experiment, onSelect, address }: WhatIfProps) {
     search: null,
     max_concurrent_trials: concurrent,
   };
-  // A link shows the outcome too, not only what was asked.
+  // A link with choices also shows their outcome.
   const [run, setRun] = useState(scheduler === null && concurrent === null ? null : asked);
   const replay = useQuery({
     queryKey: ["replay", experiment.id, run],

@@ -1,11 +1,11 @@
-/** What an entry of an experiment's log says, in one sentence. */
+/** Each entry of an experiment's log as one sentence. */
 
 import type { LogEntry } from "../../api/types";
 import { bytes, config, duration, metric, number, param } from "../../format";
 
 type Data = Readonly<Record<string, unknown>>;
 
-/** The kinds in groups, so that one need not read through a long list of them. */
+/** The kinds of entries in groups, so that users need not read a long list of kinds. */
 export const GROUPS: readonly { label: string; kinds: readonly LogEntry["kind"][] }[] = [
   { label: "starts", kinds: ["waiting", "segment_started"] },
   { label: "ends", kinds: ["segment_ended", "stop_judged"] },

@@ -26,7 +26,7 @@ export function heldWords({ state, counts, limits, resolved }: Counted): string 
   return most !== null && counts.running + counts.pending >= most ? `, at most ${most} at a time` : "";
 }
 
-/** Trials by state as one bar; the rest of it is what has not been started. */
+/** Show the trials by state as one bar. The rest of the bar stands for trials that have not been started. */
 export function Progress({ experiment, words }: { experiment: Counted; words?: boolean }) {
   const { state, counts, trials, num_samples } = experiment;
   // Trials that users asked for come on top of num_samples.

@@ -6,7 +6,7 @@ import classes from "../common/parts.module.css";
 
 const [WIDTH, HEIGHT] = [90, 22];
 
-/** What the axes of all these lines are. */
+/** A description of the axes that all these lines have. */
 export const SPARK_AXES =
   "Time runs to the right, over the time for which the search ran. Larger values are higher. Each line has a scale of its own.";
 

@@ -4,11 +4,11 @@ import classes from "./FinishedLegend.module.css";
 
 interface FinishedLegendProps {
   trials: readonly Pick<Trial, "state" | "best_value" | "feasible">[];
-  /** The chart has a heat map. */
+  /** True if the chart has a heat map. */
   heat?: boolean;
 }
 
-/** The states of trials that have not trained to their end, in the words of the figures at the top of the page. */
+/** The states of trials that have not trained to their end, in the words of the counts at the top of the page. */
 const OTHERS: readonly TrialState[] = ["stopped", "failed", "cancelled", "running", "paused", "pending"];
 
 /**

@@ -18,7 +18,7 @@ const TITLE = "Importance of parameters";
 const REFRESH_MS = 20_000;
 /** Milliseconds without a change of the filters before the service is asked again. */
 const SETTLE_MS = 200;
-/** Fewer trials than this for each parameter are few. */
+/** With fewer trials than this for each parameter, the page warns that the shares are only a hint. */
 const PER_PARAMETER = 15;
 
 interface ImportanceProps {
@@ -81,7 +81,7 @@ export function earlyWords(
   shown: readonly Pick<Trial, "state">[],
 ): string | null {
   if (2 * counts.stopped <= trials || shown.every(isFinished)) return null;
-  return `${counts.stopped} of ${trials} trials were stopped early, so most values are from few iterations: what learns fast looks good here, and what ends best may not.`;
+  return `${counts.stopped} of ${trials} trials were stopped early, so most values are from few iterations: trials that learn fast look good here, even if others would end better.`;
 }
 
 /** Return why the shares are only a hint; null if they are reliable. */
@@ -123,7 +123,7 @@ export function Shares({
   found: Importances;
   caution: string | null;
   labels?: Labels;
-  /** Filters leave out some trials. */
+  /** True if filters leave out some trials. */
   chosen?: boolean;
 }) {
   const { items, metric, needed, trials } = found;

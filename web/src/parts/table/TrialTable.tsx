@@ -77,9 +77,9 @@ interface TrialTableProps {
 }
 
 const ROW = 31;
-/** The height of a row on a phone, where it has the configuration and the reason in up to four lines. */
+/** The height of a row on a phone. There, it has the configuration and the reason in up to four lines. */
 const TALL_ROW = 68;
-/** The maximum letters of a parameter's name there, so that its value is in sight. */
+/** The maximum number of letters of a parameter's name on a phone, so that the value after it is visible. */
 const MOST_LETTERS = 19;
 const STATES: TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 const ALWAYS = ["number", "best"];
@@ -296,8 +296,8 @@ export function TrialTable(props: TrialTableProps) {
       )}
       {expected && (
         <p className={classes.hint}>
-          Some configurations were run several times. Trials are ranked by the {metric} that is expected of their
-          configuration: the mean of its runs, drawn towards the results of the others by as much as luck explains.
+          Some configurations were run several times. Trials are ranked by the {metric} expected of their configuration:
+          the mean of its runs, moved towards the results of the other configurations to correct for luck.
         </p>
       )}
       <div
@@ -429,10 +429,10 @@ interface RowProps {
   trial: Trial;
   layout: readonly { column: Column; pinned: number | null }[];
   index: number;
-  /** In pixels. */
+  /** The height of the row in pixels. */
   height: number;
   selected: boolean;
-  /** Its own color, if it is picked. */
+  /** The color of the trial, if it is picked; else null. */
   picked: string | null;
   /** True if no more trials can be picked. */
   full: boolean;

@@ -46,7 +46,7 @@ describe("the columns of the trial table", () => {
     expect([column.label, ...trials.map(column.value)]).toEqual(["Repeats trial", undefined, 0]);
   });
 
-  it("calls the value of a trial what it is: the best one or, with this scope, the last one", () => {
+  it("calls the value of a trial its best value or, with this scope, its last value", () => {
     const label = (scope: "all" | "last") =>
       columnsOf(TRIALS, "accuracy", "training_iteration", [], scope).find(({ id }) => id === "best")!.label;
     expect([label("all"), label("last")]).toEqual(["Best accuracy", "Last accuracy"]);
@@ -68,7 +68,7 @@ describe("the columns of the trial table", () => {
     expect(trials.map(column.value)).toEqual(["front", "front", null]);
   });
 
-  it.each([true, false])("sorts by value, what has none last (descending: %s)", (descending) => {
+  it.each([true, false])("sorts by value, with trials without a value last (descending: %s)", (descending) => {
     const sorted = sortTrials(TRIALS, COLUMNS, { column: "best", descending });
     const values = sorted.map((trial) => trial.best_value);
     expect(values[values.length - 1]).toBeNull();

@@ -21,7 +21,7 @@ export interface Column {
   decimals?: number;
   /** Returns whether a trial comes after all others in the order of this column. */
   outside?: (trial: Trial) => boolean;
-  /** For whole configurations: what the indices of choices stand for. */
+  /** For whole configurations: the labels that the indices of choices stand for. */
   labels?: Labels;
 }
 
@@ -117,12 +117,13 @@ export function columnsOf(
             value: (trial: Trial) => config(trial.params, labels),
             labels,
           },
-          // Behind it, so that the configuration is in sight.
+          // After the configuration, so that the configuration is visible without scrolling.
           ...(expected ? [best] : []),
           ...repeats,
         ]
       : []),
-    // The front is made of last values, so they are shown for the other objectives, too. Twice the same numbers say nothing.
+    // The front is made of last values, so the columns of the other objectives have last values, too. The first
+    // objective gets a column of last values only if they differ from its best values.
     ...(trials.some((trial) => trial.last_value !== trial.best_value)
       ? [
           {
@@ -177,7 +178,7 @@ export interface Sort {
   descending: boolean;
 }
 
-/** Trials in order; what has no value comes last in either direction, ties by number. */
+/** Return the trials in order. Those without a value come last in either direction; ties are ordered by number. */
 export function sortTrials(trials: readonly Trial[], columns: readonly Column[], sort: Sort): Trial[] {
   const column = columns.find((one) => one.id === sort.column) ?? columns[0]!;
   const sign = sort.descending ? -1 : 1;

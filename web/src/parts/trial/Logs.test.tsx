@@ -53,7 +53,7 @@ describe("the logs of a trial that has ended", () => {
     expect(logs).toHaveBeenCalledTimes(3);
   });
 
-  it("keep what is typed into their search until the address is drawn", async () => {
+  it("keep the text that is typed into the search until the new address is drawn", async () => {
     answer = [];
     await show(1);
     const field = screen.getByLabelText<HTMLInputElement>("Search the log");
@@ -71,7 +71,7 @@ describe("the logs of a trial that has ended", () => {
     expect(screen.getByLabelText("Search the log").matches(SEARCH_FIELD)).toBe(true);
   });
 
-  it("are read also if nothing has come yet, but not for longer than a minute", async () => {
+  it("are read again for up to a minute if no line has come yet", async () => {
     answer = [];
     await show(51);
     await pass(8000);

@@ -13,14 +13,14 @@ import { ProblemBox } from "../common/Problem";
 import { useTyped } from "../common/useTyped";
 import { Loading } from "../common/Loading";
 
-/** How many lines of each rank are read, and how many if somebody asks for more. */
+/** The number of lines of each rank that are read, and the number if the user asks for more. */
 const TAIL = 500;
 const ALL = 200_000;
 const POLL_MS = 2000;
 const LATE_MS = 60_000; // after the end of a trial, how long the rest of its logs may take to come
 const LINE = 18;
 
-/** What the ranks wrote. Only the lines in view are drawn; the end is followed while it is in view. */
+/** Show the output of the ranks. Only visible lines are drawn. While the end is visible, new lines are followed. */
 export function Logs({ trial, address }: { trial: TrialWithSegments; address: Address }) {
   const last = trial.segments[trial.segments.length - 1]?.ordinal;
   const asked = Number(address.get("segment"));
@@ -131,7 +131,7 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
 interface LinesProps {
   lines: readonly ReturnType<typeof linesOf>[number][];
   search: string;
-  /** Whether long lines are continued on the next row; otherwise the box scrolls sideways. */
+  /** True if long lines are wrapped; otherwise the box scrolls sideways. */
   wrap: boolean;
   onWrap: (wrap: boolean) => void;
   aside: React.ReactNode;
@@ -155,7 +155,7 @@ function Lines({ lines, search, wrap, onWrap, aside }: LinesProps) {
   }, [follow, count, rows]);
   const first = useMemo(() => errorAt(lines), [lines]);
   const jump = () => {
-    // The next one after the one that is marked, and from the last back to the first.
+    // Go to the next error after the marked one, and from the last error back to the first.
     const next = marked === null ? first : errorAt(lines, marked + 1);
     const to = next < 0 ? first : next;
     setFollow(false);

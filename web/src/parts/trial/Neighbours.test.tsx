@@ -32,7 +32,7 @@ function near(trial_number: number, best_value: number | null, distance = 0.1): 
   };
 }
 
-describe("the neighbours of a trial", () => {
+describe("the neighbors of a trial", () => {
   it("say if they were trained for less", () => {
     const said = (iteration: number, ...values: number[]) =>
       summary(
@@ -49,7 +49,7 @@ describe("the neighbours of a trial", () => {
     expect(said(0, 0.8, 0.95)).toMatch(/better than 1 of them.$/);
   });
 
-  it("say how good its place in the space is", () => {
+  it("say how good the region around the trial is", () => {
     const said = (values: (number | null)[], own: number | null, mode: "min" | "max" = "max") =>
       summary(
         { best_value: own, iteration: 9 },
@@ -57,18 +57,18 @@ describe("the neighbours of a trial", () => {
         { metric: "accuracy", mode, scope: "all" },
       );
     expect(said([0.8, 0.95, 0.85], 0.9)).toBe(
-      "Its 3 nearest neighbours reached a best accuracy of 0.8 to 0.95; this trial, with 0.9, is better than 2 of them.",
+      "Its 3 nearest neighbors reached a best accuracy of 0.8 to 0.95; this trial, with 0.9, is better than 2 of them.",
     );
     expect(said([0.8, 0.95, 0.85], 0.9, "min")).toMatch(/better than 1 of them/);
     expect(said([0.8, null], 0.9)).toMatch(
-      /^Its nearest neighbour with a result reached a best accuracy of 0.8; .* all of them/,
+      /^Its nearest neighbor with a result reached a best accuracy of 0.8; .* all of them/,
     );
     expect(said([0.95, 0.96], 0.9)).toMatch(/better than none of them/);
-    expect(said([null], 0.9)).toBe("None of its nearest neighbours has a result yet.");
+    expect(said([null], 0.9)).toBe("None of its nearest neighbors has a result yet.");
     expect(said([0.8, 0.9], null)).toMatch(/this trial has no result yet/);
   });
 
-  it("are a table with what differs, from which one goes on", async () => {
+  it("are shown in a table with the differences, with links to the trials", async () => {
     vi.spyOn(api, "neighbours").mockResolvedValue({
       trial_id: "trl_1",
       trial_number: 1,

@@ -29,14 +29,14 @@ export function Neighbours({ trial, experiment, onSelect }: NeighboursProps) {
     refetchInterval: hasEnded(trial.state) ? false : REFRESH_MS,
   });
   if (query.isError && !query.data)
-    return <ProblemBox error={query.error} what="list of neighbours" retry={() => void query.refetch()} />;
+    return <ProblemBox error={query.error} what="list of neighbors" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={160} />;
   const { items, left_out } = query.data;
   if (items.length === 0) return <p className={classes.none}>There is no other trial to compare it with.</p>;
   return (
     <>
       <p className={classes.dimmed}>{summary(trial, items, experiment)}</p>
-      <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Neighbours">
+      <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Neighbors">
         <table className={classes.table}>
           <thead>
             <tr>
@@ -90,20 +90,20 @@ export function Neighbours({ trial, experiment, onSelect }: NeighboursProps) {
   );
 }
 
-/** "Its 6 nearest neighbours reached 0.81 to 0.95; this trial, with 0.93, is better than 4 of them." */
+/** "Its 6 nearest neighbors reached 0.81 to 0.95; this trial, with 0.93, is better than 4 of them." */
 export function summary(
   trial: Pick<TrialWithSegments, "best_value" | "iteration">,
   items: Found["items"],
   experiment: Pick<Experiment, "mode" | "metric" | "scope">,
 ): string {
   const values = items.flatMap(({ best_value }) => (best_value === null ? [] : [best_value]));
-  if (values.length === 0) return "None of its nearest neighbours has a result yet.";
+  if (values.length === 0) return "None of its nearest neighbors has a result yet.";
   const range = `${metric(Math.min(...values))} to ${metric(Math.max(...values))}`;
   const reached = values.length === 1 ? metric(values[0]) : range;
   const own = trial.best_value;
   const { mode } = experiment;
   const name = counted(experiment);
-  const who = values.length === 1 ? "Its nearest neighbour with a result" : `Its ${values.length} nearest neighbours`;
+  const who = values.length === 1 ? "Its nearest neighbor with a result" : `Its ${values.length} nearest neighbors`;
   if (own === null) return `${who} reached a ${name} of ${reached}; this trial has no result yet.`;
   const beaten = values.filter((value) => (mode === "max" ? own > value : own < value)).length;
   const words = beaten === values.length ? "all" : beaten === 0 ? "none" : String(beaten);

@@ -70,7 +70,7 @@ const ask = () => fireEvent.click(screen.getByRole("button", { name: "Profile" }
 const boxes = () => screen.getAllByRole("treeitem").map((box) => box.textContent);
 
 describe("the profile of a rank", () => {
-  it("is asked for, and drawn as a flame graph", async () => {
+  it("is requested, and drawn as a flame graph", async () => {
     const asked = vi.spyOn(api, "profile").mockResolvedValue(CPU);
     shown();
     ask();
@@ -84,7 +84,7 @@ describe("the profile of a rank", () => {
     expect(within(lines).getAllByRole("row")[0]!.textContent).toBe("4.00 strain.py:12step");
   });
 
-  it("widens a box, and can be walked through with the keyboard", async () => {
+  it("widens a box when it is opened, and can be used with the keyboard", async () => {
     vi.spyOn(api, "profile").mockResolvedValue(CPU);
     shown();
     ask();

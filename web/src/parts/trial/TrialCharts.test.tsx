@@ -42,7 +42,7 @@ it("shows the charts of a trial over iterations if no report has a step", async 
   expect(screen.getByText(NO_STEP)).toBeTruthy();
 });
 
-it("says of an empty chart whether the metric or its place on the axis is missing", () => {
+it("says of an empty chart whether the metric or its value on the axis is missing", () => {
   const experiment = { metrics: ["loss"], state: "running" as const, trials: 2 };
   expect(waitingWords(experiment, USER_STEP, "loss")).toBe(NO_STEP);
   expect(waitingWords(experiment, USER_STEP, "accuracy")).toBe("No trial has reported accuracy yet.");

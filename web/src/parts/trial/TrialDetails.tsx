@@ -46,13 +46,13 @@ interface TrialDetailsProps {
   rank: number | undefined;
   of: number;
   onSelect: (number: number) => void;
-  /** It contains the open tab. */
+  /** The address of the page, which contains the open tab. */
   address: Address;
 }
 
 const VIEWS = ["overview", "segments", "checkpoints", "lineage", "neighbours", "decisions", "logs", "usage", "profile"];
 
-/** Everything known about one trial: what it is, how it went, why it ended. */
+/** Show everything that is known about one trial: its configuration, its course, and the reason why it ended. */
 export function TrialDetails({ id, experiment, rank, of, onSelect, address }: TrialDetailsProps) {
   const query = useQuery({ queryKey: keys.trial(id), queryFn: ({ signal }) => api.trial(id, signal) });
   const tab = VIEWS.find((one) => one === address.get("view")) ?? "overview";
@@ -72,7 +72,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           <Tabs.Tab value="segments">Segments{trial.segments.length > 1 ? ` · ${trial.segments.length}` : ""}</Tabs.Tab>
           <Tabs.Tab value="checkpoints">Checkpoints</Tabs.Tab>
           <Tabs.Tab value="lineage">Lineage</Tabs.Tab>
-          <Tabs.Tab value="neighbours">Neighbours</Tabs.Tab>
+          <Tabs.Tab value="neighbours">Neighbors</Tabs.Tab>
           <Tabs.Tab value="decisions">Decisions</Tabs.Tab>
           <Tabs.Tab value="logs">Logs</Tabs.Tab>
           <Tabs.Tab value="usage">Usage</Tabs.Tab>

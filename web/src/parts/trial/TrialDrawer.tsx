@@ -71,7 +71,7 @@ export function useKeptFocus(content: RefObject<HTMLElement | null>, trapped: bo
   }, [content, trapped]);
 }
 
-/** The open trial, beside what it belongs to. */
+/** Show the open trial beside the page that it belongs to. */
 export default function TrialDrawer({ experiment, trial, rank, onSelect, onClose, address }: TrialDrawerProps) {
   const phone = useMediaQuery("(max-width: 640px)") ?? false;
   const [content, close] = useFocus(trial?.number, phone);

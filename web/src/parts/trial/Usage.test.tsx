@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { spark } from "./Usage";
 
 describe("a sparkline", () => {
-  it("goes from zero at the bottom to the highest at the top, across the whole width", () => {
+  it("goes from zero at the bottom to the highest value at the top, across the whole width", () => {
     expect(spark([10, 20, 30], [0, 50, 100], 102, 22)).toBe("M1.0 21.0L51.0 11.0L101.0 1.0");
   });
 

@@ -15,7 +15,7 @@ describe("the lines of a log", () => {
     ]);
   });
 
-  it("are shown as in a terminal: the last state of a progress bar, without colours", () => {
+  it("are shown as in a terminal: the last state of a progress bar, without colors", () => {
     const [, bar, colour] = linesOf([part(0, "10%\r50%\r100%\r\n\u001b[31mred\u001b[0m\n")]);
     expect(bar!.text).toBe("100%");
     expect(colour!.text).toBe("red");
@@ -35,11 +35,11 @@ describe("the first error", () => {
     expect(at("Fatal Python error: Segmentation fault")).toBe(0);
   });
 
-  it("is not a word that only sounds like one", () => {
+  it("is not a word that only looks like an error", () => {
     expect(at("validation error 0.12", "Errors so far: none", "no error", "mean_squared_error=0.1")).toBe(-2);
   });
 
-  it("is looked for from a line on", () => {
+  it("is searched for from a given line onwards", () => {
     const lines = linesOf([part(0, "KeyError: 1\nfine\nKeyError: 2\n")]);
     expect([errorAt(lines), errorAt(lines, 2), errorAt(lines, 4)]).toEqual([1, 3, -1]);
   });

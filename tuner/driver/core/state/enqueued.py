@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class EnqueuedTrial:
     """A trial that a user has enqueued.
 
     `params` are the parameters that the user has set; the others are drawn at random. `checkpoint` is the id of the

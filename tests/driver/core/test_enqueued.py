@@ -62,10 +62,10 @@ def test_every_scheduler_takes_trials_of_users_in(scheduler: dict[str, Any]) -> 
     enqueued(bench, {"params": {"x": 0.125}}, {"params": {"x": 0.25}, "checkpoint": source, "parent": 0})
     to_the_end(bench, 9)
     assert bench.core.state is ExperimentState.COMPLETED
-    wished = {t.segments[0].params["x"]: t for t in bench.core.trials if t.segments[0].params["x"] in (0.125, 0.25)}
-    assert set(wished) == {0.125, 0.25}
-    assert (wished[0.25].segments[0].cause, wished[0.25].segments[0].start_iteration) == ("fork", 1)
-    assert wished[0.125].segments[0].cause == "start"
+    started = {t.segments[0].params["x"]: t for t in bench.core.trials if t.segments[0].params["x"] in (0.125, 0.25)}
+    assert set(started) == {0.125, 0.25}
+    assert (started[0.25].segments[0].cause, started[0.25].segments[0].start_iteration) == ("fork", 1)
+    assert started[0.125].segments[0].cause == "start"
     later = bench.successor()
     assert later.states == bench.states
     assert later.core.scheduler.state == bench.core.scheduler.state

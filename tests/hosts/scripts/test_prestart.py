@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tuner.hosts.scripts import ahead
+from tuner.hosts.scripts import prestart
 
 
 @pytest.mark.parametrize(
@@ -29,24 +29,24 @@ def test_a_container_has_only_the_cpus_of_its_quota(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(ahead, "CGROUP", tmp_path)
+    monkeypatch.setattr(prestart, "CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert ahead.cpus_here() == cpus
+    assert prestart.cpus_here() == cpus
 
 
-def test_what_was_started_ahead_is_taken_once_and_only_if_it_inherited_the_same(
+def test_what_was_started_early_is_taken_once_and_only_if_it_inherited_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ahead.drop()
-    ahead.start(1)
-    ahead.start(1)
-    first = ahead.take()
-    assert ahead._ahead is None
-    ahead.start(1)
+    prestart.drop()
+    prestart.start(1)
+    prestart.start(1)
+    first = prestart.take()
+    assert prestart._early is None
+    prestart.start(1)
     monkeypatch.setattr(sys, "path", [*sys.path, "/another"])
-    assert ahead._ahead is not None
-    stale = ahead._ahead[0]
-    second = ahead.take()
+    assert prestart._early is not None
+    stale = prestart._early[0]
+    second = prestart.take()
     assert second is not stale
     assert not psutil.pid_exists(stale.pid)
     for server in (first, second):

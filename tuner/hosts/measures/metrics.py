@@ -1,6 +1,6 @@
 """Measure a driver host, for `GET /metrics`.
 
-The host is a separate process, possibly on another machine. The service requests these figures once a second, over the
+The host is a separate process, possibly on another machine. The service requests its metrics once a second, over the
 connection that it has anyway.
 """
 
@@ -32,7 +32,7 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class Figures:
+class HostMetrics:
     """The metrics of one host since it started.
 
     reports: seconds between a report's arrival at the host and its commit.

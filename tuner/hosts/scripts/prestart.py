@@ -18,7 +18,7 @@ from tuner.hosts.scripts.needs import OF_LIBRARIES, of_workers
 from tuner.trials.groups.pools.local_ranks import RankServer
 
 # the server, the needs for which it was started, and the pid of its parent
-_ahead: tuple[RankServer, tuple[Any, ...], int] | None = None
+_early: tuple[RankServer, tuple[Any, ...], int] | None = None
 _lock = threading.Lock()
 
 
@@ -48,17 +48,17 @@ CGROUP = Path("/sys/fs/cgroup")
 
 def start(count: int) -> None:
     """Start a server with up to `count` processes for trials, unless a server that was started earlier is still unused."""
-    global _ahead
+    global _early
     with _lock:
-        if _ahead is None:
-            _ahead = RankServer(min(count, cpus_here())), of_workers(), os.getpid()
+        if _early is None:
+            _early = RankServer(min(count, cpus_here())), of_workers(), os.getpid()
 
 
 def take() -> RankServer:
-    """Return the server that was started ahead if it can be used, otherwise a new one without processes."""
-    global _ahead
+    """Return the server that was started early if it can be used, otherwise a new one without processes."""
+    global _early
     with _lock:
-        found, _ahead = _ahead, None
+        found, _early = _early, None
     if found is not None and found[2] == os.getpid():
         if found[1] == of_workers() and not found[0].over:
             return found[0]
@@ -67,10 +67,10 @@ def take() -> RankServer:
 
 
 def drop() -> None:
-    """Stop the server that was started ahead, unless `take` has returned it."""
-    global _ahead
+    """Stop the server that was started early, unless `take` has returned it."""
+    global _early
     with _lock:
-        found, _ahead = _ahead, None
+        found, _early = _early, None
     if found is not None and found[2] == os.getpid():
         found[0].kill()
 
@@ -91,7 +91,7 @@ def start_forks(torch: bool) -> None:
 
 
 def take_forks() -> ForkServer:
-    """Return the server that was started ahead, or a new one."""
+    """Return the server that was started early, or a new one."""
     global _forks
     with _lock:
         found, _forks = _forks, None
@@ -99,7 +99,7 @@ def take_forks() -> ForkServer:
 
 
 def drop_forks() -> None:
-    """Stop the server that was started ahead, unless `take_forks` has returned it."""
+    """Stop the server that was started early, unless `take_forks` has returned it."""
     global _forks
     with _lock:
         found, _forks = _forks, None

@@ -14,8 +14,8 @@ from tests.api.conftest import SPEC
 from tests.store.examples import a_spec
 from tuner.api.housekeeping import clean_up
 from tuner.errors import SpecError
-from tuner.experiment.code import shipped
-from tuner.experiment.code.shipped import UNUSED_S, Packages
+from tuner.experiment.code import local_packages
+from tuner.experiment.code.local_packages import UNUSED_S, Packages
 from tuner.experiment.operations import usecases
 from tuner.experiment.operations.fork import fork_experiment
 from tuner.experiment.operations.removal import delete_experiment
@@ -123,7 +123,7 @@ def test_a_creation_and_the_deletion_exclude_each_other(
         assert package_of(service.store.experiments.create(spec)).is_file()
         return
     # the deletion has marked the package, and is about to delete the file: a creation stores the content once more
-    delete, made = shipped._delete, []
+    delete, made = local_packages._delete, []
 
     def deletes(uri: str) -> bool:
         with pytest.raises(SpecError, match="is being deleted"):
@@ -131,7 +131,7 @@ def test_a_creation_and_the_deletion_exclude_each_other(
         made.append(service.create())
         return delete(uri)
 
-    monkeypatch.setattr(shipped, "_delete", deletes)
+    monkeypatch.setattr(local_packages, "_delete", deletes)
     service.delete(record)
     assert not package_of(record).exists()
     assert package_of(made[0]).is_file()
@@ -160,14 +160,14 @@ def test_a_storage_that_does_not_answer_delays_only_the_package(
 ) -> None:
     record = service.create()
     service.age()
-    delete = shipped._delete
+    delete = local_packages._delete
 
     def fails(uri: str) -> bool:
         raise OSError("the storage does not answer")
 
-    monkeypatch.setattr(shipped, "_delete", fails)
+    monkeypatch.setattr(local_packages, "_delete", fails)
     service.delete(record)
-    monkeypatch.setattr(shipped, "_delete", delete)
+    monkeypatch.setattr(local_packages, "_delete", delete)
     assert Packages(service.store).prune() == 0, "another process may still be deleting it"
     assert Packages(service.store).prune(now=time.time() + UNUSED_S) == 1
     assert not package_of(record).exists()

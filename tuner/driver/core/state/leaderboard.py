@@ -17,7 +17,7 @@ from tuner.domain.trial import Population, ScoredReport, Trial
 from tuner.search.constraints import Constraint, in_words
 
 
-class Standing:
+class Leaderboard:
     """Finds the best trial from the reports, all of which `State` passes on, both live and after a restart."""
 
     def __init__(self, spec: Spec, constraints: Sequence[Constraint]) -> None:
