@@ -8,14 +8,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FRAGMENT = re.compile(r"(What|Who|How|Where|Whether|When|Which|Why|That|As|If|Those|The same) ")
-
+OPENING = re.compile(rf"""['"]\s*{FRAGMENT.pattern}""")
+"""A string that may be such a docstring. Most files have none, and need not be parsed."""
 
 FOREIGN = re.compile(r"\b(goes on|went on|lets? go of|of which the|cannot be had|just now)\b")
 """Phrases that read as translated, in docstrings and messages alike."""
+FOREIGN_ACROSS = re.compile(FOREIGN.pattern.replace(" ", r"""[\s"'f\\n]+"""))
+"""The same phrases in a source, where they may be broken into lines and strings. Most files have none, and need not be parsed."""
 
 
 def fragments(text: str) -> list[str]:
     """Return the first lines of the docstrings in this source, of names too, that open with a fragment."""
+    if not OPENING.search(text):
+        return []
     found = [
         node.value.value.strip()
         for node in ast.walk(ast.parse(text))
@@ -38,6 +43,8 @@ def test_no_docstring_opens_with_a_fragment() -> None:
 
 def foreign(text: str) -> list[str]:
     """Return the strings of this source, messages and docstrings, that contain one of the phrases of FOREIGN."""
+    if not FOREIGN_ACROSS.search(text):
+        return []
     strings = [n.value for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     return [" ".join(string.split()) for string in strings if FOREIGN.search(" ".join(string.split()))]
 

@@ -1,4 +1,4 @@
-"""What is expected of the configuration of each trial after repeats.
+"""Compute the expected value of each trial's configuration after repeats.
 
 The driver says so in the experiment's row, as a model of a few numbers. A new result of any trial changes the value of every
 trial, so the values of the trials are not stored.

@@ -88,7 +88,7 @@ def one_a_line(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 class Filters(TypedDict):
-    """Which experiments to list; the values are those of `tuner.experiments`."""
+    """The conditions that listed experiments must meet; the values are those of `tuner.experiments`."""
 
     state: str | None
     name: str | None
