@@ -14,7 +14,7 @@ OPENING = re.compile(rf"""['"]\s*{FRAGMENT.pattern}""")
 FOREIGN = re.compile(r"\b(goes on|went on|lets? go of|of which the|cannot be had|just now)\b")
 """Phrases that read as translated, in docstrings and messages alike."""
 FOREIGN_ACROSS = re.compile(FOREIGN.pattern.replace(" ", r"""[\s"'f\\n]+"""))
-"""The same phrases in a source, where they may be broken into lines and strings. Most files have none, and need not be parsed."""
+"""These phrases in a source, where they may be broken into lines and strings. Most files have none, and need not be parsed."""
 
 
 def fragments(text: str) -> list[str]:
