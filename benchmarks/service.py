@@ -12,8 +12,8 @@ each part:
 - list: the milliseconds of a page of 100 experiments, for several queries, in sequence over one connection.
 - post: the milliseconds of `POST /experiments`, with all clients at once. Each client has one connection, and sends its next
   request as soon as it has its response. `cpu_ms` is the CPU time of the service for one request. The clients are tasks of this
-  process that write prepared bytes. It is measured without a driver, and then with `tuner serve`, whose driver runs the posted
-  experiments on the same cores.
+  process that write prepared bytes. It is measured without a driver, first beside all those experiments and then in a new
+  database (`experiments: 0`), and at last with `tuner serve`, whose driver runs the posted experiments on the same cores.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.experiment import Objective, Spec
 from tuner.domain.states import ExperimentState
 from tuner.store import Store
+from tuner.store.backups.backup import backup
 
 SPACE = {"lr": {"type": "loguniform", "lower": 1e-5, "upper": 1.0}}
 QUERIES: tuple[dict[str, Any], ...] = (
@@ -78,7 +79,7 @@ def main() -> None:
         if "start" in parts:
             starts(url, home, options.experiments, options.starts)
         if "post" in parts:
-            posts(home, options.clients, options.posts)
+            posts(url, home, options.experiments, options.clients, options.posts)
 
 
 def compile_imports() -> None:
@@ -180,24 +181,34 @@ def lists(url: str, home: str, experiments: int, repeats: int) -> None:
 # POST
 
 
-def posts(home: str, clients: int, count: int) -> None:
+def posts(made: str, home: str, experiments: int, clients: int, count: int) -> None:
+    """Measure POST. `made` is the URL of the SQLite file with the experiments, which is copied."""
     folder = Path(home, f"posts-{time.time()}")
     folder.mkdir()
+    if experiments:
+        backup(made, folder / "many.db")
+        alone_posts(f"sqlite:///{folder}/many.db", folder, experiments, clients, count)
     url = f"sqlite:///{folder}/tuner.db"
     with Store.open(url) as store:
         store.migrate()
-    alone = page_scale.Service(url, str(folder))
-    try:
-        show("post", driver=False, **posted(alone.url, alone.process, clients, count))
-    finally:
-        alone.close()
+    alone_posts(url, folder, 0, clients, count)
     service = Serve(folder, url)
     try:
         service.start()
         process = psutil.Process(service.process.pid)
-        show("post", driver=True, **posted(str(service.client.base_url), process, clients, count))
+        found = posted(str(service.client.base_url), process, clients, count)
+        show("post", driver=True, experiments=0, **found)
     finally:
         service.clean_up()
+
+
+def alone_posts(url: str, folder: Path, experiments: int, clients: int, count: int) -> None:
+    """Measure POST without a driver."""
+    alone = page_scale.Service(url, str(folder))
+    try:
+        show("post", driver=False, experiments=experiments, **posted(alone.url, alone.process, clients, count))
+    finally:
+        alone.close()
 
 
 def posted(url: str, process: psutil.Process, clients: int, count: int) -> dict[str, Any]:
