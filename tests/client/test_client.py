@@ -114,6 +114,14 @@ def test_an_archived_experiment_is_found_by_its_name(client: Client, sqlite_stor
     assert client.experiment("hidden").unarchive().archived_at is None
 
 
+def test_the_spec_of_an_experiment_can_be_created_again(client: Client, spec: dict[str, Any]) -> None:
+    source = client.create({**spec, "checkpoint": {"interval_s": None}, "seed": 7})
+    found = source.spec()
+    assert (found.left_out, found.spec["checkpoint"]) == ([], {"interval_s": None})
+    copy = client.create({**found.spec, "name": "copy"})
+    assert copy.spec().spec == {**found.spec, "name": "copy"}
+
+
 class Lossy(httpx.HTTPTransport):
     """Loses the answers to the first requests, after the service has carried them out."""
 

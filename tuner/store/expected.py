@@ -1,7 +1,7 @@
 """Compute the expected value of each trial's configuration after repeats.
 
-The driver says so in the experiment's row, as a model of a few numbers. A new result of any trial changes the value of every
-trial, so the values of the trials are not stored.
+The driver stores a model of a few numbers in the experiment's row. A new result of any trial changes the values of all trials, so
+the values themselves are not stored.
 """
 
 from __future__ import annotations
