@@ -31,6 +31,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.postgres, pytest.mark.long, pytest.ma
 
 PROJECTS = ("vision", "speech", "text")
 EXPERIMENTS, STEPS, PRIORITY = 20, 200, 10
+LEFT, MORE = 6, 10
+"""Before a fault, MORE experiments are posted if fewer than LEFT have not ended, as on a busy machine."""
 
 AWAY_S = 40.0
 """The seconds for which the database is away. The first versions killed the training after 34 s."""
@@ -99,7 +101,7 @@ def as_(service: Service, secret: str) -> httpx.Client:
 def test_a_team_loses_nothing(
     server: Any, tokens: dict[str, str], services: list[Service], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = posted(services, tokens)
+    made = posted(services, tokens, range(EXPERIMENTS))
     everything = services[0]
     count = progress(everything)
     before = until("an answer", count)
@@ -111,13 +113,21 @@ def test_a_team_loses_nothing(
     made[urgent] = PROJECTS[-1]
     went_on_s: dict[str, float] = {}
     for name, fault in faults(server, services, tmp_path):
+        if len(left(everything)) < LEFT:
+            made |= posted(services, tokens, range(len(made), len(made) + MORE))
         before = until("an answer", count)
-        until("experiments to go on", lambda seen=before: count() > seen + 5)
+        until(f"experiments to go on before the fault {name}", lambda seen=before: count() > seen + 5)
         fault()
         begun = time.monotonic()
-        until("both services", lambda: all(one.client.get("/readyz").status_code == 200 for one in services))
-        before = until("an answer", count)
-        until("experiments to go on", lambda seen=before: count() > seen + 5)
+        try:
+            until("both services", lambda: all(one.client.get("/readyz").status_code == 200 for one in services))
+            before = until("an answer", count)
+            until("experiments to go on", lambda seen=before: count() > seen + 5)
+        except AssertionError as error:
+            error.add_note(f"after the fault {name}; it went on after {went_on_s}")
+            for service in services:
+                error.add_note(f"{service.client.get('/readyz').text}\n{service.output[-4000:]}")
+            raise
         went_on_s[name] = round(time.monotonic() - begun, 1)
     paths = {experiment: f"/experiments/{experiment}" for experiment in made}
     until("the end", lambda: all(everything.get(path)["ended_at"] for path in paths.values()), seconds=900)
@@ -174,13 +184,19 @@ def post_urgent(service: Service, tokens: dict[str, str]) -> str:
         return str(answer.json()["id"])
 
 
-def posted(services: list[Service], tokens: dict[str, str]) -> dict[str, str]:
-    """Post the experiments of all projects, to both services in turns. Return their projects by id."""
+def left(service: Service) -> list[str]:
+    """Return the experiments that have not ended."""
+    found = service.get("/experiments?page_size=1000")["items"]
+    return [one["id"] for one in found if one["ended_at"] is None]
+
+
+def posted(services: list[Service], tokens: dict[str, str], numbers: range) -> dict[str, str]:
+    """Post experiments with these numbers: of each project and to each service in turns. Return their projects by id."""
     made = {}
     space = {**SLOW["space"], "steps": {"type": "const", "value": STEPS}}
     spec = {**SLOW, "space": space, "scaling": {"num_workers": 1, "resources_per_worker": {"CPU": 0.5}}}
     spec["limits"] = {**SLOW["limits"], "max_failures": 1}  # a killed rank counts as a failure of the training code
-    for number in range(EXPERIMENTS):
+    for number in numbers:
         project = PROJECTS[number % len(PROJECTS)]
         with as_(services[number % 2], tokens[f"editor {project}"]) as editor:
             answer = editor.post("/api/v1/experiments", json={**spec, "name": f"{project} {number}", "seed": number})

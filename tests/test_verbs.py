@@ -51,7 +51,8 @@ def test_kill_waits_for_no_report(service: Service) -> None:
 
 
 def test_one_command_pauses_resumes_and_kills_several(service: Service) -> None:
-    made = [service.post({**SLOW, "name": name, "num_samples": 1})["id"] for name in ("one", "two")]
+    spec = {**SLOW, "num_samples": 1, "space": {"x": SLOW["space"]["x"], "steps": {"type": "const", "value": 3000}}}
+    made = [service.post({**spec, "name": name})["id"] for name in ("one", "two")]
     address = str(service.client.base_url)
 
     def ask(*words: str) -> None:

@@ -131,7 +131,7 @@ def list_experiments(
     ids: Annotated[
         bool,
         typer.Option(
-            "--ids", help="print only the ids, such as for `tuner cancel $(tuner ls --ids --tag team=vision)`"
+            "--ids", help="print only the ids, such as for `tuner ls --ids --tag team=vision | xargs tuner cancel`"
         ),
     ] = False,
     as_json: JsonLines = False,

@@ -88,7 +88,7 @@ def one_a_line(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 class Filters(TypedDict):
-    """The conditions that listed experiments must meet; the values are those of `tuner.experiments`."""
+    """The experiments to list. The values mean what they mean for `tuner.experiments`."""
 
     state: str | None
     name: str | None
