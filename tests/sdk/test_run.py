@@ -57,10 +57,15 @@ class Job:
         self.home = home
         self.process: subprocess.Popen[str] | None = None
 
-    def start(self, *arguments: str) -> None:
-        """Start the script. What is resumed takes short steps; what is interrupted takes long ones, so as not to end before."""
-        step_s = "0.02" if arguments[0] == "resume" else "0.4"
-        environment = {**os.environ, "TUNER_HOME": str(self.home), "PYTHONUNBUFFERED": "1", STEP_S: step_s}
+    def start(self, *arguments: str, step_s: float | None = None) -> None:
+        """Start the script.
+
+        What is resumed takes short steps. What is interrupted takes long ones: on a busy machine, a trial may have been training for
+        half a minute when the next one starts, and must not have ended.
+        """
+        if step_s is None:
+            step_s = 0.02 if arguments[0] == "resume" else 1.5
+        environment = {**os.environ, "TUNER_HOME": str(self.home), "PYTHONUNBUFFERED": "1", STEP_S: str(step_s)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.jobs", *arguments],
             cwd=ROOT,
@@ -180,7 +185,7 @@ def test_a_killed_script_leaves_nothing_running_and_is_resumed(job: Job) -> None
 @pytest.mark.ray
 @pytest.mark.long  # TestRun has the same in this process
 def test_a_killed_driver_is_replaced_and_loses_nothing(job: Job) -> None:
-    job.start("run")
+    job.start("run", step_s=0.4)
     until("checkpoints of both trials", lambda: checkpointed(job))
     hosts = [p for p in ray_processes(job.home) if "ray::Host" in " ".join(p.cmdline())]
     ranks = [p for p in ray_processes(job.home) if "ray::RayRank" in " ".join(p.cmdline())]
