@@ -18,6 +18,7 @@ from tuner.domain.trial import Trial
 from tuner.errors import SpecError
 from tuner.store import Store
 from tuner.store.columns import Filter
+from tuner.store.records import Training
 
 LRS: list[Any] = [0.1, 0.3, 0.1, None, 0.2, 0.3, 0.05]
 NAMES: list[Any] = ["sgd", "adam", "adam", None, "sgd", "rmsprop", "adam"]
@@ -285,10 +286,29 @@ def test_what_trials_were_trained_counts_no_more_than_a_full_training(store: Sto
     for trial, state, iteration in zip(
         trials, ["completed", "stopped", "failed", "stopped"], [9, 4, 5, 12], strict=False
     ):
-        trial.state, trial.iteration = TrialState(state), iteration
+        trial.state, trial.iteration, trial.reports = TrialState(state), iteration, iteration
     trials[5].iteration = 0
     store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
     assert store.trials.trained(made.id, 10) == 9 + 4 + 10
+
+
+def test_what_trials_were_trained_includes_what_they_repeated(store: Store) -> None:
+    """Trial 0 started over, trial 1 began at iteration 8 of another trial, and trial 2 evaluates a configuration again."""
+    made, epoch, trials = begin(store, 4)
+    for trial, state, iteration, reports in zip(
+        trials, ["stopped", "completed", "completed", "running"], [2, 10, 12, 3], [9, 2, 13, 5], strict=True
+    ):
+        trial.state, trial.iteration, trial.reports = TrialState(state), iteration, reports
+        trial.running_s = 2.0 * reports
+    trials[2].repeat_of = 1
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    assert store.trials.training(made.id) == (Training(29, 27, 58.0), Training(16, 15, 32.0))
+    assert store.trials.trained(made.id, 10) == 9 + 2 + 11, (
+        "the last two iterations of trial 2 are after the longest training"
+    )
+    assert store.trials.trained(made.id, 7) == 9 + 0 + 8
+    other, _, _ = begin(store, 1)
+    assert store.trials.training(other.id) == (Training(0, 0, 0.0), Training(0, 0, 0.0))
 
 
 # Trial 0 was lucky: the mean of its runs is worse than that of trial 1. Trial 2 was run once, trial 3 does not always work.

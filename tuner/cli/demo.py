@@ -76,7 +76,7 @@ def outcome(result: Result, seconds: float) -> dict[str, Any]:
 
 
 def say_outcome(console: Console, result: Result, max_t: int) -> None:
-    done = sum(t.iterations for t in result.trials)
+    done = sum(len(t.history) for t in result.trials)
     full = max_t * len(result.trials)
     console.print()
     if result.best_trial is None or result.best_value is None:

@@ -258,6 +258,21 @@ class TrialSample:
     total: int
 
 
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How much the trials of an experiment have trained together.
+
+    Attributes:
+        reports: their reports, including those that a restarted trial repeated.
+        iterations: the sum of their current iterations, which fall back when a trial starts over.
+        seconds: the seconds for which they trained.
+    """
+
+    reports: int
+    iterations: int
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
     """A trial. Each field but `experiment` and `segments` is a column of the table `trial`.
@@ -295,7 +310,13 @@ class TrialRecord:
     feasible: Annotated[
         bool | None, About("whether the result satisfies the constraints; null if there are no constraints")
     ]
-    reports: int
+    reports: Annotated[
+        int,
+        About(
+            "how many reports the trial has made, over all its segments; more than iteration if training was repeated after a "
+            "restart, and less if the trial continued from another trial's checkpoint"
+        ),
+    ]
     running_s: Annotated[float, About("seconds for which the trial trained, over all its segments")]
     failures: Annotated[
         int, About("how many times the trial's code has failed so far; max_failures limits the retries")

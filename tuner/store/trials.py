@@ -17,6 +17,7 @@ from tuner.store.records import (
     CheckpointRecord,
     Page,
     SegmentRecord,
+    Training,
     TrialOutcome,
     TrialRecord,
     TrialSample,
@@ -145,8 +146,12 @@ class Trials:
             return sorted(self._sorter.sample(cursor, experiment_id, _by_expected(mode), size)[0])
 
     def trained(self, experiment_id: int, longest: float) -> int:
-        """Return the total iterations of all completed and stopped trials, counting at most `longest` iterations per trial."""
-        query = select(func.sum(case((trial.c.iteration > longest, longest), else_=trial.c.iteration))).where(
+        """Return how many iterations all completed and stopped trials have trained, including repeated ones.
+
+        Iterations after `longest` do not count.
+        """
+        within = trial.c.reports - case((trial.c.iteration > longest, trial.c.iteration - longest), else_=0)
+        query = select(func.sum(case((within > 0, within), else_=0))).where(
             trial.c.experiment_id == experiment_id, trial.c.state.in_([TrialState.COMPLETED, TrialState.STOPPED])
         )
         with self._database.read() as connection:
@@ -176,12 +181,20 @@ class Trials:
             found = [float(one) for one in connection.execute(query).scalars()]
         return statistics.median(found) if found else None
 
-    def training(self, experiment_id: int) -> tuple[int, float]:
-        """Return for how many iterations and how many seconds all trials together have trained."""
-        query = select(func.sum(trial.c.iteration), func.sum(trial.c.running_s))
+    def training(self, experiment_id: int) -> tuple[Training, Training]:
+        """Return how much all trials have trained, and how much of it the search did: the trials that are not repeats."""
+        sums = (func.sum(trial.c.reports), func.sum(trial.c.iteration), func.sum(trial.c.running_s))
+        query = select(trial.c.repeat_of.is_(None), *sums).where(trial.c.experiment_id == experiment_id)
         with self._database.read() as connection:
-            iterations, seconds = connection.execute(query.where(trial.c.experiment_id == experiment_id)).one()
-            return int(iterations or 0), float(seconds or 0.0)
+            rows = connection.execute(query.group_by(trial.c.repeat_of.is_(None))).all()
+        every, searched = Training(0, 0, 0.0), Training(0, 0, 0.0)
+        for searches, reports, iterations, seconds in rows:
+            found = Training(int(reports), int(iterations), float(seconds))
+            every = Training(
+                every.reports + found.reports, every.iterations + found.iterations, every.seconds + found.seconds
+            )
+            searched = found if searches else searched
+        return every, searched
 
     def newest(self, experiment_id: int, count: int) -> list[TrialRecord]:
         """Return the last `count` trials by number, without segments."""

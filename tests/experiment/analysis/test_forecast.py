@@ -15,6 +15,7 @@ from tests.api.conftest import client as client
 from tests.api.conftest import poked as poked
 from tests.store.examples import T0
 from tests.web.searches import Curve, Search, digits, learning
+from tuner.domain.batch import Batch
 from tuner.domain.experiment import Limits, Mode, Objective, Scaling
 from tuner.driver.assemble import assemble
 from tuner.experiment.analysis.forecast import Forecast, forecast
@@ -24,10 +25,10 @@ from tuner.store import Store
 FOUR = Limits(max_concurrent_trials=4, max_failures=1)
 
 
-def search(store: Store, **fields: Any) -> Search:
+def search(store: Store, saves: bool = True, **fields: Any) -> Search:
     spec = digits(**{"limits": FOUR, **fields})
     core = assemble(spec, Space.from_json(spec.space))
-    return Search(store, replace(spec, resolved={"scheduler": core.scheduler.resolved()}), start=T0)
+    return Search(store, replace(spec, resolved={"scheduler": core.scheduler.resolved()}), start=T0, saves=saves)
 
 
 def told(store: Store, of: Search, hours: float = 1.0) -> Forecast:
@@ -62,6 +63,49 @@ def test_the_end_and_the_best_value_mostly_come_out_as_forecast(name: str, sqlit
     assert len(bests) >= 3
     assert sum(best.low <= record.best["value"] <= best.high for best in bests) > len(bests) / 3
     assert told(sqlite_store, made).summary == "it has ended"
+
+
+def test_training_that_is_repeated_without_checkpoints_spends_the_budget(sqlite_store: Store) -> None:
+    """Seconds before its end, such a search had "about 7 minutes" left, since trials that start over had lost iterations."""
+    made = search(sqlite_store, **SCHEDULERS["freeze_thaw"], saves=False)
+    expected: dict[float, float] = {}
+    repeated = 0
+    while True:
+        made.advance(25, at_once=25)
+        record = sqlite_store.experiments.get(made.public_id)
+        if record.state.ended:
+            break
+        end = told(sqlite_store, made).end
+        assert end is not None
+        assert end.limit == "budget"
+        expected[made.now] = end.seconds.expected
+        _, searched = sqlite_store.trials.training(record.id)
+        repeated = searched.reports - searched.iterations
+        # the scheduler counts no report with a NaN, which ends its trial
+        not_scored = sum(trial.diverged for trial in made.core.trials)
+        assert searched.reports == made.core.scheduler.state.spent + not_scored
+    assert repeated > 50, "trials started over"
+    left = [made.now - now for now in expected]
+    assert left[-1] < 60
+    for actual, forecast_s in list(zip(left, expected.values(), strict=True))[-4:]:
+        assert forecast_s < actual + 5, "it does not end much earlier than forecast"
+
+
+def test_fifo_trains_trials_to_the_end_however_often_they_start_over(sqlite_store: Store) -> None:
+    """A trial that starts over has all of its training ahead, and its reports so far say how long each takes."""
+    made = search(sqlite_store, **SCHEDULERS["fifo"], saves=False)
+    made.advance(100, at_once=25)
+    record = sqlite_store.experiments.get(made.public_id)
+    whole = told(sqlite_store, made).end
+    every, _ = sqlite_store.trials.training(record.id)
+    assert whole is not None
+    for trial in made.core.trials:
+        trial.iteration = 0
+    sqlite_store.drivers.commit(record.id, made.epoch, Batch(log=[], trials=list(made.core.trials)), made.now)
+    again = told(sqlite_store, made).end
+    assert again is not None
+    full = 27 * 24
+    assert again.seconds.expected / whole.seconds.expected == pytest.approx(full / (full - every.iterations))
 
 
 def test_a_budget_of_time_and_one_of_gpu_hours_end_it_first(sqlite_store: Store) -> None:

@@ -196,8 +196,8 @@ class TrialSample(Model):
     trained: Annotated[
         int | None,
         Field(
-            description="the iterations of all completed and stopped trials together, counting at most max_t for each; null "
-            "without a max_t"
+            description="how many iterations all completed and stopped trials have trained, including those that restarted "
+            "trials repeated; iterations after max_t do not count; null without a max_t"
         ),
     ]
 

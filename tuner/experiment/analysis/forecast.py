@@ -215,7 +215,7 @@ def _end(store: Store, record: ExperimentRecord, pace: _Pace) -> End | None:
         known.append(_ending("gpu_hours", ENDS["units"], left, pace))
     if (whole := _whole(record)) is not None:
         limit, units = whole
-        if (training := _by_units(store, record, units, pace)) is not None:
+        if (training := _by_units(store, record, limit, units, pace)) is not None:
             known.append(_ending(limit, ENDS["budget" if limit == "budget" else "units"], training, pace))
     elif (training := _by_samples(record, pace)) is not None:
         known.append(_ending("num_samples", ENDS["samples"], training, pace))
@@ -252,17 +252,20 @@ def _by_samples(record: ExperimentRecord, pace: _Pace) -> float | None:
     return max(pace.total * (record.spec.num_samples / done - 1), 0.0)
 
 
-def _by_units(store: Store, record: ExperimentRecord, whole: float, pace: _Pace) -> float | None:
-    """Return the remaining training in seconds if a unit of time_attr continues to take as long as it has taken so far."""
-    iterations, seconds = store.trials.training(record.id)
+def _by_units(store: Store, record: ExperimentRecord, limit: Limit, whole: float, pace: _Pace) -> float | None:
+    """Return the remaining training in seconds if a unit of time_attr continues to take as long as it has taken so far.
+
+    Training that a restarted trial repeats spends the budget, but does not bring the trial closer to max_t.
+    """
+    every, searched = store.trials.training(record.id)
     match record.spec.time_attr:
         case "training_iteration":
-            units = float(iterations)
+            units, done = float(every.reports), float(searched.reports if limit == "budget" else searched.iterations)
         case "time_total_s":
-            units = seconds
+            units, done = every.seconds, searched.seconds
         case _:
             return None  # the database keeps no totals for a time_attr that is a metric
-    return max(pace.total * (whole / units - 1), 0.0) if units > 0 else None
+    return max(pace.total * (whole - done) / units, 0.0) if units > 0 else None
 
 
 def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:

@@ -4965,6 +4965,11 @@ export interface components {
              */
             feasible: boolean | null;
             /**
+             * Reports
+             * @description how many reports the trial has made, over all its segments; more than iteration if training was repeated after a restart, and less if the trial continued from another trial's checkpoint
+             */
+            reports: number;
+            /**
              * Running S
              * @description seconds for which the trial trained, over all its segments
              */
@@ -5109,6 +5114,11 @@ export interface components {
              */
             feasible: boolean | null;
             /**
+             * Reports
+             * @description how many reports the trial has made, over all its segments; more than iteration if training was repeated after a restart, and less if the trial continued from another trial's checkpoint
+             */
+            reports: number;
+            /**
              * Running S
              * @description seconds for which the trial trained, over all its segments
              */
@@ -5228,7 +5238,7 @@ export interface components {
             total: number;
             /**
              * Trained
-             * @description the iterations of all completed and stopped trials together, counting at most max_t for each; null without a max_t
+             * @description how many iterations all completed and stopped trials have trained, including those that restarted trials repeated; iterations after max_t do not count; null without a max_t
              */
             trained: number | null;
         };

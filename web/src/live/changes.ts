@@ -45,7 +45,7 @@ export interface Sample {
   /** The rank of each item among all trials, as the service last reported it; null if all trials are here. */
   places: ReadonlyMap<number, number> | null;
   total: number;
-  /** Total iterations of the completed and stopped trials when this was read. No trial counts as more than a full training. */
+  /** Iterations that the completed and stopped trials had trained when this was read, repeated ones included. */
   trained: number | null;
 }
 

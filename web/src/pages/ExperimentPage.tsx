@@ -523,7 +523,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
           <Figure
             label="Training saved"
             value={savedShare(saved)}
-            title={`Compared with training every started trial to its end: ${saved.done} of ${saved.full} iterations were trained. Trials that failed, were cancelled or never started are not counted.`}
+            title={`Compared with training every started trial to its end: ${saved.done} of ${saved.full} iterations were trained, including those that restarted trials repeated. Trials that failed, were cancelled or never started are not counted.`}
           />
         )}
         {experiment.gpu_hours > 0 && (

@@ -372,13 +372,21 @@ describe("the training that was saved", () => {
     expect(savedOfMany(saved.full, { ...asha, counts })).toBeNull();
     const ended = VIEWS.trials.filter((trial) => trial.state === "completed" || trial.state === "stopped");
     expect(saved.full).toBe(27 * ended.length);
-    expect(saved.done).toBe(ended.reduce((sum, trial) => sum + trial.iteration, 0));
+    expect(saved.done).toBe(ended.reduce((sum, trial) => sum + trial.reports, 0));
     expect(savedShare({ done: 25, full: 100 })).toBe("75 %");
     expect(savedTraining(VIEWS.trials, { ...asha, max_t: 9 })!.full).toBe(9 * ended.length);
   });
 
+  it("includes what trials repeated after a restart, and no iterations of other trials", () => {
+    const trial = (state: Trial["state"], iteration: number, reports: number) =>
+      ({ ...VIEWS.trials[0]!, state, iteration, reports }) as const;
+    const trials = [trial("stopped", 3, 12), trial("completed", 27, 9), trial("running", 1, 5), trial("failed", 9, 9)];
+    expect(savedTraining(trials, asha)).toEqual({ done: 12 + 9, full: 54 });
+    expect(savedTraining([trial("stopped", 3, 30), trial("completed", 27, 27)], asha)).toBeNull();
+  });
+
   it("is not shown if it cannot be computed", () => {
-    expect(savedTraining([{ ...VIEWS.trials[0]!, state: "stopped", iteration: 0 }], asha)).toBeNull();
+    expect(savedTraining([{ ...VIEWS.trials[0]!, state: "stopped", iteration: 0, reports: 0 }], asha)).toBeNull();
     expect(savedTraining(VIEWS.trials, { ...asha, resolved: null })).toBeNull();
     expect(savedTraining(VIEWS.trials, { ...asha, time_attr: "epoch" })).toBeNull();
     expect(

@@ -117,6 +117,7 @@ export function story(trials: number, seed = 1): Changes[] {
         best_params: {},
         feasible: null,
         repeat_of: null,
+        reports: 0,
         running_s: 0,
         failures: 0,
         reason: "the limit on concurrent trials allows one more",
@@ -163,6 +164,7 @@ export function story(trials: number, seed = 1): Changes[] {
     one.trial = {
       ...one.trial,
       iteration,
+      reports: one.trial.reports + 1,
       last: { ...one.trial.last, ...metrics },
       last_value: value ?? one.trial.last_value,
       ...(better ? { best_value: value, best_iteration: iteration } : {}),

@@ -2,7 +2,7 @@ import type { Experiment, Trial } from "../../api/types";
 import { longestOf } from "../../format";
 
 export interface Saved {
-  /** Iterations that were trained. */
+  /** Iterations that were trained, including those that restarted trials repeated. */
   done: number;
   /** Iterations that training every trial to the end would have taken. */
   full: number;
@@ -32,8 +32,14 @@ export function savedTraining(
   if (longest === null || experiment.time_attr !== "training_iteration") return null;
   const ended = trials.filter((trial) => trial.state === "completed" || trial.state === "stopped");
   if (!ended.some((trial) => trial.state === "stopped" && trial.iteration < longest)) return null;
-  const done = ended.reduce((sum, trial) => sum + Math.min(trial.iteration, longest), 0);
-  return done > 0 ? { done, full: longest * ended.length } : null;
+  const done = ended.reduce((sum, trial) => sum + trainedWithin(trial, longest), 0);
+  const full = longest * ended.length;
+  return done > 0 && done < full ? { done, full } : null;
+}
+
+/** Return how many iterations a trial has trained, without those after `longest`. */
+function trainedWithin({ reports, iteration }: Trial, longest: number): number {
+  return Math.max(0, reports - Math.max(0, iteration - longest));
 }
 
 export function savedShare({ done, full }: Saved): string {
