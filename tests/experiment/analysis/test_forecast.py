@@ -75,7 +75,8 @@ def test_training_that_is_repeated_without_checkpoints_spends_the_budget(sqlite_
         record = sqlite_store.experiments.get(made.public_id)
         if record.state.ended:
             break
-        end = told(sqlite_store, made).end
+        found = told(sqlite_store, made)
+        end = found.end
         assert end is not None
         assert end.limit == "budget"
         expected[made.now] = end.seconds.expected
@@ -84,6 +85,7 @@ def test_training_that_is_repeated_without_checkpoints_spends_the_budget(sqlite_
         # the scheduler counts no report with a NaN, which ends its trial
         not_scored = sum(trial.diverged for trial in made.core.trials)
         assert searched.reports == made.core.scheduler.state.spent + not_scored
+        assert found.budget_spent == min(searched.reports / (8 * 27), 1)
     assert repeated > 50, "trials started over"
     left = [made.now - now for now in expected]
     assert left[-1] < 60
@@ -302,5 +304,6 @@ async def test_over_rest(client: httpx.AsyncClient, sqlite_store: Store) -> None
     assert found["end"]["seconds"]["high"] == own.end.seconds.high
     assert found["more"]["improvement"] == own.more.gain.mean
     assert found["summary"] == own.summary
+    assert found["budget_spent"] is own.budget_spent is None, "ASHA has no budget"
     assert (await client.get(url, params={"hours": 0})).status_code == 422
     assert (await client.get("/api/v1/experiments/exp_x/forecast")).status_code == 404

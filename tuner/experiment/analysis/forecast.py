@@ -111,6 +111,8 @@ class Forecast:
             how much the best value may improve.
         more: the effect of more training, for the requested number of hours; None if it is not known yet.
         summary: the forecast in sentences, or why there is none.
+        budget_spent: the share of the budget of full trainings that is spent, at most 1; None without such a budget, or if it is
+            not known.
     """
 
     metric: str
@@ -120,6 +122,7 @@ class Forecast:
     more: More | None
     summary: str
     best_is_open: bool = False
+    budget_spent: float | None = None
 
 
 def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Forecast:
@@ -149,7 +152,8 @@ def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Fore
     if end is not None and (starting := _starting(store, record, spans)):
         end = End(end.limit, end.seconds.later(starting), starting)
     is_open = best is not None and found is not None and found.is_open(best)
-    return Forecast(metric, now, end, best, more, _summary(spec, end, best, is_open, more, found, why), is_open)
+    summary = _summary(spec, end, best, is_open, more, found, why)
+    return Forecast(metric, now, end, best, more, summary, is_open, _budget_spent(store, record))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,19 +257,33 @@ def _by_samples(record: ExperimentRecord, pace: _Pace) -> float | None:
 
 
 def _by_units(store: Store, record: ExperimentRecord, limit: Limit, whole: float, pace: _Pace) -> float | None:
-    """Return the remaining training in seconds if a unit of time_attr continues to take as long as it has taken so far.
+    """Return the remaining training in seconds if a unit of time_attr continues to take as long as it has taken so far."""
+    done, trained = _trained(store, record, limit) or (0.0, 0.0)
+    return max(pace.total * (whole - done) / trained, 0.0) if trained > 0 else None
 
-    Training that a restarted trial repeats spends the budget, but does not bring the trial closer to max_t.
+
+def _trained(store: Store, record: ExperimentRecord, limit: Limit) -> tuple[float, float] | None:
+    """Return which part of the training that ends the search is done, and what all trials have trained.
+
+    Both are in units of time_attr; None if that is a metric, for which the database keeps no totals. Training that a restarted
+    trial repeats spends the budget, but does not bring the trial closer to max_t.
     """
     every, searched = store.trials.training(record.id)
     match record.spec.time_attr:
         case "training_iteration":
-            units, done = float(every.reports), float(searched.reports if limit == "budget" else searched.iterations)
+            return float(searched.reports if limit == "budget" else searched.iterations), float(every.reports)
         case "time_total_s":
-            units, done = every.seconds, searched.seconds
+            return searched.seconds, every.seconds
         case _:
-            return None  # the database keeps no totals for a time_attr that is a metric
-    return max(pace.total * (whole - done) / units, 0.0) if units > 0 else None
+            return None
+
+
+def _budget_spent(store: Store, record: ExperimentRecord) -> float | None:
+    """Return the share of the budget of full trainings that is spent; None if there is none, or if it is not known."""
+    limit, whole = _whole(record) or (None, 0.0)
+    if limit != "budget" or whole <= 0 or (trained := _trained(store, record, limit)) is None:
+        return None
+    return min(trained[0] / whole, 1.0)
 
 
 def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:

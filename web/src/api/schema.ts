@@ -3017,6 +3017,11 @@ export interface components {
              * @description the forecast in sentences, or why there is none
              */
             summary: string;
+            /**
+             * Budget Spent
+             * @description the share of the budget of full trainings that is spent, including training that restarted trials repeated; null without such a budget, if the experiment has ended, or if it is too early to tell
+             */
+            budget_spent: number | null;
         };
         /** ForecastEnd */
         ForecastEnd: {

@@ -534,7 +534,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
       </div>
       <div className={classes.status}>
         <div className={classes.progress}>
-          <Progress experiment={experiment} words />
+          <Progress experiment={experiment} words spent={forecast?.budget_spent ?? null} />
         </div>
         <div className={classes.actions}>
           <Actions experiment={experiment} />

@@ -417,6 +417,30 @@ describe("small parts", () => {
     expect(screen.getByText("1 to come")).toBeTruthy();
   });
 
+  it("shows how much of the training budget is spent", () => {
+    const counts = { ...NONE, running: 2, paused: 18 };
+    const resolved = { budget: "20 full trainings" } as never;
+    const running = { state: "running", counts, trials: 20, num_samples: 100, resolved } as const;
+    const { container } = show(<Progress experiment={running} words spent={0.52} />);
+    expect(screen.getByText("52 % of the training budget").title).toBe("20 full trainings");
+    const bar = screen.getByRole("img");
+    expect(bar.getAttribute("aria-label")).toBe(
+      "52 % of the training budget spent, 0 of 100 trials ended: 2 running, 18 paused",
+    );
+    const widths = [...bar.children].map((part) => parseFloat((part as HTMLElement).style.width));
+    expect(widths.reduce((sum, width) => sum + width, 0)).toBeCloseTo(52);
+    expect(container.textContent).toContain("80 to come, if the budget allows");
+  });
+
+  it("is full once the budget has ended the search", () => {
+    const counts = { ...NONE, completed: 4, stopped: 40 };
+    const resolved = { budget: "20 full trainings" } as never;
+    show(<Progress experiment={{ state: "completed", counts, trials: 44, num_samples: 100, resolved }} />);
+    expect(screen.getByText("44/44")).toBeTruthy();
+    const widths = [...screen.getByRole("img").children].map((part) => parseFloat((part as HTMLElement).style.width));
+    expect(widths.reduce((sum, width) => sum + width, 0)).toBeCloseTo(100);
+  });
+
   it("says what the next trials wait for", () => {
     const held = (fields: object) =>
       heldWords({ state: "running", counts: { ...NONE, running: 2 }, trials: 2, num_samples: 9, ...fields });

@@ -85,6 +85,13 @@ class Forecast(Model):
         ForecastMore | None, Field(description="the effect of more training; null if it is too early to tell")
     ]
     summary: Annotated[str, Field(description="the forecast in sentences, or why there is none")]
+    budget_spent: Annotated[
+        float | None,
+        Field(
+            description="the share of the budget of full trainings that is spent, including training that restarted trials "
+            "repeated; null without such a budget, if the experiment has ended, or if it is too early to tell"
+        ),
+    ]
 
     @classmethod
     def of(cls, found: forecasts.Forecast) -> Forecast:
@@ -113,4 +120,5 @@ class Forecast(Model):
                 chance=more.gain.chance,
             ),
             summary=found.summary,
+            budget_spent=found.budget_spent,
         )

@@ -26,24 +26,44 @@ export function heldWords({ state, counts, limits, resolved }: Counted): string 
   return most !== null && counts.running + counts.pending >= most ? `, at most ${most} at a time` : "";
 }
 
-/** Show the trials by state as one bar. The rest of the bar stands for trials that have not been started. */
-export function Progress({ experiment, words }: { experiment: Counted; words?: boolean }) {
+interface Props {
+  experiment: Counted;
+  words?: boolean;
+  /** The share of the training budget that is spent; null or undefined if there is no budget, or if it is not known. */
+  spent?: number | null;
+}
+
+/**
+ * Show the trials by state as one bar. The rest of the bar stands for trials that have not been started or, if the search ends
+ * when its training budget is spent, for the rest of the budget.
+ */
+export function Progress({ experiment, words, spent = null }: Props) {
   const { state, counts, trials, num_samples } = experiment;
+  // A search that its budget has ended is complete, although not all trials that it might have started were needed.
+  const complete = state === "completed" && Boolean(experiment.resolved?.budget);
   // Trials that users asked for come on top of num_samples.
   const expected = Math.max(num_samples ?? trials, trials);
-  const total = Math.max(expected, 1);
+  const total = Math.max(complete ? trials : expected, 1);
+  const bySpent = spent !== null && trials > 0 && !experimentEnded(state);
+  const scale = bySpent ? spent / trials : 1 / total;
+  const share = bySpent ? `${Math.round(100 * spent)} % of the training budget` : null;
   const parts = ORDER.filter(([state]) => counts[state] > 0);
   const ended = counts.completed + counts.stopped + counts.failed + counts.cancelled;
   const said = parts.map(([state]) => `${counts[state]} ${state}`).join(", ") || "no trials yet";
   return (
     <div className={classes.progress} title={said}>
-      <div className={classes.bar} role="img" aria-label={`${ended} of ${expected} trials ended: ${said}`}>
+      <div
+        className={classes.bar}
+        role="img"
+        aria-label={`${share ? `${share} spent, ` : ""}${ended} of ${expected} trials ended: ${said}`}
+      >
         {parts.map(([state, tone]) => (
-          <i key={state} data-tone={tone} style={{ width: `${(100 * counts[state]) / total}%` }} />
+          <i key={state} data-tone={tone} style={{ width: `${100 * counts[state] * scale}%` }} />
         ))}
       </div>
       {words ? (
         <span className={classes.progressWords}>
+          {share && <b title={experiment.resolved?.budget ?? undefined}>{share}</b>}
           {parts.length === 0
             ? "no trials yet"
             : parts.map(([state, tone]) => (
@@ -59,7 +79,7 @@ export function Progress({ experiment, words }: { experiment: Counted; words?: b
         </span>
       ) : (
         <span className={classes.progressCount}>
-          {ended}/{expected}
+          {ended}/{complete ? trials : expected}
         </span>
       )}
     </div>
