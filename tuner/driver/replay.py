@@ -465,7 +465,9 @@ def _notes(core: Core, record: Recording, groups: RecordedGroups, unused: _Unuse
         yield f"the replay ended with an error: {core.experiment.error}"
 
 
-def _summary(method: str, then: Totals, now: Totals, compared: Sequence[Compared], censored: int, objective: Objective) -> str:
+def _summary(
+    method: str, then: Totals, now: Totals, compared: Sequence[Compared], censored: int, objective: Objective
+) -> str:
     share = 1 - now.reports / then.reports
     if censored:
         # The real outcome is not known, so it is not compared.
@@ -489,7 +491,8 @@ def _found(then: Totals, now: Totals, compared: Sequence[Compared], objective: O
     if now.best_value is None or then.best_value is None:
         return "found no result" if now.best_value is None else "found a result"
     failed = any(
-        c.number == now.best_trial and c.replayed is not None and c.replayed.state is TrialState.FAILED for c in compared
+        c.number == now.best_trial and c.replayed is not None and c.replayed.state is TrialState.FAILED
+        for c in compared
     )
     if now.best_value == then.best_value:
         if now.best_trial == then.best_trial:

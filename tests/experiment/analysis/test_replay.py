@@ -179,7 +179,9 @@ def test_the_command_gives_costs_as_lower_bounds_if_curves_were_cut(sqlite_store
 def test_the_command_says_that_the_best_trial_failed(sqlite_store: Store) -> None:
     found = replay(sqlite_store, recorded(sqlite_store), scheduler="fifo")
     failed = [
-        replace(t, replayed=replace(t.replayed, state=TrialState.FAILED)) if t.number == found.replayed.best_trial else t
+        replace(t, replayed=replace(t.replayed, state=TrialState.FAILED))
+        if t.number == found.replayed.best_trial
+        else t
         for t in found.trials
         if t.replayed is not None
     ]

@@ -8,7 +8,13 @@ import type { Experiment, Replay } from "../../api/types";
 import { useAddress } from "../../pages/useAddress";
 import { optionsOf, rowsOf, WhatIf } from "./WhatIf";
 
-const EXPERIMENT = { id: "exp_1", metric: "accuracy", mode: "max", scope: "all", method: "random + asha" } as unknown as Experiment;
+const EXPERIMENT = {
+  id: "exp_1",
+  metric: "accuracy",
+  mode: "max",
+  scope: "all",
+  method: "random + asha",
+} as unknown as Experiment;
 const totals = { trials: 3, reports: 2000, training_s: 60, duration_s: 30, best_trial: 1, best_value: 0.9 };
 const ended = (state: "completed" | "stopped", iterations: number) => ({ state, iterations, value: 0.5, reason: "" });
 const REPLAY = {
