@@ -96,15 +96,20 @@ def test_a_trial_that_would_have_gone_on_is_censored_and_nothing_is_invented() -
             assert f"ends at iteration {stopped[each.number]}" in each.replayed.reason
     assert found.censored == len(stopped)
     assert any("The real cost would be higher than shown" in note for note in found.notes)
-    assert "the same amount of training or more" in found.summary
+    assert found.summary == (
+        f"fifo would have needed at least {found.replayed.reports} reports: {len(stopped)} of 20 recorded curves end before "
+        "fifo would have ended the trials, so what it would have cost and found is not known"
+    )
 
 
 def test_savings_with_censored_trials_are_called_an_upper_bound() -> None:
     happened = searched({"type": "asha", "reduction_factor": 2})
     found = again(happened, {"type": "asha", "reduction_factor": 4, "grace_period": 1})
     assert found.replayed.reports < found.recorded.reports
+    assert found.censored == 0 or f"at least {found.replayed.reports} reports" in found.summary
     words = "at most " if found.censored else ""
     assert f"would have saved {words}{100 * found.saved:.0f} % of the training" in found.summary
+    assert ("is not known" in found.summary) == bool(found.censored)
 
 
 def test_the_summary_is_one_sentence_with_the_options_that_were_changed() -> None:
@@ -143,6 +148,23 @@ def test_a_trial_that_failed_fails_again_and_says_why() -> None:
             assert each.replayed.state is TrialState.FAILED
             assert "out of memory" in each.replayed.reason
     assert found.censored == 0, "a failure is an end that is known"
+
+
+def crashing(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+    for step in curve(config, checkpoint):
+        yield step
+        if config["x"] < 0.2 and step.checkpoint == 2:
+            raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize("scheduler", ["fifo", "asha"])
+def test_the_summary_says_that_the_best_trial_failed(scheduler: str) -> None:
+    found = again(searched("fifo", crashing), scheduler)
+    best = next(c for c in found.trials if c.number == found.replayed.best_trial)
+    assert best.replayed is not None
+    assert best.replayed.state is TrialState.FAILED
+    assert found.censored == 0
+    assert found.summary.endswith("found the same best trial, which failed")
 
 
 def short(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:

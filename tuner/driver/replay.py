@@ -20,6 +20,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core import Core
+from tuner.driver.core.rules.words import counted
 from tuner.driver.recording import RecordedReport, RecordedTrial, Recording
 from tuner.driver.virtual_loop import SimulatedGroups, Step, VirtualLoop, virtual_loop
 from tuner.errors import SpecError
@@ -95,7 +96,7 @@ class Replay:
         replayed: the cost and result of the replay.
         trials: the recorded trials, by number.
         censored: how many trials would have continued beyond their record. If there are any, the cost of the replay is
-            a lower bound, and so is the quality of its result.
+            a lower bound, and its result is not known.
         notes: notes on how to read the outcome.
         summary: the outcome, in one sentence.
     """
@@ -397,7 +398,7 @@ def _compared(
         trials=tuple(compared),
         censored=len(groups.censored),
         notes=tuple(_notes(core, record, groups, unused)),
-        summary=_summary(method, before, after, len(groups.censored), core.spec.objective),
+        summary=_summary(method, before, after, compared, len(groups.censored), core.spec.objective),
     )
 
 
@@ -464,22 +465,38 @@ def _notes(core: Core, record: Recording, groups: RecordedGroups, unused: _Unuse
         yield f"the replay ended with an error: {core.experiment.error}"
 
 
-def _summary(method: str, then: Totals, now: Totals, censored: int, objective: Objective) -> str:
+def _summary(
+    method: str, then: Totals, now: Totals, compared: Sequence[Compared], censored: int, objective: Objective
+) -> str:
     share = 1 - now.reports / then.reports
+    if censored:
+        # The real outcome is not known, so it is not compared.
+        saved = f", and would have saved at most {100 * share:.0f} % of the training" if share >= 0.0005 else ""
+        ends, trials = ("ends", "the trial") if censored == 1 else ("end", "the trials")
+        return (
+            f"{method} would have needed at least {counted(now.reports, 'report')}{saved}: {censored} of "
+            f"{counted(now.trials, 'recorded curve')} {ends} before {method} would have ended {trials}, so what it would have "
+            "cost and found is not known"
+        )
     if share >= 0.0005:
-        cost = f"would have saved {'at most ' if censored else ''}{100 * share:.0f} % of the training"
+        cost = f"would have saved {100 * share:.0f} % of the training"
     elif share <= -0.0005:
-        cost = f"would have cost {'at least ' if censored else ''}{-100 * share:.0f} % more training"
+        cost = f"would have cost {-100 * share:.0f} % more training"
     else:
-        cost = f"would have cost the same amount of training{' or more' if censored else ''}"
-    return f"{method} {cost} and {_found(then, now, censored, objective)}"
+        cost = "would have cost the same amount of training"
+    return f"{method} {cost} and {_found(then, now, compared, objective)}"
 
 
-def _found(then: Totals, now: Totals, censored: int, objective: Objective) -> str:
+def _found(then: Totals, now: Totals, compared: Sequence[Compared], objective: Objective) -> str:
     if now.best_value is None or then.best_value is None:
         return "found no result" if now.best_value is None else "found a result"
+    failed = any(
+        c.number == now.best_trial and c.replayed is not None and c.replayed.state is TrialState.FAILED
+        for c in compared
+    )
     if now.best_value == then.best_value:
-        return "found the same best trial" if now.best_trial == then.best_trial else "found an equally good trial"
-    least = " or better" if censored else ""
-    where = f"{objective.metric} {now.best_value:.6g} (trial {now.best_trial}){least}"
+        if now.best_trial == then.best_trial:
+            return f"found the same best trial{', which failed' if failed else ''}"
+        return f"found an equally good trial{f' (trial {now.best_trial}), which failed' if failed else ''}"
+    where = f"{objective.metric} {now.best_value:.6g} (trial {now.best_trial}{', which failed' if failed else ''})"
     return f"found {where} instead of {then.best_value:.6g} (trial {then.best_trial})"

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 ALLOWED = "the limit on concurrent trials allows one more"
 """The reason for a new trial if there is no more specific one. Whether there are resources for it is known only later."""
 
+HAS_ROOM = "the resources have room for one more trial"
+"""The same if the experiment has no limit on concurrent trials, so that as many run as there are resources for."""
+
 
 class MetricConstraint(Protocol):
     """A bound on a metric that trials report; see `tuner.search.constraints`."""

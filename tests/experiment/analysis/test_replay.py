@@ -18,7 +18,9 @@ from tests.api.conftest import client as client
 from tests.api.conftest import poked as poked
 from tests.driver.stored import stored_simulation
 from tuner.cli.commands import app as command
+from tuner.cli.home.replay import lines
 from tuner.domain.experiment import Limits, Objective, Spec
+from tuner.domain.states import TrialState
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import NotFound, SpecError
 from tuner.experiment.analysis.replay import replay
@@ -153,12 +155,42 @@ def output(*arguments: str) -> str:
 
 def test_the_command_prints_the_summary_and_what_would_have_ended_otherwise(home: Store) -> None:
     recorded(home)
-    lines = output("digits", "asha", "reduction_factor=3").splitlines()
-    assert lines[0] == tuner.replay("digits", scheduler={"type": "asha", "reduction_factor": 3}).summary
-    assert any("completed at 27" in line and "-> stopped at 1" in line for line in lines)
+    printed = output("digits", "asha", "reduction_factor=3").splitlines()
+    assert printed[0] == tuner.replay("digits", scheduler={"type": "asha", "reduction_factor": 3}).summary
+    assert any("completed at 27" in line and "-> stopped at 1" in line for line in printed)
     found = json.loads(output("digits", "asha", "reduction_factor=3", "--json"))
-    assert found["summary"] == lines[0]
+    assert found["summary"] == printed[0]
     assert len(found["trials"]) == 20
+
+
+def test_the_command_gives_costs_as_lower_bounds_if_curves_were_cut(sqlite_store: Store) -> None:
+    replayed = replay(sqlite_store, recorded(sqlite_store, {"type": "asha", "reduction_factor": 3}), scheduler="fifo")
+    assert replayed.censored
+    now = replayed.replayed
+    printed = list(lines(replayed))
+    assert printed[0].startswith(f"fifo would have needed at least {now.reports} reports: {replayed.censored} of 20 ")
+    row = next(line for line in printed if line.startswith("replayed"))
+    assert f"at least {now.reports} " in row
+    assert row.count("at least") == 3
+    assert row.endswith(f"not known; {now.best_value:.6g} (trial {now.best_trial}) where the records end")
+    assert "at least" not in next(line for line in printed if line.startswith("happened"))
+
+
+def test_the_command_says_that_the_best_trial_failed(sqlite_store: Store) -> None:
+    found = replay(sqlite_store, recorded(sqlite_store), scheduler="fifo")
+    failed = [
+        replace(t, replayed=replace(t.replayed, state=TrialState.FAILED))
+        if t.number == found.replayed.best_trial
+        else t
+        for t in found.trials
+        if t.replayed is not None
+    ]
+    happened, replayed = (
+        next(line for line in lines(replace(found, trials=tuple(failed))) if line.startswith(name))
+        for name in ("happened", "replayed")
+    )
+    assert replayed.endswith(f"(trial {found.replayed.best_trial}, which failed)")
+    assert happened.endswith(f"(trial {found.recorded.best_trial})")
 
 
 def test_the_command_explains_wrong_options(home: Store) -> None:

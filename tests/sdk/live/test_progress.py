@@ -23,7 +23,7 @@ from tuner.domain.decisions import Note, Start
 from tuner.domain.events import DriverStarted, Failure
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.experiment.specs.spec import parse_spec
-from tuner.sdk.live.progress import Progress, Stored
+from tuner.sdk.live.progress import Progress, Stored, _of_whom
 from tuner.store import Store
 
 
@@ -282,3 +282,11 @@ def test_an_error_that_the_reason_has_is_not_repeated(sqlite_store: Store) -> No
     *_, ended = out.getvalue().partition("\nended: ")
     assert ended.count(error) == 1
     assert "result.errors" in ended
+
+
+def test_after_repeats_the_best_value_is_a_mean_with_the_uncertainty_of_what_is_expected() -> None:
+    best = {"trial_number": 2, "iteration": 9, "runs": {"trials": [2, 41], "error": 6.12}}
+    assert _of_whom(best) == (
+        ", the mean of 2 runs of the configuration of trial 2, whose expected value has the standard deviation 6.1"
+    )
+    assert _of_whom({**best, "runs": None}) == " by trial 2 at iteration 9"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -69,15 +69,27 @@ def lines(found: Any) -> Iterator[str]:
     yield found.summary
     for note in found.notes:
         yield f"  note: {note}"
-    yield f"{'':9}{'reports':>12}{'training':>12}{'duration':>12}{'trials':>8}  best"
-    for name, total in (("happened", found.recorded), ("replayed", found.replayed)):
-        best = "none" if total.best_value is None else f"{total.best_value:.6g} (trial {total.best_trial})"
-        times = f"{total.training_s:>10.0f} s{total.duration_s:>10.0f} s"
-        yield f"{name:9}{total.reports:>12,}{times}{total.trials:>8}  {best}"
+    width = 22 if found.censored else 12
+    yield f"{'':9}{'reports':>{width}}{'training':>{width}}{'duration':>{width}}{'trials':>8}  best"
+    for name, total, ends in (
+        ("happened", found.recorded, {trial.number: trial.recorded for trial in found.trials}),
+        ("replayed", found.replayed, {trial.number: trial.replayed for trial in found.trials}),
+    ):
+        best = "none" if total.best_value is None else f"{total.best_value:.6g} ({_best(total.best_trial, ends)})"
+        least = ""
+        if total is found.replayed and found.censored:
+            least, best = "at least ", f"not known; {best} where the records end"
+        costs = f"{total.reports:,}", f"{total.training_s:.0f} s", f"{total.duration_s:.0f} s"
+        yield f"{name:9}{''.join(f'{least + cost:>{width}}' for cost in costs)}{total.trials:>8}  {best}"
     differ = [trial for trial in found.trials if _differs(trial)]
     yield f"{len(differ)} of {len(found.trials)} trials would have ended differently"
     for trial in differ:
         yield f"  trial {trial.number:<5} {_shown(trial.recorded):<34} -> {_shown(trial.replayed)}"
+
+
+def _best(number: int, ends: Mapping[int, Any]) -> str:
+    failed = (end := ends.get(number)) is not None and end.state == "failed"
+    return f"trial {number}, which failed" if failed else f"trial {number}"
 
 
 def _differs(trial: Any) -> bool:

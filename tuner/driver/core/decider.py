@@ -31,7 +31,7 @@ from tuner.driver.core.rules.words import counted, names, where_from
 from tuner.driver.core.state import limits
 from tuner.driver.core.state.enqueued import EnqueuedTrial
 from tuner.driver.core.state.state import State
-from tuner.schedulers.base import ALLOWED, Fact, TrialReported, can_resume
+from tuner.schedulers.base import ALLOWED, HAS_ROOM, Fact, TrialReported, can_resume
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
 
@@ -164,7 +164,7 @@ class Decider:
         if event.params is None or self.experiment.queue or outdated:
             return
         if self.may_start and self.experiment.state is _X.RUNNING:
-            asked = asked or d.Start(reason=ALLOWED)
+            asked = asked or self._why_now(d.Start(reason=ALLOWED))
             why = f"{asked.reason}; {event.note}" if event.note else asked.reason
             yield replace(asked, reason=why, params=event.params, number=len(self.trials), state=event.state)
 
@@ -371,7 +371,7 @@ class Decider:
                 if self._asked is not None:
                     return
                 if self.may_start:
-                    started = yield from self._start(choice)
+                    started = yield from self._start(self._why_now(choice))
                     if started or self._exhausted:
                         continue
                     return
@@ -384,6 +384,11 @@ class Decider:
                         continue
                 return
             yield from self._continue_trial(choice)
+
+    def _why_now(self, start: d.Start) -> d.Start:
+        """Name what allows a new trial: the limit on concurrent trials or, if there is none, the resources."""
+        limited = self.experiment.spec.limits.max_concurrent_trials is not None
+        return start if limited or start.reason != ALLOWED else replace(start, reason=HAS_ROOM)
 
     def _repeat_or_finish(self, reason: str) -> Generator[Decision, None, bool]:
         """Evaluate a leading configuration again, or end the search. Return whether a trial was started.

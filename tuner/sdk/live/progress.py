@@ -338,7 +338,8 @@ def _of_whom(best: Mapping[str, Any]) -> str:
     number, runs = best["trial_number"], best.get("runs")
     if not runs or len(runs["trials"]) < 2:
         return f" by trial {number} at iteration {best['iteration']}"
-    return f" ± {runs['error']:.2g}, the mean of {len(runs['trials'])} runs of the configuration of trial {number}"
+    of = f"{len(runs['trials'])} runs of the configuration of trial {number}"
+    return f", the mean of {of}, whose expected value has the standard deviation {runs['error']:.2g}"
 
 
 def _finished(record: ExperimentRecord) -> str:

@@ -13,6 +13,8 @@ export interface Dimension {
   last?: string;
   /** Null for categories. */
   range: { min: number; max: number; log: boolean } | null;
+  /** True if only whole numbers are drawn, so that there are no ticks between them. */
+  whole?: boolean;
   categories: readonly string[];
   /** True if some trials do not have it, because they chose another branch of the space. Their place is below the axis. */
   optional: boolean;
@@ -267,6 +269,7 @@ function dimensionOf(
       ...base,
       categories: [],
       range: { ...range, log: range.min > 0 && (domain.log ?? range.max / range.min >= 1000) },
+      ...(domain.whole ? { whole: true } : {}),
     };
   }
   const written = [...new Set([...(domain.categories ?? []).map(param), ...values.map(param)])];
@@ -292,6 +295,8 @@ function ends(values: readonly number[]): { min: number; max: number } {
 }
 
 interface Domain {
+  /** Only whole numbers are drawn. */
+  whole: boolean;
   /** Null if the space does not say. */
   log: boolean | null;
   bounds: number[];
@@ -313,7 +318,7 @@ function domainOf(space: Experiment["space"], name: string): Domain {
       here = Array.isArray(branches) ? branches[Number(part)] : isObject(here) ? here[part] : undefined;
     }
   }
-  const unknown: Domain = { log: null, bounds: [], categories: null };
+  const unknown: Domain = { whole: false, log: null, bounds: [], categories: null };
   if (!isObject(here) || typeof here["type"] !== "string") return unknown;
   const type = here["type"];
   const categories = here["categories"] ?? here["values"];
@@ -321,7 +326,7 @@ function domainOf(space: Experiment["space"], name: string): Domain {
     return categories.some((one) => isObject(one)) ? unknown : { ...unknown, categories };
   }
   const bounds = [here["lower"], here["upper"]].filter((one): one is number => typeof one === "number");
-  return { log: type.includes("log"), bounds, categories: null };
+  return { whole: type.endsWith("randint"), log: type.includes("log"), bounds, categories: null };
 }
 
 function isObject(value: unknown): value is Record<string, unknown> {

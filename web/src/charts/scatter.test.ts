@@ -51,6 +51,26 @@ describe("points of trials", () => {
   });
 });
 
+describe("the labels of an axis of whole numbers", () => {
+  const labels = (type: string, lower: number, upper: number) => {
+    const some = [lower, upper].map((depth, number) => made(number, { depth }, number));
+    const dimensions = dimensionsOf(some, { metric: "loss", space: { depth: { type, lower, upper } } });
+    return marksOf(
+      dimensions.find((one) => one.id === "depth")!,
+      300,
+      true,
+    ).map(({ label }) => label);
+  };
+
+  it("are whole, on linear and on log axes", () => {
+    expect(labels("randint", 1, 3)).toEqual(["1", "2", "3"]);
+    expect(labels("lograndint", 1, 3)).toEqual(["1", "2"]);
+    expect(labels("lograndint", 1, 100)).toEqual(expect.arrayContaining(["1", "10", "100"]));
+    expect(labels("qrandint", 0, 1)).toEqual(["0", "1"]);
+    expect(labels("uniform", 1, 3)).toContain("1.5");
+  });
+});
+
 describe("the best so far by number", () => {
   it("has a step for each improvement, whatever the order of the trials", () => {
     const some = [made(2, {}, 0.4), made(0, {}, 0.7), made(1, {}, 0.9), made(3, {}, null)];

@@ -40,7 +40,7 @@ export function dotsOf(
 /** An axis of numbers that are not a parameter, such as trial numbers. */
 export function countAxis(label: string, min: number, max: number): Dimension {
   const range = { min, max: Math.max(max, min + 1), log: false };
-  return { id: label, label, objective: false, range, categories: [], optional: false };
+  return { id: label, label, objective: false, range, whole: true, categories: [], optional: false };
 }
 
 /** The labels of an axis and their positions from 0 to 1. */
@@ -50,8 +50,10 @@ export function marksOf(dimension: Dimension, pixels: number, horizontal = false
     return dimension.categories.map((label, i) => ({ at: (i + 0.5) / count, label }));
   }
   const { min, max, log } = dimension.range;
-  const found = ticks(log ? "log" : "linear", min, max, { pixels, horizontal });
+  const { whole = false } = dimension;
+  const found = ticks(log ? "log" : whole ? "count" : "linear", min, max, { pixels, horizontal });
   return found.at.flatMap((value, i) => {
+    if (whole && !Number.isInteger(value)) return [];
     const at = positionOf(dimension, value);
     return found.labels[i] && at !== null && at >= 0 && at <= 1 ? [{ at, label: found.labels[i] }] : [];
   });

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { isSorted, nextSort, sortChoices } from "./ExperimentsPage";
+import type { Experiment } from "../api/types";
+import { bestWords, isSorted, nextSort, sortChoices } from "./ExperimentsPage";
 
 test("only a column can be sorted by", () => {
   for (const column of ["name", "-best", "duration"]) expect(isSorted(column)).toBe(true);
@@ -19,4 +20,15 @@ test("the menu contains the present order, whichever it is", () => {
   expect(sortChoices("-best")).toEqual(usual);
   expect(sortChoices("best")).toContainEqual({ value: "best", label: "by best value, smallest first" });
   expect(sortChoices("-name")).toContainEqual({ value: "-name", label: "by name, Z to A" });
+});
+
+test("the list says that the best value is a mean after repeats", () => {
+  const best = (trials: number[] | null) =>
+    ({ metric: "reward", best: { runs: trials && { trials } } }) as unknown as Experiment;
+  const reward = { metric: "reward", mode: "max" as const };
+  expect(bestWords(best([2, 41]), reward)).toBe("max reward, mean of 2 runs");
+  expect(bestWords(best([2]), reward)).toBe("max reward, 1 run");
+  expect(bestWords(best(null), reward)).toBe("max reward");
+  expect(bestWords({ metric: "reward", best: null }, reward)).toBe("max reward");
+  expect(bestWords(best([2, 41]), { metric: "length", mode: "min" })).toBe("min length");
 });

@@ -6,6 +6,7 @@ import { Link, useNavigate, useSearchParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
 import { experimentsCall } from "../charts/copies";
+import { runsOf } from "../curves/expected";
 import { ago, config, duration, leading, metric, moment, number, ran, ranWords, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
@@ -348,6 +349,15 @@ export function bestOf({ best, metric: first }: Pick<Experiment, "best" | "metri
   return found ?? (name === first ? (best?.value ?? null) : null);
 }
 
+/** Say what the best value of an objective is: "max reward" or, after repeats, "max reward, mean of 2 runs". */
+export function bestWords(
+  { best, metric: first }: Pick<Experiment, "best" | "metric">,
+  { metric: name, mode }: Experiment["objectives"][number],
+): string {
+  const runs = name === first ? best?.runs : null;
+  return `${mode} ${name}${runs ? `, ${runsOf(runs)}` : ""}`;
+}
+
 function Chosen({ what, onClear }: { what: string; onClear: () => void }) {
   return (
     <button type="button" className={classes.chosen} aria-label={`Remove the filter ${what}`} onClick={onClear}>
@@ -424,15 +434,13 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
         {objectives.map((one) => (
           <span key={one.metric} className={classes.objective}>
             <b>{metric(bestOf(experiment, one.metric))}</b>{" "}
-            <span className={classes.use}>
-              {one.mode} {one.metric}
-            </span>
+            <span className={classes.use}>{bestWords(experiment, one)}</span>
           </span>
         ))}
         {objectives.length > 1 && <span className={classes.use}>each by its own best trial</span>}
       </td>
       <td className={classes.wide}>
-        <Spark id={experiment.id} label={leading(experiment)} value={best?.value ?? null} />
+        <Spark id={experiment.id} label={leading(experiment)} value={best?.value ?? null} repeated={!!best?.runs} />
       </td>
       <td
         className={`${classes.wide} ${classes.clip}`}

@@ -20,7 +20,7 @@ import { ProblemBox } from "./common/Problem";
 import { heldWords, Progress } from "./experiments/Progress";
 import { savedOfMany, savedShare, savedTraining } from "./common/saved";
 import { domainsOf, domainWords, learnedWords, Setup } from "./setup/Setup";
-import { places } from "./trial/TrialDetails";
+import { places, repeatFacts } from "./trial/TrialDetails";
 import { columnsOf, sortTrials } from "./table/trialColumns";
 import { TrialTable, toggled, type ColumnChoice } from "./table/TrialTable";
 
@@ -771,10 +771,54 @@ describe("the runs of the best configuration", () => {
     };
     show(<Runs experiment={EXPERIMENT} runs={runs} onSelect={onSelect} />);
     expect(document.body.textContent).toContain(
-      "Mean of 2 runs: 0.913 ± 0.0061, from trial 12 (0.92), trial 101 (0.906). " +
-        "The accuracy of a configuration differs by about 0.012 from run to run (standard deviation).",
+      "Mean of 2 runs: 0.913, from trial 12 (0.92), trial 101 (0.906). Given these runs, the standard deviation of the " +
+        "configuration's expected accuracy is 0.0061. The accuracy of a configuration differs by about 0.012 from run to run (standard deviation).",
     );
     fireEvent.click(screen.getByText("trial 101"));
     expect(onSelect).toHaveBeenCalledWith(101);
+  });
+
+  const RUNS = {
+    trials: [2, 41],
+    values: [204.975, 215.654],
+    mean: 210.315,
+    error: 6.12,
+    noise: 9.9,
+    pairs: 4,
+    repeated: [{ trials: [2, 41], mean: 210.315, expected: 204.4 }],
+    single: { middle: 150, weight: 0.8 },
+    dropped: [],
+  };
+
+  it("have an expected value, and words that explain the ±", () => {
+    show(<Runs experiment={EXPERIMENT} runs={RUNS} onSelect={() => {}} />);
+    expect(document.body.textContent).toContain(
+      "Mean of 2 runs: 210.315, from trial 2 (204.975), trial 41 (215.654). Given these runs, the configuration's " +
+        "expected accuracy is 204.4 ± 6.1 (± is its standard deviation). The accuracy of a configuration differs by " +
+        "about 9.9 from run to run (standard deviation).",
+    );
+  });
+
+  it("are named in the panel of each of their trials, with the expected value that ranks them", () => {
+    const experiment = { metric: "accuracy", best: { runs: RUNS } as unknown as Experiment["best"] };
+    const factsAbout = (number: number, best_value: number, repeat_of: number | null) => {
+      const facts = repeatFacts({ number, best_value, repeat_of }, experiment, ", place 1 of 44", () => {});
+      cleanup();
+      show(
+        facts.map(([name, value]) => (
+          <p key={name}>
+            {name}: {value}
+          </p>
+        )),
+      );
+      return screen.getAllByText(/^(Repeat|Expected)/).map((one) => one.textContent);
+    };
+    const expected = "Expected accuracy: 204.4, from the mean 210.315 of 2 runs, place 1 of 44";
+    expect(factsAbout(2, 204.975, null)).toEqual(["Repeated as: trial 41", expected]);
+    expect(factsAbout(41, 215.654, 2)).toEqual(["Repeats: trial 2", expected]);
+    expect(factsAbout(7, 200, null)).toEqual(["Expected accuracy: 190, from a single run, place 1 of 44"]);
+    expect(
+      repeatFacts({ number: 7, best_value: 200, repeat_of: null }, { metric: "accuracy", best: null }, "", () => {}),
+    ).toEqual([]);
   });
 });

@@ -2,6 +2,7 @@ import type { Experiment } from "../../api/types";
 import { curvesCall } from "../../charts/copies";
 import type { Across } from "../../curves/across";
 import { BestChart } from "../../curves/BestChart";
+import { expectedOf, LINE_OF_FIRST_RUNS, runsOf } from "../../curves/expected";
 import { leading, metric, param, paramName, ran, readable, title } from "../../format";
 import { experimentEnded } from "../../live/states";
 import { useCurves, type LiveExperiment } from "../../live/useExperiment";
@@ -57,7 +58,15 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
       }
     >
       {soFar && soFar.x.length > 0 ? (
-        <BestChart best={soFar} label={leading(experiment)} until={until} height={92} />
+        <>
+          <BestChart
+            best={soFar}
+            label={best?.runs ? `${leading(experiment)} of single runs` : leading(experiment)}
+            until={until}
+            height={92}
+          />
+          {best?.runs && <p className={classes.finished}>{LINE_OF_FIRST_RUNS}</p>}
+        </>
       ) : (
         !experiment.no_best && (
           <div className={classes.empty} style={{ height: 92 }}>
@@ -83,10 +92,6 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
 
 type BestRuns = NonNullable<NonNullable<Experiment["best"]>["runs"]>;
 
-function runsOf({ trials }: BestRuns): string {
-  return trials.length === 1 ? "1 run" : `mean of ${trials.length} runs`;
-}
-
 /** After repeats, the best value is a mean: show the single runs, and how much runs of a configuration differ. */
 export function Runs({
   experiment,
@@ -97,9 +102,11 @@ export function Runs({
   runs: BestRuns;
   onSelect: (number: number) => void;
 }) {
+  const [number, best_value] = [runs.trials[0]!, runs.values[0] ?? null];
+  const expected = expectedOf({ runs })?.value({ number, best_value, repeat_of: null }) ?? null;
   return (
     <p className={classes.finished}>
-      {title(runsOf(runs))}: <b>{metric(runs.mean)}</b> ± {rounded(runs.error)}, from{" "}
+      {title(runsOf(runs))}: <b>{metric(runs.mean)}</b>, from{" "}
       {runs.trials.map((number, i) => (
         <span key={number}>
           {i > 0 && ", "}
@@ -109,8 +116,17 @@ export function Runs({
           ({metric(runs.values[i])})
         </span>
       ))}
-      . The {experiment.metric} of a configuration differs by about {rounded(runs.noise)} from run to run (standard
-      deviation).
+      . Given {runs.trials.length === 1 ? "this run" : "these runs"},{" "}
+      {expected === null ? (
+        `the standard deviation of the configuration's expected ${experiment.metric} is`
+      ) : (
+        <>
+          the configuration&apos;s expected {experiment.metric} is <b>{metric(expected)}</b> ±
+        </>
+      )}{" "}
+      {rounded(runs.error)}
+      {expected !== null && " (± is its standard deviation)"}. The {experiment.metric} of a configuration differs by
+      about {rounded(runs.noise)} from run to run (standard deviation).
     </p>
   );
 }

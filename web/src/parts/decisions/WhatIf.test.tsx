@@ -6,15 +6,22 @@ import { describe, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { Experiment, Replay } from "../../api/types";
 import { useAddress } from "../../pages/useAddress";
-import { optionsOf, WhatIf } from "./WhatIf";
+import { optionsOf, rowsOf, WhatIf } from "./WhatIf";
 
-const EXPERIMENT = { id: "exp_1", metric: "accuracy", method: "random + asha" } as unknown as Experiment;
+const EXPERIMENT = {
+  id: "exp_1",
+  metric: "accuracy",
+  mode: "max",
+  scope: "all",
+  method: "random + asha",
+} as unknown as Experiment;
 const totals = { trials: 3, reports: 2000, training_s: 60, duration_s: 30, best_trial: 1, best_value: 0.9 };
 const ended = (state: "completed" | "stopped", iterations: number) => ({ state, iterations, value: 0.5, reason: "" });
 const REPLAY = {
   summary: "It would have found the same with half of the training.",
   method: "median",
-  notes: ["2 trials are censored"],
+  censored: 0,
+  notes: ["no trial saved checkpoints"],
   recorded: totals,
   replayed: { ...totals, reports: 1000 },
   trials: [
@@ -62,7 +69,7 @@ describe("what if", () => {
     });
     expect((await screen.findByRole("status")).textContent).toBe(REPLAY.summary);
     const cells = within(screen.getByRole("row", { name: /^Reports/ })).getAllByRole("cell");
-    expect(cells.map((cell) => cell.textContent)).toEqual(["2,000", "1,000"]);
+    expect(cells.map((cell) => cell.textContent)).toEqual(["2,000", "1,000 (better)"]);
     expect(screen.getByText("2 of 3 trials would have ended differently")).toBeTruthy();
     expect(screen.queryByRole("button", { name: "0" })).toBeNull();
     fireEvent.click(screen.getByRole("button", { name: "2" }));
@@ -89,6 +96,43 @@ describe("what if", () => {
       search: null,
       max_concurrent_trials: 8,
     });
+  });
+
+  it("calls only what is better better, in either direction", () => {
+    const of = (replay: Replay, mode: "min" | "max") =>
+      rowsOf(replay, { metric: "accuracy", mode, scope: "all" })
+        .filter((row) => row.better)
+        .map((row) => row.name);
+    const worse = { ...REPLAY, replayed: { ...totals, reports: 3000, training_s: 90, best_value: 0.8 } };
+    expect(of(worse, "max")).toEqual([]);
+    expect(of(worse, "min")).toEqual(["Best accuracy"]);
+    expect(of({ ...worse, replayed: { ...totals, duration_s: 20, best_value: 0.95 } }, "max")).toEqual([
+      "From start to end",
+      "Best accuracy",
+    ]);
+  });
+
+  it("gives costs as lower bounds, and the result as unknown, if curves end too early", () => {
+    const found = { ...REPLAY, censored: 2, replayed: { ...totals, reports: 1000, best_value: 0.95 } };
+    const rows = rowsOf(found, { metric: "accuracy", mode: "max", scope: "all" });
+    expect(rows.map((row) => row.after)).toEqual([
+      "3",
+      "at least 1,000",
+      "at least 1 min",
+      "at least 30 s",
+      "not known; 0.95 where the records end",
+      "not known; trial 1 where the records end",
+    ]);
+    expect(rows.some((row) => row.better)).toBe(false);
+  });
+
+  it("says that the best trial failed", () => {
+    const trials = REPLAY.trials.map((one) =>
+      one.number === 1 ? { ...one, replayed: { ...one.recorded, state: "failed" as const } } : one,
+    );
+    const rows = rowsOf({ ...REPLAY, trials }, { metric: "accuracy", mode: "max", scope: "all" });
+    const best = rows.find((row) => row.name === "Best trial")!;
+    expect([best.before, best.after]).toEqual(["trial 1", "trial 1, which failed"]);
   });
 
   it("reads options as JSON, or as text", () => {

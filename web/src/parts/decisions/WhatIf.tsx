@@ -124,15 +124,7 @@ interface ComparedProps extends Omit<WhatIfProps, "address"> {
 
 export function Compared({ replay, experiment, onSelect }: ComparedProps) {
   const [all, setAll] = useState(false);
-  const { recorded, replayed } = replay;
-  const rows: [string, string, string][] = [
-    ["Trials started", String(recorded.trials), String(replayed.trials)],
-    ["Reports", recorded.reports.toLocaleString("en"), replayed.reports.toLocaleString("en")],
-    ["Training of all trials", duration(recorded.training_s), duration(replayed.training_s)],
-    ["From start to end", duration(recorded.duration_s), duration(replayed.duration_s)],
-    [leading(experiment), metric(recorded.best_value), metric(replayed.best_value)],
-    ["Best trial", said(recorded.best_trial), said(replayed.best_trial)],
-  ];
+  const rows = rowsOf(replay, experiment);
   const others = replay.trials.filter((one) => isDifferent(one));
   const shown = all ? replay.trials : others;
   return (
@@ -152,11 +144,14 @@ export function Compared({ replay, experiment, onSelect }: ComparedProps) {
             </tr>
           </thead>
           <tbody>
-            {rows.map(([name, before, after]) => (
-              <tr key={name} data-same={before === after}>
+            {rows.map(({ name, before, after, better }) => (
+              <tr key={name} data-better={better}>
                 <th scope="row">{name}</th>
                 <td>{before}</td>
-                <td>{after}</td>
+                <td>
+                  {after}
+                  {better && " (better)"}
+                </td>
               </tr>
             ))}
           </tbody>
@@ -208,6 +203,52 @@ export function Compared({ replay, experiment, onSelect }: ComparedProps) {
   );
 }
 
+interface Row {
+  name: string;
+  before: string;
+  after: string;
+  /** The replay is known to be better. */
+  better: boolean;
+}
+
+/**
+ * Return the rows that compare a replay with what happened. If records end before the trials would have, costs are lower
+ * bounds and the result is not known, so nothing is called better.
+ */
+export function rowsOf(replay: Replay, experiment: Pick<Experiment, "metric" | "mode" | "scope">): Row[] {
+  const { recorded, replayed, trials } = replay;
+  const cut = replay.censored > 0;
+  const cost = (name: string, before: number, after: number, write: (value: number) => string): Row => {
+    const [then, now] = [write(before), write(after)];
+    return { name, before: then, after: cut ? `at least ${now}` : now, better: !cut && after < before && then !== now };
+  };
+  const known = (text: string) => (cut ? `not known; ${text} where the records end` : text);
+  const sign = experiment.mode === "min" ? -1 : 1;
+  const [before, after] = [recorded.best_value, replayed.best_value];
+  const failed = (side: "recorded" | "replayed", number: number | null) =>
+    trials.some((one) => one.number === number && one[side]?.state === "failed") ? ", which failed" : "";
+  const said = (side: "recorded" | "replayed", number: number | null) =>
+    number === null ? "–" : `trial ${number}${failed(side, number)}`;
+  return [
+    { name: "Trials started", before: String(recorded.trials), after: String(replayed.trials), better: false },
+    cost("Reports", recorded.reports, replayed.reports, (value) => value.toLocaleString("en")),
+    cost("Training of all trials", recorded.training_s, replayed.training_s, duration),
+    cost("From start to end", recorded.duration_s, replayed.duration_s, duration),
+    {
+      name: leading(experiment),
+      before: metric(before),
+      after: known(metric(after)),
+      better: !cut && after !== null && before !== null && sign * (after - before) > 0,
+    },
+    {
+      name: "Best trial",
+      before: said("recorded", recorded.best_trial),
+      after: known(said("replayed", replayed.best_trial)),
+      better: false,
+    },
+  ];
+}
+
 const MOST = 200;
 type Outcome = Replay["trials"][number]["recorded"];
 
@@ -223,8 +264,4 @@ function outcome({ state, iterations, value, reason }: Outcome) {
       {reason && <span className={classes.reason}>{reason}</span>}
     </>
   );
-}
-
-function said(trial: number | null): string {
-  return trial === null ? "–" : `trial ${trial}`;
 }

@@ -7,13 +7,26 @@ import { Spark, SPARK_AXES } from "./Spark";
 describe("the line of the best value in the list", () => {
   afterEach(() => vi.restoreAllMocks());
 
+  it("says that it is without the repeats, whose mean may be better", async () => {
+    const read = { x: [1, 4], y: [100, 204.975] } as Awaited<ReturnType<typeof api.bestSoFar>>;
+    vi.spyOn(api, "bestSoFar").mockResolvedValue(read);
+    render(
+      <QueryClientProvider client={new QueryClient()}>
+        <Spark id="exp_1" label="Best reward" value={210.315} repeated />
+      </QueryClientProvider>,
+    );
+    await screen.findByRole("img", {
+      name: /from 100 to 204\.975\. The line shows the best value of a single run, without the repeats\. Time/,
+    });
+  });
+
   it("says what it shows, and in which directions", async () => {
     vi.spyOn(api, "bestSoFar").mockResolvedValue({ x: [1, 4], y: [0.9, 0.25] } as Awaited<
       ReturnType<typeof api.bestSoFar>
     >);
     render(
       <QueryClientProvider client={new QueryClient()}>
-        <Spark id="exp_1" label="Best loss" value={0.25} />
+        <Spark id="exp_1" label="Best loss" value={0.25} repeated={false} />
       </QueryClientProvider>,
     );
     const words = `Best loss over time, from 0.9 to 0.25. ${SPARK_AXES}`;

@@ -1,5 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { api } from "../../api/client";
+import { LINE_OF_FIRST_RUNS } from "../../curves/expected";
 import { metric as written } from "../../format";
 import { keys } from "../../live/keys";
 import classes from "../common/parts.module.css";
@@ -10,8 +11,16 @@ const [WIDTH, HEIGHT] = [90, 22];
 export const SPARK_AXES =
   "Time runs to the right, over the time for which the search ran. Larger values are higher. Each line has a scale of its own.";
 
+interface SparkProps {
+  id: string;
+  label: string;
+  value: number | null;
+  /** Configurations were evaluated again, so that the best value is a mean. */
+  repeated: boolean;
+}
+
 /** Show the best value over time as a small line. It is read again when there is a new best value. */
-export function Spark({ id, label, value }: { id: string; label: string; value: number | null }) {
+export function Spark({ id, label, value, repeated }: SparkProps) {
   const { data } = useQuery({
     queryKey: [...keys.experiment(id), "spark", value],
     queryFn: ({ signal }) => api.bestSoFar(id, {}, signal),
@@ -20,7 +29,7 @@ export function Spark({ id, label, value }: { id: string; label: string; value: 
     placeholderData: (old) => old,
   });
   if (!data || data.x.length === 0) return null;
-  const words = `${label} over time, from ${written(data.y[0])} to ${written(data.y[data.y.length - 1])}. ${SPARK_AXES}`;
+  const words = `${label} over time, from ${written(data.y[0])} to ${written(data.y[data.y.length - 1])}. ${repeated ? `${LINE_OF_FIRST_RUNS} ` : ""}${SPARK_AXES}`;
   return (
     <svg
       className={classes.spark}

@@ -18,6 +18,7 @@ import {
   readable,
   title,
 } from "../../format";
+import { expectedOf } from "../../curves/expected";
 import { hasEnded } from "../../live/states";
 import { keys } from "../../live/useExperiment";
 import type { Address } from "../../pages/useAddress";
@@ -188,6 +189,46 @@ function Fold({ title, text, open = false }: { title: string; text: string; open
   );
 }
 
+const EXPECTED_TITLE =
+  "What is expected of the configuration, given all its runs. A value of few runs is partly luck, so it counts only in part. After repeats, trials are ranked by this.";
+
+type Fact = [string, ReactNode];
+
+/** After repeats: the other runs of a trial's configuration, and what is expected of it, by which the trial is ranked. */
+export function repeatFacts(
+  trial: Pick<Trial, "number" | "best_value" | "repeat_of">,
+  experiment: Pick<Experiment, "metric" | "best">,
+  place: string,
+  onSelect: (number: number) => void,
+): Fact[] {
+  const links = (numbers: readonly number[]) =>
+    numbers.map((number, i) => (
+      <span key={number}>
+        {i > 0 && ", "}
+        <Anchor component="button" type="button" size="sm" onClick={() => onSelect(number)}>
+          trial {number}
+        </Anchor>
+      </span>
+    ));
+  const expected = expectedOf(experiment.best);
+  const runs = expected?.runs(trial) ?? null;
+  const value = expected?.value(trial) ?? null;
+  const others = runs?.trials.filter((number) => number !== trial.number && number !== trial.repeat_of) ?? [];
+  const facts: Fact[] = [];
+  if (trial.repeat_of !== null) facts.push(["Repeats", links([trial.repeat_of])]);
+  if (others.length > 0) facts.push([trial.repeat_of === null ? "Repeated as" : "Other repeats", links(others)]);
+  if (value !== null)
+    facts.push([
+      `Expected ${experiment.metric}`,
+      <span title={EXPECTED_TITLE}>
+        <b>{metric(value)}</b>
+        {runs ? `, from the mean ${metric(runs.mean)} of ${runs.trials.length} runs` : ", from a single run"}
+        {place}
+      </span>,
+    ]);
+  return facts;
+}
+
 interface OverviewProps {
   trial: TrialWithSegments;
   experiment: TrialDetailsProps["experiment"];
@@ -199,6 +240,8 @@ interface OverviewProps {
 }
 
 function Overview({ trial, experiment, across, rank, of, address, onSelect }: OverviewProps) {
+  const place = rank === undefined ? "" : `, place ${rank} of ${of}`;
+  const ofRuns = repeatFacts(trial, experiment, place, onSelect);
   return (
     <div className={classes.overview}>
       {trial.iteration > 0 && (
@@ -214,22 +257,13 @@ function Overview({ trial, experiment, across, rank, of, address, onSelect }: Ov
       <Heading>Result</Heading>
       <Facts
         items={[
-          ...(trial.repeat_of === null
-            ? []
-            : [
-                [
-                  "Repeats",
-                  <Anchor component="button" type="button" size="sm" onClick={() => onSelect(trial.repeat_of!)}>
-                    trial {trial.repeat_of}
-                  </Anchor>,
-                ] as [string, ReactNode],
-              ]),
+          ...ofRuns,
           [
             title(counted(experiment)),
             <>
               <b>{metric(trial.best_value)}</b>
               {trial.best_iteration !== null && ` at iteration ${trial.best_iteration}`}
-              {rank !== undefined && `, place ${rank} of ${of}`}
+              {!ofRuns.some(([name]) => name.startsWith("Expected ")) && place}
             </>,
           ],
           ...Object.entries(trial.last)
