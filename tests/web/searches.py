@@ -86,7 +86,9 @@ class Search:
         seconds: float = 2.0,
         record: ExperimentRecord | None = None,
         core: Core | None = None,
+        saves: bool = True,
     ) -> None:
+        self.saves = saves  # whether each report has a checkpoint
         self.store, self.curve, self.seconds, self.now = store, curve, seconds, start
         record = record or store.experiments.create(spec, now=start - 1.0)
         self.id, self.public_id = record.id, record.public_id
@@ -205,7 +207,7 @@ class Search:
                 report_no=count,
                 iteration=iteration,
                 metrics=metrics,
-                checkpoint=saved,
+                checkpoint=saved if self.saves else None,
             )
         )
         if self.core.verdict(SegmentRef(number, ordinal)).action == "continue":

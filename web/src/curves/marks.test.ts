@@ -20,17 +20,17 @@ describe("drawRungs", () => {
   /** The labels of rungs on an axis of 100 pixels, with their left edges; each label is 30 pixels wide. */
   function labels(levels: readonly number[]) {
     const drawn: [string, number][] = [];
-    const context = new Proxy(
-      {},
-      {
-        get: (own, name: string) =>
-          name === "measureText"
-            ? () => ({ width: 30 })
-            : name === "fillText"
-              ? (text: string, x: number) => drawn.push([text, x])
-              : (own[name] ?? (() => {})),
-      },
-    );
+    const context = {
+      save() {},
+      restore() {},
+      setLineDash() {},
+      beginPath() {},
+      moveTo() {},
+      lineTo() {},
+      stroke() {},
+      measureText: () => ({ width: 30 }),
+      fillText: (text: string, left: number) => drawn.push([text, left]),
+    };
     const x = { range: { min: 0, max: 100 }, log: false, from: 0, to: 100 };
     const y = { range: { min: 0, max: 1 }, log: false, from: 100, to: 0 };
     drawRungs(context as never, levels, { x, y }, "light", "10px sans-serif", true);
