@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -634,7 +635,12 @@ def test_an_experiment_warns_at_its_top_that_trials_start_over_without_checkpoin
     visit: Open, service: Service, saves: bool
 ) -> None:
     scheduler = {"type": "asha_promotion", "max_t": 9, "grace_period": 1, "reduction_factor": 3}
-    search = Search(service.store, digits("unsaved", 9, scheduler=scheduler), start=time.time() - 3600, saves=saves)
+
+    def rising(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:
+        return {"accuracy": number / 10 + iteration / 100}
+
+    spec = digits("unsaved", 9, scheduler=scheduler)
+    search = Search(service.store, spec, start=time.time() - 3600, saves=saves, curve=rising)
     search.advance(at_once=20)
     page = visit(f"/experiments/{search.public_id}?tab=decisions&kind=resume")
     expect(page.get_by_text("promoted from").first).to_be_visible()
