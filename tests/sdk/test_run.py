@@ -60,8 +60,8 @@ class Job:
     def start(self, *arguments: str, step_s: float | None = None) -> None:
         """Start the script.
 
-        What is resumed takes short steps. What is interrupted takes long ones: on a busy machine, a trial may have been training for
-        half a minute when the next one starts, and must not have ended.
+        What is resumed takes short steps. What is interrupted takes long ones: on a busy machine, a trial may have been
+        training for half a minute when the next one starts, and must not have ended.
         """
         if step_s is None:
             step_s = 0.02 if arguments[0] == "resume" else 1.5

@@ -88,6 +88,7 @@ class Search:
         core: Core | None = None,
         saves: bool = True,
     ) -> None:
+        self.saves = saves  # whether each report has a checkpoint
         self.store, self.curve, self.seconds, self.now = store, curve, seconds, start
         self.saves = saves  # whether each report has a checkpoint
         record = record or store.experiments.create(spec, now=start - 1.0)

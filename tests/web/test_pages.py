@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.web.conftest import ROOT, Open, Service
 from tests.web.searches import Search, bred, digits, two_objectives
 from tests.web.test_page import INK, expect, wait_until
 from tuner.domain.experiment import CheckpointPolicy, Limits
+from tuner.domain.states import TrialState
 from tuner.settings import Quota
 
 pytestmark = pytest.mark.browser
@@ -606,6 +608,54 @@ def test_the_cluster_page_shows_who_holds_what_and_why_others_wait_as_it_changes
     expect(page.get_by_role("region", name="Running").get_by_role("row").nth(2)).to_contain_text("trial 1")
     page.get_by_role("link", name="trial 2").click()
     expect(page).to_have_url(re.compile(third))
+
+
+def test_the_cluster_page_lists_what_scripts_run_since_its_driver_does_not_know_of_it(
+    visit: Open, service: Service
+) -> None:
+    """The page said that no trial was running while a script's trials held CPUs of the same machine."""
+    service.answers_about_the_cluster(lambda: cluster_of("exp_none"))
+    spec = digits("by a script", 8)
+    record = service.store.experiments.create(spec, source="python")
+    search = Search(service.store, spec, start=time.time() - 60, record=record)
+    search.advance(8)
+    running = len(search.core.trials.in_state(TrialState.RUNNING))
+    assert running
+    service.store.experiments.create(digits("by the service"))
+    page = visit("/cluster")
+    row = page.get_by_role("region", name="Driven by scripts").get_by_role("row")
+    expect(row).to_have_count(2)
+    expect(row.nth(1)).to_contain_text(f"by a script{running}{running} CPU")
+    row.nth(1).get_by_role("link", name="by a script").click()
+    expect(page.get_by_role("heading", name="by a script")).to_be_visible()
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_an_experiment_warns_at_its_top_that_trials_start_over_without_checkpoints(
+    visit: Open, service: Service, saves: bool
+) -> None:
+    scheduler = {"type": "asha_promotion", "max_t": 9, "grace_period": 1, "reduction_factor": 3}
+
+    def rising(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:
+        return {"accuracy": number / 10 + iteration / 100}
+
+    spec = digits("unsaved", 9, scheduler=scheduler)
+    search = Search(service.store, spec, start=time.time() - 3600, saves=saves, curve=rising)
+    search.advance(at_once=20)
+    page = visit(f"/experiments/{search.public_id}?tab=decisions&kind=resume")
+    expect(page.get_by_text("promoted from").first).to_be_visible()
+    warning = page.get_by_role("status").filter(has_text="started over")
+    if saves:
+        expect(page.get_by_text("starts from the beginning")).to_have_count(0)
+        expect(warning).to_have_count(0)
+        return
+    resumed = [trial for trial in search.core.trials if any(one.cause == "resume" for one in trial.segments)]
+    expect(warning).to_contain_text(
+        re.compile(f"^{len(resumed)} trials? started over.* because they had no checkpoint")
+    )
+    warning.get_by_role("button", name="Show these decisions").click()
+    expect(page).to_have_url(re.compile("q=starts"))
+    expect(page.get_by_text("starts from the beginning").first).to_be_visible()
 
 
 def test_nodes_that_may_join_are_told_from_those_that_are_there(visit: Open, service: Service) -> None:

@@ -194,9 +194,11 @@ export function drawRungs(
     context.stroke();
     const label = `rung ${level}`;
     const width = context.measureText(label).width;
-    if (at + 4 < free || at + 4 + width > x.to) continue;
-    context.fillText(label, at + 4, falling ? 11 : y.from - 5);
-    free = at + 10 + width;
+    // At the right edge, the label is to the left of its line.
+    const left = at + 4 + width > x.to ? at - 4 - width : at + 4;
+    if (left < Math.max(free, 0)) continue;
+    context.fillText(label, left, falling ? 11 : y.from - 5);
+    free = left + 6 + width;
   }
   context.restore();
 }

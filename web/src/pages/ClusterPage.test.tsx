@@ -3,7 +3,7 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { cleanup, render, screen, within } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { api } from "../api/client";
+import { api, ApiError } from "../api/client";
 import type { Cluster } from "../api/types";
 import ClusterPage, { joinWords, summary } from "./ClusterPage";
 
@@ -84,6 +84,58 @@ describe("the page of the cluster", () => {
     expect(rows("Shares")).toEqual(["digits5175 %11"]);
   });
 
+  it("lists the experiments that scripts drive, since the driver does not know their trials", async () => {
+    const one = (id: string, source: string, more: object = {}) => ({
+      id,
+      name: id,
+      source,
+      abandoned: false,
+      counts: { running: 4 },
+      scaling: { num_workers: 1, max_workers: null, resources_per_worker: { CPU: 0.5 }, use_gpu: false },
+      ...more,
+    });
+    const items = [
+      one("by a script", "python"),
+      one("asked", "study", { counts: { running: 0 } }),
+      one("left", "python", { abandoned: true }),
+      one("by this service", "api"),
+      one("taken over", "adopted"),
+    ];
+    const asked = vi
+      .spyOn(api, "experiments")
+      .mockImplementation(((query: { state?: string }) =>
+        Promise.resolve({ items: query.state === "running" ? items : [] })) as never);
+    const show = () =>
+      render(
+        <MantineProvider>
+          <MemoryRouter>
+            <QueryClientProvider client={new QueryClient()}>
+              <ClusterPage />
+            </QueryClientProvider>
+          </MemoryRouter>
+        </MantineProvider>,
+      );
+    vi.spyOn(api, "cluster").mockResolvedValue({ ...CLUSTER, groups: [], waiting: [], experiments: [] });
+    show();
+    const listed = async () =>
+      within(await screen.findByRole("region", { name: "Driven by scripts" }))
+        .getAllByRole("row")
+        .slice(1)
+        .map((row) => row.textContent);
+    expect(await listed()).toEqual(["by a script42 CPUs", "asked0nothing"]);
+    expect(screen.getByRole("link", { name: "by a script" }).getAttribute("href")).toBe("/experiments/by a script");
+    expect(screen.getByRole("status").textContent).toContain("No trial of this service is running or waiting.");
+    cleanup();
+    vi.spyOn(api, "cluster").mockRejectedValue(new ApiError(503, "no driver is running"));
+    show();
+    expect(await listed()).toHaveLength(2);
+    cleanup();
+    asked.mockResolvedValue({ items: [one("by this service", "api")] } as never);
+    show();
+    await screen.findByText(/The cluster is shown while a driver runs/);
+    expect(screen.queryByRole("region", { name: "Driven by scripts" })).toBeNull();
+  });
+
   it("names the nodes of each type that may join", () => {
     const types = [
       { count: 1, cpus: 0, gpus: 1 },
@@ -94,7 +146,7 @@ describe("the page of the cluster", () => {
 
   it("says if nothing waits, and if there are no GPUs", () => {
     expect(summary({ ...CLUSTER, gpus: 0, nodes: [CLUSTER.nodes[0]!], groups: [], waiting: [] })).toBe(
-      "4 of 16 CPUs are in use on 1 node (CPUs: 2 by running trials, 2 by something other than trials). No trial is running or waiting.",
+      "4 of 16 CPUs are in use on 1 node (CPUs: 2 by running trials, 2 by something other than trials). No trial of this service is running or waiting.",
     );
   });
 

@@ -2,7 +2,7 @@ import { Anchor, Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "react-router";
 import { api, ApiError } from "../api/client";
-import type { Cluster } from "../api/types";
+import type { Cluster, Experiment } from "../api/types";
 import { ago, duration, elapsed, moment, number } from "../format";
 import { CLUSTER } from "../charts/copies";
 import { keys } from "../live/keys";
@@ -12,10 +12,12 @@ import { Sentence } from "../parts/common/Sentence";
 import { CopyMenu } from "../parts/common/CopyMenu";
 import { useNow } from "../parts/common/useNow";
 import { useTitle } from "../parts/common/useTitle";
-import { askedWords } from "./room";
+import { askedWords, inUse } from "./room";
 import classes from "./SettingsPage.module.css";
 
 const REFRESH_MS = 3000;
+/** The sources of experiments whose trials a script runs. */
+const SCRIPTS: ReadonlySet<string> = new Set(["python", "study"]);
 
 type Group = Cluster["groups"][number];
 type Wait = Cluster["waiting"][number];
@@ -37,6 +39,12 @@ export default function ClusterPage() {
     queryFn: ({ signal }) => api.experiments({ page_size: 200 }, signal),
     staleTime: 10_000,
   });
+  const running = useQuery({
+    queryKey: [...keys.experiments, "driven elsewhere"],
+    queryFn: ({ signal }) => api.experiments({ state: "running", page_size: 200 }, signal),
+    refetchInterval: REFRESH_MS,
+  });
+  const elsewhere = running.data?.items.filter(isElsewhere) ?? [];
   const names = new Map(list.data?.items.map((one) => [one.id, one.name]));
   const nameOf = (id: string) => names.get(id) ?? id;
   const experiment = (id: string) => (
@@ -150,7 +158,38 @@ export default function ClusterPage() {
           </Panel>
         </>
       )}
+      {(found ?? silent) && elsewhere.length > 0 && <Elsewhere experiments={elsewhere} />}
     </div>
+  );
+}
+
+/** Whether a script drives this running experiment, so that the service's driver does not know its trials. */
+export function isElsewhere({ source, abandoned }: Pick<Experiment, "source" | "abandoned">): boolean {
+  return SCRIPTS.has(source) && !abandoned;
+}
+
+/** The running experiments that scripts drive. */
+function Elsewhere({ experiments }: { experiments: readonly Experiment[] }) {
+  return (
+    <Panel flush title={`Driven by scripts · ${experiments.length}`}>
+      <p className={classes.none}>
+        Scripts drive these experiments, not this service. Their trials run in processes on the script’s machine, or on
+        Ray. They are not among the trials above, nor are their CPUs and GPUs, except on the same Ray cluster: there,
+        they count as used by something other than trials.
+      </p>
+      <Table
+        label="Driven by scripts"
+        heads={["Experiment", "Running trials", "In use"]}
+        empty=""
+        rows={experiments.map((one) => [
+          <Anchor key="name" component={Link} to={`/experiments/${one.id}`} size="sm">
+            {one.name}
+          </Anchor>,
+          one.counts.running,
+          inUse(one) || "nothing",
+        ])}
+      />
+    </Panel>
   );
 }
 
@@ -181,7 +220,7 @@ export function summary({ nodes, cpus, cpus_in_use, gpus, gpus_in_use, groups, w
     waits > 0 ? count(waits, "waits", "wait") : "no trial waits",
   ].join(", ");
   const idle = groups.length + waiting.length === 0;
-  return `${use} are in use on ${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}${split}. ${idle ? "No trial is running or waiting" : states}.`;
+  return `${use} are in use on ${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}${split}. ${idle ? "No trial of this service is running or waiting" : states}.`;
 }
 
 /** "Up to 3 more nodes with 16 CPUs and 4 GPUs each, and up to 1 with 64 CPUs may join." */

@@ -29,6 +29,7 @@ import { BestPanel } from "../parts/curves/BestPanel";
 import { axesOf, CurvesPanel } from "../parts/curves/CurvesPanel";
 import { DecisionLog } from "../parts/decisions/DecisionLog";
 import { FailureNotice } from "../parts/trial/FailureNotice";
+import { StartedOver, STARTS_OVER } from "../parts/trial/StartedOver";
 import { LiveMark } from "../parts/common/LiveMark";
 import { Panel } from "../parts/common/Panel";
 import { MissingPage, ProblemBox } from "../parts/common/Problem";
@@ -44,6 +45,7 @@ import { useLater } from "../parts/common/useLater";
 import { useNow } from "../parts/common/useNow";
 import { useTitle } from "../parts/common/useTitle";
 import { formatBrushes, formatList, formatSort, parseBrushes, parseList, parseNumbers, parseSort } from "./address";
+import parts from "../parts/common/parts.module.css";
 import classes from "./ExperimentPage.module.css";
 import { bestFigure, endTitle } from "./forecast";
 import { useAddress, type Address } from "./useAddress";
@@ -478,6 +480,10 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
     [sample, trials, experiment],
   );
   const firstFailed = useFirstFailed(experiment, sample);
+  const failures = useMemo(
+    () => (sample?.complete ? sample.items.filter((trial) => trial.state === "failed") : undefined),
+    [sample],
+  );
   const forecast = useForecast(experiment);
   const waste = useWaste(experiment);
   const { objectives } = experiment;
@@ -555,13 +561,18 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         </p>
       )}
       {experiment.how_to_go_on && (
-        <p className={classes.warning} role="status">
+        <p className={parts.warning} role="status">
           <Sentence text={experiment.how_to_go_on} />.
         </p>
       )}
+      <StartedOver
+        experiment={experiment}
+        onShow={() => address.set({ tab: "decisions", kind: "resume", q: STARTS_OVER })}
+      />
       <FailureNotice
         experiment={experiment}
         first={firstFailed}
+        failures={failures}
         onSelect={onSelect}
         onShowFailed={() => address.set({ tab: null, state: "failed" })}
       />

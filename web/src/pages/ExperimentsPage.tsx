@@ -7,7 +7,7 @@ import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
 import { experimentsCall } from "../charts/copies";
 import { runsOf } from "../curves/expected";
-import { ago, config, duration, leading, metric, moment, number, ran, ranWords, readable } from "../format";
+import { ago, config, duration, leading, metric, moment, ran, ranWords, readable } from "../format";
 import { experimentEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import { BulkActions } from "../parts/actions/Actions";
@@ -21,7 +21,7 @@ import { StateBadge } from "../parts/common/StateBadge";
 import { useNow } from "../parts/common/useNow";
 import { useTitle } from "../parts/common/useTitle";
 import classes from "./pages.module.css";
-import { bundleOf } from "./room";
+import { inUse } from "./room";
 
 const STATES: ExperimentState[] = ["running", "pending", "paused", "completed", "failed", "cancelled"];
 
@@ -331,16 +331,6 @@ export function runningFirst(running: readonly Experiment[], listed: readonly Ex
   for (const one of listed) if (one.state === "running") found.set(one.id, one);
   for (const one of listed) found.set(one.id, one);
   return [...found.values()];
-}
-
-/** Say what the running trials of an experiment hold: "4 GPUs", "at least 4 GPUs" if they are elastic, or "2 CPUs" without GPUs; empty if none runs. */
-export function inUse({ counts, scaling }: Pick<Experiment, "counts" | "scaling">): string {
-  if (counts.running === 0) return "";
-  const each = bundleOf(scaling);
-  const unit = each["GPU"] ? "GPU" : "CPU";
-  const amount = counts.running * scaling.num_workers * (each[unit] ?? 0);
-  const least = (scaling.max_workers ?? 0) > scaling.num_workers ? "at least " : ""; // elastic trials may have grown
-  return `${least}${number(amount)} ${unit}${amount === 1 ? "" : "s"}`;
 }
 
 /** The best value of an objective. Different trials may have reported those of several objectives. */

@@ -46,11 +46,14 @@ describe("the audit trail in words", () => {
   it("shows an unknown call as it is", () =>
     expect(said("PUT", "/api/v1/new")).toMatchObject({ words: "PUT /api/v1/new", subject: null }));
 
-  it("leaves out checks of specs, unless they failed", () => {
+  it("leaves out checks of specs, valid or not, unless they were not allowed or failed", () => {
     const entry = (path: string, status = 200) => ({ method: "POST", path: `/api/v1/${path}`, status });
     const checks = Array.from({ length: 60 }, () => entry("experiments/dry-run"));
+    checks.push(entry("experiments/dry-run", 400), entry("experiments/dry-run", 422));
     const [refused, made] = [entry("experiments/dry-run", 403), entry("experiments", 201)];
     expect(changesAmong([...checks, refused, ...checks, made])).toEqual([refused, made]);
+    const [invalid, broken] = [entry("experiments", 422), entry("experiments/dry-run", 500)];
+    expect(changesAmong([invalid, broken])).toEqual([invalid, broken]);
     expect(changesAmong([made, made, made], 2)).toHaveLength(2);
   });
 

@@ -68,14 +68,22 @@ export function said(method: string, path: string, created: string | null = null
   return { words: `${method} ${path}`, subject: null, made: created };
 }
 
-/** The latest entries that changed something, or that failed. The form for a new experiment checks its spec whenever the user stops typing. */
+/**
+ * The latest entries that changed something, or that failed. The form for a new experiment checks its spec whenever the user
+ * stops typing. These checks are left out, unless the user may not make them or the service failed.
+ */
 export function changesAmong<T extends { method: string; path: string; status: number }>(
   entries: readonly T[],
   most = 50,
 ): T[] {
   return entries
-    .filter(({ method, path, status }) => status >= 400 || said(method, path).words !== CHECKED)
+    .filter(({ method, path, status }) => said(method, path).words !== CHECKED || isOdd(status))
     .slice(0, most);
+}
+
+/** Whether a check of a spec ended with more than "valid" or "not valid". */
+function isOdd(status: number): boolean {
+  return status === 401 || status === 403 || status >= 500;
 }
 
 /** Say how a call ended. */

@@ -326,6 +326,33 @@ describe("what went wrong", () => {
     expect(screen.getByText("All 27 trials ended")).toBeTruthy();
   });
 
+  it("counts the trials of each error, since it is not the same for all", () => {
+    const failed = (messages: readonly string[]) =>
+      messages.map((message, number) => ({ ...broken[number]!, error: { message } as Trial["error"] }));
+    const notice = (messages: readonly string[], known = true) => {
+      const failures = failed(messages);
+      cleanup();
+      show(
+        <FailureNotice
+          experiment={{ ...base, counts: { ...counts, failed: messages.length } }}
+          first={failures[0]}
+          failures={known ? failures : undefined}
+          onSelect={() => {}}
+          onShowFailed={() => {}}
+        />,
+      );
+      return screen.getByText(/trials failed/).parentElement!.textContent;
+    };
+    const nan = "ValueError: loss is NaN";
+    const mixed = ["MemoryError: CUDA\nmore", nan, nan, "RuntimeError: boom", nan, "MemoryError: CUDA"];
+    expect(notice(mixed)).toContain(
+      "6 of 27 trials failed: 3 × ValueError: loss is NaN; 2 × MemoryError: CUDA; 1 × RuntimeError: boom Show",
+    );
+    expect(notice(["a", "b", "c", "d", "e", "e"])).toContain("failed: 2 × e; 1 × a; 1 × b; 2 with other errors Show");
+    expect(notice([nan, nan])).toContain("2 of 27 trials failed: ValueError: loss is NaN Show");
+    expect(notice(mixed, false)).toContain("6 of 27 trials failed; the first one: MemoryError: CUDA Show");
+  });
+
   it("is an alert with links where the experiment has failed", () => {
     let all = 0;
     show(
@@ -701,6 +728,9 @@ describe("the importance of parameters", () => {
     const none = { metric: "accuracy", needed: 10, completed: 1, stopped: 0, repeats: 0, left_out: 0, items: [] };
     show(<Shares found={{ ...none, trials: 1 }} caution={null} />);
     expect(screen.getByText("Shown once 10 trials have ended with a result; 1 has so far.")).toBeTruthy();
+    cleanup();
+    show(<Shares found={{ ...none, trials: 8 }} caution={null} ended />);
+    expect(screen.getByText("Too few trials have ended with a result: 8, and 10 are needed.")).toBeTruthy();
     cleanup();
     show(<Shares found={{ ...none, trials: 4 }} caution={null} chosen />);
     expect(screen.getByText("4 of the chosen trials have ended with a result; 10 are needed.")).toBeTruthy();

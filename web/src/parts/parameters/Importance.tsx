@@ -70,6 +70,7 @@ export default function Importance({ experiment, where, metric = null, objective
         caution={cautionOf(query.data, experiment)}
         labels={experiment.labels}
         chosen={chosen.length > 0}
+        ended={experimentEnded(experiment.state)}
       />
     </Panel>
   );
@@ -119,12 +120,15 @@ export function Shares({
   caution,
   labels = {},
   chosen = false,
+  ended = false,
 }: {
   found: Importances;
   caution: string | null;
   labels?: Labels;
   /** True if filters leave out some trials. */
   chosen?: boolean;
+  /** True if the experiment has ended, so that no more trials will. */
+  ended?: boolean;
 }) {
   const { items, metric, needed, trials } = found;
   if (items.length === 0) {
@@ -132,9 +136,11 @@ export function Shares({
       <p className={classes.noShares}>
         {trials < needed && chosen
           ? `${trials} of the chosen trials ${trials === 1 ? "has" : "have"} ended with a result; ${needed} are needed.`
-          : trials < needed
-            ? `Shown once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"} so far.`
-            : "The results do not show any difference between parameters."}
+          : trials < needed && ended
+            ? `Too few trials have ended with a result: ${trials}, and ${needed} are needed.`
+            : trials < needed
+              ? `Shown once ${needed} trials have ended with a result; ${trials} ${trials === 1 ? "has" : "have"} so far.`
+              : "The results do not show any difference between parameters."}
       </p>
     );
   }

@@ -7,13 +7,17 @@ interface FailureNoticeProps {
   experiment: Pick<Experiment, "state" | "error" | "reason" | "counts" | "trials">;
   /** The first of them that failed. */
   first: Trial | undefined;
+  /** All that failed; undefined if they are too many to know them all. */
+  failures?: readonly Trial[] | undefined;
   onSelect: (number: number) => void;
   onShowFailed: () => void;
 }
 
 /** Say what went wrong: an alert if the whole experiment has failed, a line with links if some of its trials have. */
-export function FailureNotice({ experiment, first, onSelect, onShowFailed }: FailureNoticeProps) {
+export function FailureNotice({ experiment, first, failures, onSelect, onShowFailed }: FailureNoticeProps) {
   const failed = experiment.counts.failed;
+  const causes = failures?.length === failed ? causesOf(failures) : null;
+  const only = failed === 1 || causes?.length === 1;
   const links = (
     <>
       {first && (
@@ -45,15 +49,40 @@ export function FailureNotice({ experiment, first, onSelect, onShowFailed }: Fai
       {failed > 0 && (
         <span data-tone="bad">
           <b>
-            {failed} of {experiment.trials} {experiment.trials === 1 ? "trial" : "trials"} failed{first ? ":" : ""}
+            {failed} of {experiment.trials} {experiment.trials === 1 ? "trial" : "trials"} failed
+            {!first ? "" : only || causes ? ":" : "; the first one:"}
           </b>{" "}
-          {first && <span className={classes.firstLine}>{firstLine(first)}</span>}{" "}
+          {first && (
+            <span className={classes.firstLine}>{causes && !only ? causesWords(causes) : firstLine(first)}</span>
+          )}{" "}
           <span className={classes.noticeLinks}>{links}</span>
         </span>
       )}
       {failed === 0 && experiment.error && <span data-tone="bad">{experiment.error}</span>}
     </div>
   );
+}
+
+/** As many errors are shown; of others, only the number is. */
+const MOST_CAUSES = 3;
+
+/** The first lines of the errors, each with the number of its trials, the most frequent first. */
+function causesOf(failures: readonly Trial[]): [string, number][] {
+  const counts = new Map<string, number>();
+  for (const trial of failures) {
+    const line = firstLine(trial);
+    counts.set(line, (counts.get(line) ?? 0) + 1);
+  }
+  return [...counts].sort(([, a], [, b]) => b - a);
+}
+
+/** "3 × ValueError: loss is NaN; 2 × MemoryError; 1 × KeyError: 'lr'; 4 with other errors" */
+function causesWords(causes: readonly [string, number][]): string {
+  const others = causes.slice(MOST_CAUSES).reduce((sum, [, count]) => sum + count, 0);
+  return [
+    ...causes.slice(0, MOST_CAUSES).map(([line, count]) => `${count} × ${line}`),
+    ...(others > 0 ? [`${others} with other errors`] : []),
+  ].join("; ");
 }
 
 function firstLine(trial: Trial): string {
