@@ -99,7 +99,7 @@ export default function ClusterPage() {
             <Table
               label="Waiting"
               heads={["", "Experiment", "Trial", "Why it waits", "Asks for", "Waited", "Priority"]}
-              empty="No trial is starting or waiting."
+              empty="No trial of this service is starting or waiting."
               long={3}
               rows={found.waiting.map((one) => [
                 one.position,
@@ -128,7 +128,7 @@ export default function ClusterPage() {
             <Table
               label="Running"
               heads={["Experiment", "Trial", "Holds", "Nodes", "GPUs", "Since"]}
-              empty="No trial is running."
+              empty="No trial of this service is running."
               rows={found.groups.map((one) => [
                 experiment(one.experiment_id),
                 <Trial key="trial" of={one} />,
