@@ -253,3 +253,11 @@ export function bytes(size: number): string {
   const power = Math.min(units.length, Math.floor(Math.log2(size) / 10));
   return `${Number((size / 1024 ** power).toPrecision(3))} ${units[power - 1]}`;
 }
+
+/** "mean of 2 runs" */
+export function runsOf({ trials }: { trials: readonly number[] }): string {
+  return trials.length === 1 ? "1 run" : `mean of ${trials.length} runs`;
+}
+
+/** What the line of the best value shows after repeats. */
+export const LINE_OF_FIRST_RUNS = "The line shows the best value of a single run, without the repeats.";

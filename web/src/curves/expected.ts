@@ -14,14 +14,6 @@ export interface Expected {
   runs: (trial: Judged) => Runs["repeated"][number] | null;
 }
 
-/** "mean of 2 runs" */
-export function runsOf({ trials }: Pick<Runs, "trials">): string {
-  return trials.length === 1 ? "1 run" : `mean of ${trials.length} runs`;
-}
-
-/** What the line of the best value shows after repeats. */
-export const LINE_OF_FIRST_RUNS = "The line shows the best value of a single run, without the repeats.";
-
 /** Return what is expected of the trials; null without repeats. */
 export function expectedOf(best: Pick<NonNullable<Experiment["best"]>, "runs"> | null): Expected | null {
   const runs = best?.runs;

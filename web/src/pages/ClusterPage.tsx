@@ -12,7 +12,8 @@ import { Sentence } from "../parts/common/Sentence";
 import { CopyMenu } from "../parts/common/CopyMenu";
 import { useNow } from "../parts/common/useNow";
 import { useTitle } from "../parts/common/useTitle";
-import { askedWords, inUse } from "./room";
+import { inUse } from "./held";
+import { askedWords } from "./room";
 import classes from "./SettingsPage.module.css";
 
 const REFRESH_MS = 3000;

@@ -6,8 +6,7 @@ import { Link, useNavigate, useSearchParams } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
 import { experimentsCall } from "../charts/copies";
-import { runsOf } from "../curves/expected";
-import { ago, config, duration, leading, metric, moment, ran, ranWords, readable } from "../format";
+import { ago, config, duration, leading, metric, moment, ran, ranWords, readable, runsOf } from "../format";
 import { experimentEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import { BulkActions } from "../parts/actions/Actions";
@@ -21,7 +20,7 @@ import { StateBadge } from "../parts/common/StateBadge";
 import { useNow } from "../parts/common/useNow";
 import { useTitle } from "../parts/common/useTitle";
 import classes from "./pages.module.css";
-import { inUse } from "./room";
+import { inUse } from "./held";
 
 const STATES: ExperimentState[] = ["running", "pending", "paused", "completed", "failed", "cancelled"];
 

@@ -19,7 +19,8 @@ import { MissingPage } from "../parts/common/Problem";
 import { CopyMenu } from "../parts/common/CopyMenu";
 import { useTitle } from "../parts/common/useTitle";
 import classes from "./NewExperimentPage.module.css";
-import { askedWords, bundleOf, costWords, reachWords, roomWords, workersOf } from "./room";
+import { bundleOf } from "./held";
+import { askedWords, costWords, reachWords, roomWords, workersOf } from "./room";
 import { SpaceFields } from "./SpaceFields";
 import { EXAMPLE, inReadingOrder, newSeed, numberOf, repeatsOf, textOf, withField, withName, type Spec } from "./spec";
 

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { DryRun, Scaling } from "../api/types";
-import { askedWords, bundleOf, costWords, reachWords, roomWords, type Room } from "./room";
+import { bundleOf } from "./held";
+import { askedWords, costWords, reachWords, roomWords, type Room } from "./room";
 
 const scaling = (num_workers: number, resources_per_worker = {}, use_gpu = false) =>
   ({ num_workers, resources_per_worker, use_gpu }) as Scaling;

@@ -1,15 +1,8 @@
 /** The resources that a trial needs, and the room that the cluster has for it. */
 
-import type { Cluster, DryRun, Experiment, Scaling } from "../api/types";
+import type { Cluster, DryRun, Scaling } from "../api/types";
 import { duration, number, trained } from "../format";
-
-type Resources = Readonly<Record<string, number>>;
-
-/** The resources of each worker of a trial: one CPU, and one GPU with `use_gpu`, unless the spec says otherwise. */
-export function bundleOf({ resources_per_worker, use_gpu }: Scaling): Resources {
-  const given = resources_per_worker as Resources;
-  return { CPU: 1, ...(use_gpu ? { GPU: 1 } : {}), ...given };
-}
+import { bundleOf, type Resources } from "./held";
 
 /** "4 × 0.5 CPU", "2 × 1 GPU, 4 CPU": how many workers, and what each holds. */
 export function askedWords(workers: number | string, resources: Resources): string {
@@ -18,16 +11,6 @@ export function askedWords(workers: number | string, resources: Resources): stri
     .sort(([a], [b]) => Number(b === "GPU") - Number(a === "GPU"))
     .map(([name, amount]) => `${number(amount)} ${name}`);
   return `${workers} × ${each.join(", ") || "no CPU"}`;
-}
-
-/** Say what the running trials of an experiment hold: "4 GPUs", "at least 4 GPUs" if they are elastic, or "2 CPUs" without GPUs; empty if none runs. */
-export function inUse({ counts, scaling }: Pick<Experiment, "counts" | "scaling">): string {
-  if (counts.running === 0) return "";
-  const each = bundleOf(scaling);
-  const unit = each["GPU"] ? "GPU" : "CPU";
-  const amount = counts.running * scaling.num_workers * (each[unit] ?? 0);
-  const least = (scaling.max_workers ?? 0) > scaling.num_workers ? "at least " : ""; // elastic trials may have grown
-  return `${least}${number(amount)} ${unit}${amount === 1 ? "" : "s"}`;
 }
 
 /** The number of ranks of a trial: "2", or "1 to 8" if it is elastic. */

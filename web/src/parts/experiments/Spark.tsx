@@ -1,7 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { api } from "../../api/client";
-import { LINE_OF_FIRST_RUNS } from "../../curves/expected";
-import { metric as written } from "../../format";
+import { LINE_OF_FIRST_RUNS, metric as written } from "../../format";
 import { keys } from "../../live/keys";
 import classes from "../common/parts.module.css";
 

@@ -1,0 +1,22 @@
+/** The resources that running trials hold. The list of experiments needs no more than this of `room.ts`. */
+
+import type { Experiment, Scaling } from "../api/types";
+import { number } from "../format";
+
+export type Resources = Readonly<Record<string, number>>;
+
+/** The resources of each worker of a trial: one CPU, and one GPU with `use_gpu`, unless the spec says otherwise. */
+export function bundleOf({ resources_per_worker, use_gpu }: Scaling): Resources {
+  const given = resources_per_worker as Resources;
+  return { CPU: 1, ...(use_gpu ? { GPU: 1 } : {}), ...given };
+}
+
+/** Say what the running trials of an experiment hold: "4 GPUs", "at least 4 GPUs" if they are elastic, or "2 CPUs" without GPUs; empty if none runs. */
+export function inUse({ counts, scaling }: Pick<Experiment, "counts" | "scaling">): string {
+  if (counts.running === 0) return "";
+  const each = bundleOf(scaling);
+  const unit = each["GPU"] ? "GPU" : "CPU";
+  const amount = counts.running * scaling.num_workers * (each[unit] ?? 0);
+  const least = (scaling.max_workers ?? 0) > scaling.num_workers ? "at least " : ""; // elastic trials may have grown
+  return `${least}${number(amount)} ${unit}${amount === 1 ? "" : "s"}`;
+}
