@@ -260,7 +260,7 @@ class TrialSample:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How much the trials of an experiment have trained together.
+    """The amount of training that the trials of an experiment have had together.
 
     Attributes:
         reports: their reports, including those that a restarted trial repeated.
