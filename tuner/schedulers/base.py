@@ -38,7 +38,7 @@ ALLOWED = "the limit on concurrent trials allows one more"
 """The reason for a new trial if there is no more specific one. Whether there are resources for it is known only later."""
 
 HAS_ROOM = "the resources have room for one more trial"
-"""This reason stands for it if the experiment has no limit on concurrent trials, so that as many run as there are resources for."""
+"""The reason if the experiment has no limit on concurrent trials, so that as many run as there are resources for."""
 
 
 class MetricConstraint(Protocol):
