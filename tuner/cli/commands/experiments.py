@@ -11,7 +11,7 @@ import typer
 
 from tuner.cli.commands.chosen import chosen_settings
 from tuner.cli.commands.parameters import ExperimentName, ExperimentNames, IdempotencyKey, JsonLines, JsonObject
-from tuner.cli.commands.several import for_each
+from tuner.cli.commands.several import for_each_experiment
 from tuner.cli.places import OnService
 from tuner.domain.states import ExperimentState
 from tuner.errors import SpecError
@@ -89,7 +89,7 @@ def delete(
     from tuner.cli.service import experiments
 
     settings = chosen_settings()
-    for_each([(name, None) for name in names], lambda name, _: experiments.delete(settings, name, force))
+    for_each_experiment(names, lambda name: experiments.delete(settings, name, force))
 
 
 @group.command(cls=OnService)
@@ -98,7 +98,7 @@ def archive(names: ExperimentNames) -> None:
     from tuner.cli.service import experiments
 
     settings = chosen_settings()
-    for_each([(name, None) for name in names], lambda name, _: experiments.archive(settings, name, True))
+    for_each_experiment(names, lambda name: experiments.archive(settings, name, True))
 
 
 @group.command(cls=OnService)
@@ -107,7 +107,7 @@ def unarchive(names: ExperimentNames) -> None:
     from tuner.cli.service import experiments
 
     settings = chosen_settings()
-    for_each([(name, None) for name in names], lambda name, _: experiments.archive(settings, name, False))
+    for_each_experiment(names, lambda name: experiments.archive(settings, name, False))
 
 
 @group.command(name="ls", cls=OnService)

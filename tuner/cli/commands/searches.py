@@ -21,7 +21,7 @@ from tuner.cli.commands.parameters import (
     Scheduler,
     SearchAlg,
 )
-from tuner.cli.commands.several import for_each
+from tuner.cli.commands.several import for_each_experiment
 from tuner.cli.places import OnNeither, OnService, OnThisMachine
 from tuner.errors import SpecError
 from tuner.names import printable
@@ -123,7 +123,7 @@ def resume(names: ExperimentNames, ray_address: RayAddress = None) -> None:
 
         if ray_address is not None:
             raise SpecError("--ray-address is for a search that this machine drives; the service uses its own Ray")
-        for_each([(name, None) for name in names], lambda name, _: ask(settings, "resume", name))
+        for_each_experiment(names, lambda name: ask(settings, "resume", name))
         return
     if len(names) > 1:
         raise SpecError("without a service, resume one experiment at a time: the command waits until it has ended")

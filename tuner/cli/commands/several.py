@@ -42,6 +42,11 @@ def for_each(targets: Sequence[Target], act: Callable[[str, int | None], str]) -
         raise typer.Exit(codes.pop() if len(codes) == 1 else 1)
 
 
+def for_each_experiment(names: Sequence[str], act: Callable[[str], str]) -> None:
+    """Call `act` with each experiment, as `for_each` does."""
+    for_each([(name, None) for name in names], lambda name, _: act(name))
+
+
 def with_numbers(words: Sequence[str]) -> list[Target]:
     """Return the targets that the words of a command name. A number is that of a trial of the experiment before it.
 
