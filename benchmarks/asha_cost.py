@@ -17,6 +17,7 @@ import random
 import statistics
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from tuner.domain import events as e
 from tuner.domain.experiment import Limits, Objective, Spec
@@ -101,7 +102,7 @@ def measure(trials: int) -> list[tuple[int, float]]:
     return blocks
 
 
-def start(core: Core, actions: list[object], running: deque[tuple[int, int]], now: float) -> None:
+def start(core: Core, actions: Sequence[object], running: deque[tuple[int, int]], now: float) -> None:
     for action in actions:
         if isinstance(action, RunSegment):
             core.first_milestone(action.segment)

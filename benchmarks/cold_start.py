@@ -86,12 +86,13 @@ def ours(ranks: int, trials: int = 5) -> dict[str, Any]:
         from tuner.hosts.scripts import kept
 
         marks["import Ray"] = time.time()
-        Node.__init__ = mark("start GCS and raylet", Node.__init__)  # type: ignore[method-assign]
-        kept.connect = mark("connect, first workers", kept.connect)
+        Node.__init__ = mark("start GCS and raylet", Node.__init__)
+        kept.connect = mark("connect, first workers", kept.connect)  # type: ignore[attr-defined]
         drive_on_ray(*args, **options)
 
     driving.drive_on_ray = driven
-    module.create_from_python = mark("create the experiment", module.create_from_python)
+    create = module.create_from_python  # type: ignore[attr-defined]
+    module.create_from_python = mark("create the experiment", create)  # type: ignore[attr-defined]
     driving._wait_for_start = mark("driver host", driving._wait_for_start)
     begun = time.time()
     result = run(

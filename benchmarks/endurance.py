@@ -165,7 +165,7 @@ def slope(at: list[float], values: list[float]) -> float:
 
 def rows(counts: list[tuple[int, dict[str, Count]]]) -> dict[str, dict[str, float]]:
     """Return kind -> its first and last counts, and its growth per 1,000 trials."""
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for kind in sorted({kind for _, count in counts for kind in count}):
         at = [float(trials) for trials, count in counts if kind in count]
         here = [count[kind] for _, count in counts if kind in count]

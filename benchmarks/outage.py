@@ -79,7 +79,7 @@ def measure(service: Service, server: Any, told: Path, seconds: float) -> dict[s
     without = steps(told) - at
     server.start()
     back = time.monotonic()
-    seen = {"seq": None}
+    seen: dict[str, int | None] = {"seq": None}
 
     def grew() -> bool:
         try:

@@ -276,7 +276,9 @@ def _gloo_actors(count: int) -> tuple[list[Any], Callable[[], None]]:
     group = placement_group([{"CPU": 1}] * count)
     ray.get(group.ready())
     ranks = [
-        Rank.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, index)).remote()
+        Rank.options(  # type: ignore[attr-defined]
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, index)
+        ).remote()
         for index in range(count)
     ]
 
@@ -431,6 +433,6 @@ def durable_reports(repeats: int) -> dict[str, float]:
                 took.append(time.perf_counter() - begun)
             return took
 
-    writer = Writer.remote(tempfile.mkdtemp())
-    took = ray.get(Trainer.remote().train.remote(writer, repeats))
+    writer = Writer.remote(tempfile.mkdtemp())  # type: ignore[attr-defined]
+    took = ray.get(Trainer.remote().train.remote(writer, repeats))  # type: ignore[attr-defined]
     return {"report_s": statistics.median(took)}

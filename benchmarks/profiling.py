@@ -49,8 +49,8 @@ def torch_step() -> Callable[[], None]:
 
 def python_step() -> Callable[[], None]:
     def step() -> None:
-        rows = [{"number": number, "square": str(number * number)} for number in range(1000)]
-        rows.sort(key=lambda row: row["square"])
+        rows = [(number, str(number * number)) for number in range(1000)]
+        rows.sort(key=lambda row: row[1])
 
     return step
 

@@ -33,6 +33,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
@@ -57,8 +58,8 @@ def main() -> None:
     known = learning_curves.problems(args.curves)
     if not learning_curves.shared(args.curves):
         print(f"no LCBench and TaskSet: there is no curves.py in {args.curves}; name its folder with --curves")
-    names = learning_curves.half([p.name for p in known], args.half)
-    chosen = [name for name in names if not args.families or name.startswith(tuple(args.families))]
+    halved = learning_curves.half([p.name for p in known], args.half)
+    chosen = [name for name in halved if not args.families or name.startswith(tuple(args.families))]
     if not chosen:
         raise SystemExit(f"no problem begins with {args.families}; there are {', '.join(p.name for p in known)}")
     methods = args.methods or names(args.curves)
@@ -197,7 +198,7 @@ def regrets(problem: Problem, history: contenders.History, workers: int, budgets
 # -- tables --------------------------------------------------------------------------------------------------------------
 
 
-def summary(prefix: str, methods: list[str], rows: dict[Key, Row], args: argparse.Namespace) -> dict[str, Row]:
+def summary(prefix: str, methods: Sequence[str], rows: dict[Key, Row], args: argparse.Namespace) -> dict[str, Row]:
     """Return each method's means, and its differences from the baseline on the same runs."""
     baseline = args.baseline or methods[0]
     found = {m: {k[:2]: r for k, r in rows.items() if k[2] == m and in_family(k[0], prefix)} for m in methods}

@@ -343,7 +343,7 @@ def boosting(data: Callable[[], tuple[Any, Any]], train: int) -> Callable[[Confi
 def friedman() -> tuple[Any, Any]:
     from sklearn.datasets import make_friedman1
 
-    return make_friedman1(1500, 10, noise=1.0, random_state=0)  # type: ignore[no-any-return]
+    return make_friedman1(1500, 10, noise=1.0, random_state=0)
 
 
 def diabetes() -> tuple[Any, Any]:

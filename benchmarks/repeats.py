@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tuner
-from benchmarks.learning_curves import RECORDED, Problem, load
-from benchmarks.quality import interval, seed_of
+from benchmarks.intervals import interval
+from benchmarks.learning_curves import RECORDED, Problem, load, seed_of
 from tuner.driver.virtual import Simulation
 
 JITTER = 1 / 3
@@ -76,7 +76,8 @@ def pair(task: Task) -> Outcome:
     searched = [trial for trial in repeated.trials if trial.repeat_of is None and trial.best_value is not None]
     _, first = best((trial.best_value, trial.number) for trial in searched)
     chosen = (longer.configs[number], repeated.configs[first], repeated.best_config)
-    return Outcome(task, *(regret(problem, config) for config in chosen), made)
+    without, alone, with_repeats = (regret(problem, config) for config in chosen)
+    return Outcome(task, without, alone, with_repeats, made)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from tuner.sdk.result import Result
@@ -34,7 +34,7 @@ def trial(config: dict[str, Any]) -> None:
 def search(
     function: Callable[[dict[str, Any]], None],
     config: Mapping[str, Any],
-    executor: str,
+    executor: Literal["ray", "local"],
     scheduler: str | Mapping[str, Any] = MILESTONES,
 ) -> Result:
     """Run a search with a single trial of this configuration, without output."""

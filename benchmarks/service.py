@@ -35,7 +35,7 @@ from typing import Any
 import httpx
 import psutil
 
-from benchmarks import page_scale
+from benchmarks import page_data, page_scale
 from tests.services import SLOW
 from tests.services import Service as Serve
 from tuner.domain.batch import Batch
@@ -164,7 +164,7 @@ def started(service: Serve) -> dict[str, float]:
 
 
 def lists(url: str, home: str, experiments: int, repeats: int) -> None:
-    service = page_scale.Service(url, home)
+    service = page_data.Service(url, home)
     try:
         for query in QUERIES:
             params = {"page_size": 100, **query}
@@ -204,7 +204,7 @@ def posts(made: str, home: str, experiments: int, clients: int, count: int) -> N
 
 def alone_posts(url: str, folder: Path, experiments: int, clients: int, count: int) -> None:
     """Measure POST without a driver."""
-    alone = page_scale.Service(url, str(folder))
+    alone = page_data.Service(url, str(folder))
     try:
         show("post", driver=False, experiments=experiments, **posted(alone.url, alone.process, clients, count))
     finally:

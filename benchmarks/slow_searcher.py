@@ -16,7 +16,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tuner.domain import events as e
@@ -47,9 +47,10 @@ class Groups:
         self.asks: list[float] = []
         self.loop: ExperimentLoop
 
-    async def commit(self, batch: Batch) -> None:
+    async def commit(self, batch: Batch) -> Collection[str]:
         self.log += batch.log
         await asyncio.sleep(0)
+        return ()
 
     async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
         number, ordinal = segment
@@ -71,6 +72,9 @@ class Groups:
             if verdict is not None and verdict.action != "continue":
                 return Outcome(kind="left")
         return Outcome(kind="returned")
+
+    async def upload_end(self, segment: SegmentRef, info: CheckpointInfo) -> CheckpointInfo | str:
+        return info
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
         pass

@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 from tuner.domain.experiment import Scaling
 from tuner.domain.segments import CheckpointInfo, Report
-from tuner.hosts.executor import GroupOptions
+from tuner.hosts.executor import GroupOptions, Joining
 from tuner.hosts.host import Host
 from tuner.settings import Settings
 from tuner.trials.groups.cluster.cut_nodes import CutNodes
@@ -350,7 +350,7 @@ class StubExecutor:
         pool = Pool(
             None,
             report_address=options.report_address,
-            standing=options.standing,
+            entitlement=options.entitlement,
             builder=functools.partial(StubBuilder, self._farm, self._cluster),
         )
         return GroupManager(pool, logs=options.logs)
@@ -366,6 +366,9 @@ class StubExecutor:
 
     async def nodes(self) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, float]]:
         return [{"NodeID": node, "Alive": True, "Resources": held} for node, held in self._cluster.items()], {}
+
+    async def joining(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[Joining]:
+        return ()
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.to_thread(function, *args)

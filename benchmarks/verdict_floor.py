@@ -73,7 +73,7 @@ def _recorded(home: str, reports: int, before: str) -> list[list[Statement]]:
 
     seen: list[int] = []
     patched: Callable[..., Any] = init
-    writer.Cursor.__init__, writer.Writer.write = patched, write  # type: ignore[method-assign,assignment]
+    writer.Cursor.__init__, writer.Writer.write = patched, write  # type: ignore[method-assign]
     try:
         search(trial, {"reports": reports, "work_s": 0.0005}, "local")
     finally:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -131,15 +132,15 @@ def recorded(name: str, curves: Path, run: int) -> Recording:
     return found
 
 
-def show(names: Sequence[str], rows: dict[tuple[str, int, str], dict[str, object]], args: argparse.Namespace) -> None:
+def show(names: Sequence[str], rows: dict[tuple[str, int, str], dict[str, Any]], args: argparse.Namespace) -> None:
     shared = [(p, r) for p, r, m in rows if m == names[0] and all((p, r, n) in rows for n in names)]
     print(f"{args.family}, {len(shared)} runs, {args.workers} workers; mean regret ± 95 %")
     print(f"{'full trainings':28}" + "".join(f"{budget:>16g}" for budget in args.budgets))
     for name in names:
-        columns = list(zip(*(rows[(p, r, name)]["regret"] for p, r in shared), strict=True))  # type: ignore[misc]
+        columns = list(zip(*(rows[(p, r, name)]["regret"] for p, r in shared), strict=True))
         print(f"{name[:27]:28}" + _cells(columns, "8.3f"))
         if name != names[0]:
-            first = list(zip(*(rows[(p, r, names[0])]["regret"] for p, r in shared), strict=True))  # type: ignore[misc]
+            first = list(zip(*(rows[(p, r, names[0])]["regret"] for p, r in shared), strict=True))
             less = [[a - b for a, b in zip(mine, base, strict=True)] for mine, base in zip(columns, first, strict=True)]
             print(f"{f'  less {names[0]}':28}" + _cells(less, "+8.3f"))
 
