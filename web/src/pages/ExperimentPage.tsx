@@ -237,8 +237,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
       },
     ];
   });
-  // The curves are drawn first, and then what is around them.
-  const later = useLater();
+  // The curves are drawn first, and then what is around them. The rows that the service has sorted are shown as soon as they come:
+  // React would put them off for as long as answers for the charts arrive, and such charts show only a sample.
+  const calm = useLater();
+  const later = calm || pages !== undefined;
   const views = { selected, pointed, onSelect: select, onPoint: setPointed, only, address, colours };
   const table = (colourOf?: (trial: Trial) => string | null) =>
     later && (
