@@ -209,7 +209,7 @@ def test_a_verb(copy: Path) -> None:
             limits = Limits(max_concurrent_trials=1)
             spec = Spec(name="x", space={}, objectives=(Objective("x", "min"),), num_samples=4, limits=limits, **parts)
             record = store.experiments.create(spec)
-            assert "drain" in actions(record, 0.0)
+            assert "drain" in actions(record, abandoned=False)
             act(store, "drain", record.public_id)
             [command] = store.commands.pending([record.id])
             assert command.command == "drain"

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import time
 import typing
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.store.examples import a_spec
 from tuner.api import schemas
 from tuner.api.schemas.forms import WORDS, Model
 from tuner.domain import decisions, events
-from tuner.domain.states import TrialState
+from tuner.domain.batch import Batch
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.store import Store
 
 
 @pytest.mark.parametrize(
@@ -49,3 +54,21 @@ def test_a_field_that_means_the_same_in_every_model_is_described_once() -> None:
         if name in WORDS and model.model_fields[name].description == WORDS[name]
     ]
     assert again == [], "leave these descriptions out, since WORDS of tuner/api/schemas/forms.py has them"
+
+
+def test_an_experiment_is_shown_anew_after_each_change_and_when_its_script_has_ended(sqlite_store: Store) -> None:
+    now = time.time()
+    made = sqlite_store.experiments.create(a_spec(), source="python")
+    epoch = sqlite_store.drivers.claim(made.id, "driver", 60.0, now)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.RUNNING), now)
+    running = sqlite_store.experiments.get(made.public_id)
+    first = schemas.Experiment.of(running, [])
+    assert schemas.Experiment.of(sqlite_store.experiments.get(made.public_id), []) is first
+    assert schemas.Experiment.of(running, ["loss"]).metrics == ["loss"]
+    with_trials = replace(running, counts={"running": 2})
+    assert schemas.Experiment.of(with_trials, []).trials == 2
+    assert "pause" in first.actions
+    ended = schemas.Experiment.of(replace(running, lease_until=now - 1.0), [])
+    assert ended.abandoned
+    assert "pause" not in ended.actions
+    assert "resume" in ended.actions

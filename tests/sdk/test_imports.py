@@ -240,9 +240,9 @@ def test_an_import_that_is_killed_says_so_and_is_replaced_by_the_next_one(home: 
         assert re.search(why, str(record.error))
         assert record.last_event_seq == 10 * commits
         assert store.drivers.claimable(record.created_at + 1e9) == []  # no service tries to drive it
-        assert "delete" in verbs.actions(record, 0)
+        assert "delete" in verbs.actions(record, abandoned=False)
         for refused in ("continue", "enqueue"):
-            assert refused not in verbs.actions(record, 0)
+            assert refused not in verbs.actions(record, abandoned=False)
         with pytest.raises(Conflict, match=why):
             verbs.act(store, "continue", shown.id)
         hook = store.webhooks.create(

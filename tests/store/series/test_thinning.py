@@ -180,8 +180,8 @@ def test_what_needs_every_point_refuses_in_words(store: Store) -> None:
     spec = a_spec("next", warm_start=("old",))
     with pytest.raises(SpecError, match=why):
         earlier.with_earlier(store, spec)
-    assert not {"continue", "enqueue"} & set(verbs.actions(record, LATER))
-    assert {"archive", "delete", "fork"} <= set(verbs.actions(record, LATER))
+    assert not {"continue", "enqueue"} & set(verbs.actions(record, abandoned=False))
+    assert {"archive", "delete", "fork"} <= set(verbs.actions(record, abandoned=False))
     assert store.commands.pending([record.id]) == []
 
     result = Result.load(store, record.public_id)

@@ -6,6 +6,7 @@ import functools
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
@@ -297,53 +298,74 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     ]
 
     @classmethod
-    def of(cls, record: ExperimentRecord, metrics: list[str]) -> Self:
-        spec = record.spec
-        counts = Counts(**record.counts)
-        now = time.time()
-        abandoned = record.abandoned(now)
-        return cls(
-            **values(record),
-            name=spec.name,
-            notes=spec.notes,
-            tags=dict(spec.tags),
-            metric=spec.objective.metric,
-            mode=spec.objective.mode,
-            scope=spec.scope,
-            objectives=[Objective(metric=o.metric, mode=o.mode) for o in spec.objectives],
-            num_samples=spec.num_samples,
-            max_t=spec.max_t,
-            time_attr=spec.time_attr,
-            seed=spec.seed,
-            priority=spec.priority,
-            weight=spec.weight,
-            space=dict(spec.space),
-            space_revision=spec.space_revision,
-            former_spaces=[dict(space) for space in spec.former_spaces],
-            assumed=dict(spec.assumed),
-            search=dict(spec.search),
-            scheduler=dict(spec.scheduler),
-            resolved=Resolved.of(spec),
-            method=spec.method,
-            stop=dict(spec.stop),
-            scaling=spec.scaling,
-            limits=spec.limits,
-            entrypoint=spec.entrypoint,
-            bundle=bundle_in(spec.runtime_env),
-            forked_from=spec.forked_from,
-            warm_start=spec.warm_start if spec.warm_start is None or spec.warm_start == "auto" else [*spec.warm_start],
-            learned_from=[each["name"] for each in spec.earlier.get("experiments", ())],
-            paused_since=(record.lease_until or None) if abandoned else record.paused_since,
-            abandoned=abandoned,
-            how_to_go_on=how_to_go_on(record) if abandoned else None,
-            metrics=metrics,
-            counts=counts,
-            expected_gpu_hours=expected_gpu_hours(record),
-            trials=sum(record.counts.values()),
-            best=_best(record),
-            labels=labels(json.dumps(dict(spec.space))),
-            actions=actions(record, now),
-        )
+    def of(cls, record: ExperimentRecord, metrics: list[str]) -> Experiment:
+        """Return an experiment as the API shows it. Do not change what is returned: later calls may return the same object."""
+        return _shown(_Version(record, tuple(metrics), record.abandoned(time.time())))
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """All that the shown form of an experiment depends on."""
+
+    record: ExperimentRecord
+    metrics: tuple[str, ...]
+    abandoned: bool
+
+    def __hash__(self) -> int:
+        return hash((self.record.id, self.record.last_event_seq, self.record.state))
+
+
+@functools.lru_cache(maxsize=1000)
+def _shown(version: _Version) -> Experiment:
+    """Return the shown form of an experiment.
+
+    Clients read the same pages of the list again and again, and most experiments on a page have not changed. To compare a
+    record takes a tenth of the time that it takes to make its form.
+    """
+    record, abandoned = version.record, version.abandoned
+    spec = record.spec
+    return Experiment(
+        **values(record),
+        name=spec.name,
+        notes=spec.notes,
+        tags=dict(spec.tags),
+        metric=spec.objective.metric,
+        mode=spec.objective.mode,
+        scope=spec.scope,
+        objectives=[Objective(metric=o.metric, mode=o.mode) for o in spec.objectives],
+        num_samples=spec.num_samples,
+        max_t=spec.max_t,
+        time_attr=spec.time_attr,
+        seed=spec.seed,
+        priority=spec.priority,
+        weight=spec.weight,
+        space=dict(spec.space),
+        space_revision=spec.space_revision,
+        former_spaces=[dict(space) for space in spec.former_spaces],
+        assumed=dict(spec.assumed),
+        search=dict(spec.search),
+        scheduler=dict(spec.scheduler),
+        resolved=Resolved.of(spec),
+        method=spec.method,
+        stop=dict(spec.stop),
+        scaling=spec.scaling,
+        limits=spec.limits,
+        entrypoint=spec.entrypoint,
+        bundle=bundle_in(spec.runtime_env),
+        forked_from=spec.forked_from,
+        warm_start=spec.warm_start if spec.warm_start is None or spec.warm_start == "auto" else [*spec.warm_start],
+        learned_from=[each["name"] for each in spec.earlier.get("experiments", ())],
+        paused_since=(record.lease_until or None) if abandoned else record.paused_since,
+        abandoned=abandoned,
+        how_to_go_on=how_to_go_on(record) if abandoned else None,
+        metrics=[*version.metrics],
+        counts=Counts(**record.counts),
+        expected_gpu_hours=expected_gpu_hours(record),
+        trials=sum(record.counts.values()),
+        best=_best(record),
+        labels=labels(json.dumps(dict(spec.space))),
+        actions=actions(record, abandoned),
+    )
 
 
 class Continuation(Body):

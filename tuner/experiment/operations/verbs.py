@@ -255,9 +255,12 @@ def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
     return store.trials.get(trial)
 
 
-def actions(record: ExperimentRecord, now: float) -> list[Action]:
-    """Return the actions that the current state of an experiment allows, such as for a menu."""
-    found: list[Action] = [cast("Action", verb.name) for verb in VERBS.values() if _is_offered(verb, record, now)]
+def actions(record: ExperimentRecord, abandoned: bool) -> list[Action]:
+    """Return the actions that the current state of an experiment allows, such as for a menu.
+
+    abandoned: True if the script that created the experiment has ended; see `ExperimentRecord.abandoned`.
+    """
+    found: list[Action] = [cast("Action", verb.name) for verb in VERBS.values() if _is_offered(verb, record, abandoned)]
     found += ["edit", "fork"]
     if can_take_trials(record):
         found.append("enqueue")
@@ -284,8 +287,8 @@ def _why_it_stays_ended(record: ExperimentRecord) -> str | None:
     return None
 
 
-def _is_offered(verb: Verb, record: ExperimentRecord, now: float) -> bool:
-    if verb.undoes is not None and record.abandoned(now):  # an abandoned experiment can be resumed, not paused
+def _is_offered(verb: Verb, record: ExperimentRecord, abandoned: bool) -> bool:
+    if verb.undoes is not None and abandoned:  # an abandoned experiment can be resumed, not paused
         return verb.adopts
     if verb.name == "continue" and _why_it_stays_ended(record) is not None:
         return False
