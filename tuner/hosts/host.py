@@ -21,7 +21,7 @@ from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.errors import Conflict
 from tuner.experiment.logs import driver_log
-from tuner.experiment.operations.usecases import how_to_go_on
+from tuner.experiment.operations.usecases import next_step
 from tuner.hosts.agents.groups import AgentGroups
 from tuner.hosts.driven import Running
 from tuner.hosts.driving import LOGS_S, Driving
@@ -453,7 +453,7 @@ class Host:
                 await self.writer.write(self.store.drivers.adopt, record.id)
             self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
             self.driving.begin(record)
-        self._news += [how_to_go_on(record) for record in found.to_offer]
+        self._news += [next_step(record) for record in found.to_offer]
 
 
 def _quotas(settings: Settings) -> dict[str, dict[str, float]]:

@@ -614,7 +614,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/trials/{trial_id}/neighbours": {
+    "/api/v1/trials/{trial_id}/neighbors": {
         parameters: {
             query?: never;
             header?: never;
@@ -622,7 +622,7 @@ export interface paths {
             cookie?: never;
         };
         /** Get the trials whose configurations are most similar to that of a given trial, with their results. */
-        get: operations["trials_neighbours"];
+        get: operations["trials_neighbors"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2873,10 +2873,10 @@ export interface components {
              */
             abandoned: boolean;
             /**
-             * How To Go On
+             * Next Step
              * @description what to do to continue an abandoned experiment, in words; null if it is not abandoned
              */
-            how_to_go_on: string | null;
+            next_step: string | null;
             /**
              * Metrics
              * @description the names of the metrics that trials have reported so far
@@ -3653,10 +3653,10 @@ export interface components {
             segments: components["schemas"]["CurveSegment"][];
         };
         /**
-         * Neighbour
+         * Neighbor
          * @description A trial whose configuration is similar to that of the trial in the request.
          */
-        Neighbour: {
+        Neighbor: {
             /**
              * Trial Id
              * @description trl_...
@@ -3692,8 +3692,8 @@ export interface components {
                 [key: string]: components["schemas"]["Change"];
             };
         };
-        /** Neighbours */
-        Neighbours: {
+        /** Neighbors */
+        Neighbors: {
             /**
              * Trial Id
              * @description trl_...
@@ -3708,7 +3708,7 @@ export interface components {
              * Items
              * @description the neighbors, nearest first
              */
-            items: components["schemas"]["Neighbour"][];
+            items: components["schemas"]["Neighbor"][];
             /**
              * Left Out
              * @description the number of trials that were left out, because at most 10,000 are compared
@@ -9842,7 +9842,7 @@ export interface operations {
             };
         };
     };
-    trials_neighbours: {
+    trials_neighbors: {
         parameters: {
             query?: {
                 /** @description number of trials to return */
@@ -9863,7 +9863,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Neighbours"];
+                    "application/json": components["schemas"]["Neighbors"];
                 };
             };
             /** @description the client already has this response: its ETag was in If-None-Match */
