@@ -70,7 +70,9 @@ class AgentService:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def start_api(self) -> None:
-        app = create_app(self.settings, self.store, self._poke, agents=self._agents, profile=self._profile)
+        app = create_app(
+            self.settings, self.store, self._poke, agents=self._agents, cluster=self._cluster, profile=self._profile
+        )
         server = self._server = Server(app, log_level="warning", grace_s=5)
         self._serving = threading.Thread(
             target=lambda: asyncio.run(server.serve(sockets=[self._listening.dup()])), daemon=True
@@ -90,6 +92,11 @@ class AgentService:
         if self.host is None:
             raise DriverSilent("the driver is starting")
         return asyncio.run_coroutine_threadsafe(self.host.agent(question, experiment, said), self._loop)
+
+    def _cluster(self) -> dict[str, Any]:
+        if self.host is None:
+            raise DriverSilent("the driver is starting")
+        return dict(self.call(self.host.cluster()))
 
     def _profile(self, segment: str, arguments: Mapping[str, Any]) -> Future[dict[str, Any]]:
         if self.host is None:

@@ -92,6 +92,41 @@ def test_as_many_trials_run_as_there_are_agents(sqlite_service: AgentService) ->
     assert service.ended(name)["state"] == "cancelled"
 
 
+def test_the_cluster_has_the_agents_with_what_they_train_and_what_waits_for_one(sqlite_service: AgentService) -> None:
+    """The page of the cluster said that nothing ran while agents trained."""
+    service = sqlite_service
+    name = service.create(num_samples=2, priority=3)
+    [waits] = service.until("a trial that waits", lambda: service.get("/cluster")["waiting"])
+    assert (waits["experiment_id"], waits["trial_number"], waits["priority"]) == (name, 0, 3)
+    assert (waits["position"], waits["workers"], waits["resources"], waits["nodes"]) == (1, 1, {"agent": 1.0}, [])
+    assert "waits for an agent" in waits["reason"]
+    got = service.ask(name, agent="gpu-7")
+    cluster = service.get("/cluster")
+    assert cluster["agents"] == [{"name": "gpu-7", "experiment_id": name, "running": 1, "asking": 0}]
+    [group] = cluster["groups"]
+    assert (group["experiment_id"], group["trial_number"], group["resources"]) == (name, got["trial"], {"agent": 1.0})
+    assert group["ranks"] == [{"rank": 0, "node": "gpu-7", "host": "gpu-7", "pid": 0, "gpus": []}]
+    assert group["since"] >= waits["since"]
+    assert (cluster["waiting"], cluster["cpus_in_use"]) == ([], 0.0)
+    assert [(one["experiment_id"], one["groups"], one["waiting"]) for one in cluster["experiments"]] == [(name, 1, 0)]
+    service.about(got, "complete", {"metrics": {"loss": 0.5}})
+    service.until("a free agent", lambda: not service.get("/cluster")["agents"])
+
+
+def test_the_cluster_has_the_agents_that_ask_for_a_trial(sqlite_service: AgentService) -> None:
+    service = sqlite_service
+    name = service.create(num_samples=2, limits={"max_concurrent_trials": 1})
+    got = service.ask(name, agent="gpu-7")
+    asks = threading.Thread(target=lambda: service.ask(name, agent="cpu-1"))
+    asks.start()
+    free = {"name": "cpu-1", "experiment_id": name, "running": 0, "asking": 1}
+    busy = {"name": "gpu-7", "experiment_id": name, "running": 1, "asking": 0}
+    service.until("an agent that asks", lambda: service.get("/cluster")["agents"] == [free, busy])
+    service.about(got, "complete", {"metrics": {"loss": 0.5}})
+    asks.join(30)
+    assert [one["name"] for one in service.get("/cluster")["agents"]] == ["cpu-1"]
+
+
 def test_the_limit_of_the_spec_counts(sqlite_service: AgentService) -> None:
     service = sqlite_service
     name = service.create(num_samples=20, limits={"max_concurrent_trials": 1})

@@ -116,6 +116,7 @@ def test_tuner_agent_pauses_and_continues_in_a_population(
     process = start(started, agent(service.url, "--experiment", name, "--parallel", "2"), tmp_path)
     output, _ = process.communicate(timeout=120)
     assert service.get(f"/experiments/{name}")["state"] == "completed", output
+    assert output.count("has ended") == 1, output
     causes = [s["cause"] for trial in service.trials(name) for s in service.get(f"/trials/{trial['id']}")["segments"]]
     assert "exploit" in causes, causes
     logs = [service.get(f"/trials/{trial['id']}/logs")["items"] for trial in service.trials(name)]

@@ -191,6 +191,7 @@ def cluster() -> dict[str, Any]:
     return {
         **use,
         "nodes": [{"id": "6f0c2d", "name": "gpu-1", "address": "10.0.0.4", **use}],
+        "agents": [{"name": "lab-3:4711", "experiment_id": FOR_AGENTS, "running": 1, "asking": 0}],
         "groups": [{**ids, "resources": resources, "since": T0, "ranks": [rank]}],
         "waiting": [
             {

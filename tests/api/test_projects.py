@@ -228,7 +228,7 @@ async def test_a_new_route_is_closed_until_it_is_known_to_filter(
         for path in ("/api/v1/everything", "/api/v1/things/1"):
             refused = await caller.get(path, headers=ours.head)
             assert refused.status_code == 403
-            assert "limited to 'ours'" in refused.json()["detail"]
+            assert "limited to the project 'ours'" in refused.json()["detail"]
             answered = await caller.get(path, headers={"Authorization": f"Bearer {all_projects}"})
             assert answered.status_code == 200
 

@@ -30,6 +30,9 @@ from tuner.store import Store
 from tuner.store.service.access import Role
 from tuner.usercode.archives import sha256
 
+# The service draws random numbers in a thread of its own, while Hypothesis chooses requests.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
+
 schemathesis.serializer.alias("application/zip", "application/octet-stream")
 
 STREAMS = ("/events", "/changes")

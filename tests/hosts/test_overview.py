@@ -110,8 +110,9 @@ def test_nodes_that_may_join_are_named_by_type() -> None:
     shown = Cluster.of(found, {})
     assert [(one.count, one.cpus, one.gpus) for one in shown.may_join] == [(3, 16.0, 4.0), (1, 2.0, 0.0)]
     assert shown.cpus == 8.0, "only the nodes that are there"
-    del found["may_join"]
-    assert Cluster.of(found, {}).may_join == [], "as an older driver answers"
+    del found["may_join"], found["agents"]
+    older = Cluster.of(found, {})
+    assert (older.may_join, older.agents) == ([], []), "as an older driver answers"
 
 
 def test_a_group_that_starts_holds_its_part_of_its_node() -> None:
@@ -165,3 +166,22 @@ def test_groups_without_ray_are_shown_on_the_node_of_the_drivers_machine() -> No
         ("driver", 1.0),
     ]
     assert [rank["node"] for rank in apart["groups"][0]["ranks"]] == ["driver"]
+
+
+def test_trials_on_agents_hold_no_resources_and_are_listed_by_age() -> None:
+    on_agent = HeldGroup(
+        experiment="exp_1", trial="trl_1", segment_id="seg_1", nodes=("far",), bundle={"agent": 1.0}, since=4.0
+    )
+    on_ray = HeldGroup(experiment="exp_2", trial="trl_2", segment_id="seg_2", nodes=("a",), bundle=ONE, since=5.0)
+    rank = {"rank": 0, "node": "far", "host": "far", "pid": 0, "gpus": []}
+    agents = [{"name": "far", "experiment_id": "exp_1", "running": 1, "asking": 2}]
+    entitlements = {"exp_1": Entitlement(), "exp_2": Entitlement()}
+    found = overview(
+        NODES, {"CPU": 7.0, "GPU": 3.0}, [(on_ray, []), (on_agent, [rank])], [], entitlements, {}, (), agents, began=0.0
+    )
+    shown = Cluster.of(found, {})
+    assert [group.experiment_id for group in shown.groups] == ["exp_1", "exp_2"]
+    assert [rank.host for rank in shown.groups[0].ranks] == ["far"]
+    assert sum(node.cpus_in_use for node in shown.nodes) == shown.cpus_in_use == 1.0
+    assert [(one.name, one.running, one.asking) for one in shown.agents] == [("far", 1, 2)]
+    assert [one.groups for one in shown.experiments] == [1, 1]

@@ -62,6 +62,17 @@ def test_everything_else_is_to_be_tried_again(early: Early) -> None:
     assert json.loads(body)["detail"] == STARTING
 
 
+def test_a_browser_gets_a_page_that_loads_itself_again(early: Early) -> None:
+    """It showed JSON, and stayed like that."""
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(early), timeout=10)
+    connection.request("GET", "/experiments", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    response = connection.getresponse()
+    assert (response.status, response.headers["Content-Type"]) == (503, "text/html; charset=utf-8")
+    body = response.read()
+    assert b"http-equiv=refresh content=1" in body
+    assert b"The service is starting" in body
+
+
 def test_nonsense_and_silence_disturb_nobody(early: Early) -> None:
     with socket.create_connection(("127.0.0.1", port_of(early))) as silent:
         with socket.create_connection(("127.0.0.1", port_of(early))) as other:

@@ -725,7 +725,7 @@ def test_axe_finds_nothing_serious_on_any_page_and_all_text_can_be_read(
         ("second objective", f"/experiments/{several.public_id}?tab=parameters&objective=latency", "Importance"),
         ("new", "/new", "Preview"),
         ("settings", "/settings", "New token"),
-        ("neighbours", f"/trials/{trials[4].public_id}?view=neighbours", "nearest neighbors reached"),
+        ("neighbors", f"/trials/{trials[4].public_id}?view=neighbors", "nearest neighbors reached"),
         ("cluster", "/cluster", "room is reserved for it"),
         ("nowhere", "/nowhere", "There is no such page"),
         ("no trial", "/trials/trl_nothing", "There is no such trial"),

@@ -22,7 +22,7 @@ from tests.web.test_page import COUNT_STROKES, INK, best_of, curves, expect, set
 from tuner.domain.experiment import Limits
 from tuner.domain.keys import keyed_random
 from tuner.domain.states import TrialState
-from tuner.experiment.analysis.neighbours import neighbours
+from tuner.experiment.analysis.neighbors import neighbors
 from tuner.experiment.operations.usecases import amend_experiment
 
 pytestmark = pytest.mark.browser
@@ -419,7 +419,7 @@ def test_with_scope_last_the_last_value_of_a_trial_counts_wherever_it_is_shown(
     assert httpx.get(f"{api}/best-so-far", params={"metric": "accuracy"}).json()["y"][-1] == best.last_value
     curves = httpx.get(f"{api}/curves", params={"metric": "accuracy"}).json()
     assert {one["number"]: one["best_value"] for one in curves["series"]}[11] == best.last_value
-    near = httpx.get(f"{service.url}/api/v1/trials/{trials[0]['id']}/neighbours").json()["items"]
+    near = httpx.get(f"{service.url}/api/v1/trials/{trials[0]['id']}/neighbors").json()["items"]
     assert {one["best_value"] for one in near} <= {trial["best_value"] for trial in trials}
     said = subprocess.run(
         [sys.executable, "-m", "tuner", "--address", service.url, "best", search.public_id],
@@ -514,7 +514,7 @@ def test_brushes_on_several_axes_choose_trials_for_table_and_curves(
     expect(page.get_by_role("slider", name="Filter by width")).to_have_attribute("aria-valuetext", "32 or 64")
 
 
-def test_a_trial_says_what_its_neighbours_reached(visit: Open, finished: Search) -> None:
+def test_a_trial_says_what_its_neighbors_reached(visit: Open, finished: Search) -> None:
     trial = finished.store.trials.page(finished.id).items[3]
     page = visit(f"/trials/{trial.public_id}")
     page.get_by_role("tab", name="Neighbors").click()
@@ -524,7 +524,7 @@ def test_a_trial_says_what_its_neighbours_reached(visit: Open, finished: Search)
     rows = page.get_by_role("region", name="Neighbors").get_by_role("row")
     expect(rows).to_have_count(11)
     record = finished.store.experiments.get(finished.public_id)
-    near = neighbours(finished.store, record, trial, 10).items
+    near = neighbors(finished.store, record, trial, 10).items
     numbers = rows.locator("td:first-child button").all_text_contents()
     assert numbers == [str(one.trial.number) for one in near]
     rows.nth(1).get_by_role("button").click()

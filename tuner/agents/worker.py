@@ -81,6 +81,7 @@ class Agent:
         self._running: dict[str, _Running] = {}
         self._server = ReportServer(self._report, self._take_logs, self._called)
         self._stopping = asyncio.Event()
+        self._over = False
         self._codes: dict[str, CodeRef] = {}
         self._manager: GroupManager | None = None
         self._sending: set[asyncio.Task[None]] = set()
@@ -131,7 +132,9 @@ class Agent:
                 return None
             return asking.result() or {}
         except Gone as error:
-            self._work.say(str(error))
+            if not self._over:  # each of the trials that run at once asks for the next one
+                self._over = True
+                self._work.say(str(error))
             return None
         finally:
             asking.cancel()

@@ -63,7 +63,9 @@ async def within_project(request: Request, here: Here) -> None:
     path = request.scope["route"].path.removeprefix("/api/v1")
     ids = {name: str(value) for name, value in request.path_params.items()}
     if path not in FILTERED and (not ids or not ids.keys() <= LOOKUPS.keys()):
-        raise HTTPException(403, f"{path} is about all projects, and this token is limited to {here.project!r}")
+        raise HTTPException(
+            403, f"{path} is about all projects, but your access is limited to the project {here.project!r}"
+        )
     for name, value in ids.items():
         if name in LOOKUPS:
             await asyncio.to_thread(LOOKUPS[name], here.store, plain_text(value))

@@ -888,9 +888,9 @@ class AsyncTrialHandle:
         """Return the segments that led to the trial's weights, and the schedule of their configurations."""
         return read(schemas.Lineage, await self._get("/lineage"))
 
-    async def neighbours(self, limit: int = 8) -> schemas.Neighbours:
+    async def neighbors(self, limit: int = 8) -> schemas.Neighbors:
         """Return the `limit` trials whose configurations are most similar to this trial's, nearest first."""
-        return read(schemas.Neighbours, await self._get("/neighbours", {"limit": limit}))
+        return read(schemas.Neighbors, await self._get("/neighbors", {"limit": limit}))
 
     async def live(self) -> schemas.Live:
         """Return the current Python stack and resource usage of each rank, and the state of the trial's Ray Data data sets.

@@ -883,9 +883,9 @@ class TrialHandle:
         """Return the segments that led to the trial's weights, and the schedule of their configurations."""
         return read(schemas.Lineage, self._get("/lineage"))
 
-    def neighbours(self, limit: int = 8) -> schemas.Neighbours:
+    def neighbors(self, limit: int = 8) -> schemas.Neighbors:
         """Return the `limit` trials whose configurations are most similar to this trial's, nearest first."""
-        return read(schemas.Neighbours, self._get("/neighbours", {"limit": limit}))
+        return read(schemas.Neighbors, self._get("/neighbors", {"limit": limit}))
 
     def live(self) -> schemas.Live:
         """Return the current Python stack and resource usage of each rank, and the state of the trial's Ray Data data sets.

@@ -86,6 +86,11 @@ class Executors:
             self._agents = self._lend()
         return self._agents
 
+    @property
+    def agents_in_use(self) -> AgentGroups | None:
+        """Return the groups that give trials to agents, or None if no experiment has used them yet."""
+        return self._agents
+
     def all_groups(self) -> list[SegmentGroups]:
         """Return the worker groups of all executors that have been used."""
         return [groups for groups in (self._groups, self._local_groups, self._agents) if groups is not None]

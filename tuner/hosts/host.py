@@ -21,7 +21,7 @@ from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 from tuner.errors import Conflict
 from tuner.experiment.logs import driver_log
-from tuner.experiment.operations.usecases import how_to_go_on
+from tuner.experiment.operations.usecases import next_step
 from tuner.hosts.agents.groups import AgentGroups
 from tuner.hosts.driven import Running
 from tuner.hosts.driving import LOGS_S, Driving
@@ -127,7 +127,7 @@ class Host:
         )
 
     def _lend(self) -> AgentGroups:
-        return AgentGroups(self._make_slots, self._is_reachable, self.logs, self.take_logs)
+        return AgentGroups(self._make_slots, self._is_reachable, self.logs, self.take_logs, self._entitlement)
 
     def _make_slots(self, experiment: str, slots: int) -> None:
         """Let up to `slots` trials of an experiment run at once, unless the experiment's spec sets the limit."""
@@ -328,6 +328,10 @@ class Host:
             [machine], _ = await executor.nodes()
             nodes, available, held = with_local(nodes, available, held, machine, beside.held())
             waiting, pools = [*waiting, *beside.waiting()], [groups, beside]
+        agents = self.executors.agents_in_use
+        if agents is not None:
+            held = [*held, *agents.held()]
+            waiting = [*waiting, *agents.waiting()]
         entitlements = {name: self._entitlement(name) for name in self.driving.named}
         return overview(
             nodes,
@@ -337,6 +341,7 @@ class Host:
             entitlements,
             {name: max(pool.share(name) for pool in pools) for name in entitlements},
             joining,
+            agents.agents() if agents is not None else (),
             began=time.time() - time.monotonic(),
         )
 
@@ -448,7 +453,7 @@ class Host:
                 await self.writer.write(self.store.drivers.adopt, record.id)
             self._news.append(f"{record.public_id} ({record.name}) is driven here: {why}")
             self.driving.begin(record)
-        self._news += [how_to_go_on(record) for record in found.to_offer]
+        self._news += [next_step(record) for record in found.to_offer]
 
 
 def _quotas(settings: Settings) -> dict[str, dict[str, float]]:

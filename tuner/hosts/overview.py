@@ -1,4 +1,4 @@
-"""Describe the cluster for the API: the nodes, the worker groups on them, and the worker groups that wait for resources."""
+"""Describe the cluster for the API: nodes, agents, the worker groups on them, and the worker groups that wait."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def overview(
     entitlements: Mapping[str, Entitlement],
     shares: Mapping[str, float],
     joining: Sequence[tuple[Mapping[str, float], int]] = (),
+    agents: Sequence[Mapping[str, Any]] = (),
     *,
     began: float,
 ) -> dict[str, Any]:
@@ -29,11 +30,13 @@ def overview(
     Args:
         nodes: the nodes in the form of `ray.nodes`.
         available: the free resources of the whole cluster, according to Ray.
-        held: the worker groups that have resources, each with its ranks.
-        waiting: the worker groups that wait for resources, in the order of the queue. Those that are starting come first.
+        held: the worker groups that have resources or run on agents, each with its ranks.
+        waiting: the worker groups that wait for resources, in the order of the queue. Those that are starting come first,
+            those that wait for an agent last.
         entitlements: the priority and the weight of each experiment of this host.
         shares: the dominant share of each experiment, as a fraction of the cluster.
         joining: the resources of each type of node that may still join, and how many of them may.
+        agents: the agents, as `AgentGroups.agents` returns them.
         began: the time at which the monotonic clock was 0, as a Unix timestamp.
     """
     living = [node for node in nodes if node["Alive"]]
@@ -53,6 +56,7 @@ def overview(
             for resources, count in joining
             if count
         ],
+        "agents": [dict(agent) for agent in agents],
         "groups": [
             {
                 "experiment_id": group.experiment,
@@ -62,7 +66,7 @@ def overview(
                 "since": began + group.since,
                 "ranks": list(ranks),
             }
-            for group, ranks in held
+            for group, ranks in sorted(held, key=lambda one: one[0].since)
         ],
         "waiting": [
             {

@@ -123,9 +123,12 @@ class _Client:
             self._head += data
             if b"\r\n\r\n" not in self._head:
                 return bool(data) and len(self._head) < MOST_BYTES
-            method, target, _ = self._head.split(b"\r\n", 1)[0].split(b" ")
+            first, fields = self._head.split(b"\r\n", 1)
+            method, target, _ = first.split(b" ")
             self._head = None
-            self.connection.sendall(_response(method == b"HEAD", target.split(b"?")[0]))
+            # A browser that opens a page asks for HTML; other clients do not.
+            page = method == b"GET" and b"text/html" in fields
+            self.connection.sendall(_response(method == b"HEAD", target.split(b"?")[0], page))
             self.connection.shutdown(socket.SHUT_WR)
         except (OSError, ValueError):  # the client has gone away, or this is not HTTP
             return False
@@ -191,12 +194,19 @@ def answering(host: str, port: int, begun: Early | None = None) -> Iterator[Earl
         early.close()
 
 
-def _response(only_head: bool, path: bytes) -> bytes:
+def _response(only_head: bool, path: bytes, page: bool = False) -> bytes:
+    """Return the response to a request of this path. If `page` is true, it is a page that loads itself again."""
     kind, more = "application/json", ""
     if path == b"/healthz":
         status, body = "200 OK", '{"status": "ok"}'
     elif path == b"/readyz":
         status, body = "503 Service Unavailable", f'{{"status": "unready", "problems": ["{STARTING}"]}}'
+    elif page:
+        status, kind, more = "503 Service Unavailable", "text/html; charset=utf-8", "Retry-After: 1\r\n"
+        body = (
+            "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=1>"
+            "<meta name=color-scheme content='light dark'><title>Tuner</title><p>The service is starting..."
+        )
     else:
         status, kind, more = "503 Service Unavailable", "application/problem+json", "Retry-After: 1\r\n"
         body = (

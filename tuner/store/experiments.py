@@ -131,7 +131,7 @@ class Experiments:
         store is limited.
         """
         if self._project not in (None, spec.project):
-            raise SpecError(f"this token is limited to the project {self._project!r}", "/project")
+            raise SpecError(f"your access is limited to the project {self._project!r}", "/project")
         if code is not None and spec.code is None:
             spec = dataclasses.replace(spec, code=code.hash)
         wanted, time = public_id or f"exp_{secrets.token_hex(10)}", at(now)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urljoin, urlsplit
 
 import httpx
 import pytest
@@ -191,7 +192,7 @@ async def test_who_is_in_no_group_with_a_role_is_refused(
     provider.person["groups"] = groups
     refused = await browser.get(await at_provider(provider, browser))
     assert (refused.status_code, (await who(browser))["name"]) == (403, None)
-    assert "no group of ada@example.com has a role here" in refused.text
+    assert "No group of ada@example.com has a role here: ask an admin" in refused.text
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,22 @@ async def test_an_id_token_with_a_wrong_claim_is_refused(
     provider.lie = lie
     refused = await browser.get(await at_provider(provider, browser))
     assert (refused.status_code, (await who(browser))["name"]) == (403, None)
-    assert "ID token is not valid" in refused.text
+    assert "ID token that is not valid" in refused.text
+    assert "_" not in refused.text, "an error code is for programs"
+
+
+async def test_a_sign_in_that_failed_can_be_tried_again_with_its_page_or_made_with_a_token(
+    browser: httpx.AsyncClient, provider: SmallProvider
+) -> None:
+    """`Try again` led to the list of experiments, and there was no way to the form for a token."""
+    provider.lie = lambda claims: claims.update(exp=1000)
+    refused = await browser.get(await at_provider(provider, browser, "/auth/login?next=/experiments/exp_1?tab=log"))
+    assert "The provider sent an ID token that is not valid: the token is expired.<" in refused.text
+    again, with_token = re.findall("href='([^']*)'", refused.text)
+    assert urljoin(str(refused.url), with_token) == "https://tuner.lan/"
+    provider.lie = lambda claims: None
+    done = await browser.get(await at_provider(provider, browser, urljoin(str(refused.url), again)))
+    assert done.headers["location"] == "/experiments/exp_1?tab=log"
 
 
 async def test_an_id_token_that_another_key_has_signed_is_refused(

@@ -23,6 +23,7 @@ async def test_the_driver_is_asked(client: httpx.AsyncClient, app: FastAPI) -> N
         "gpus_in_use": 0.0,
         "nodes": [],
         "may_join": [],
+        "agents": [],
         "groups": [],
         "waiting": [],
         "experiments": [],

@@ -508,16 +508,16 @@ class TestCommands:
         assert sqlite_store.commands.pending([made.id]) == []
 
 
-async def test_an_experiment_whose_script_is_gone_says_how_to_go_on(
+async def test_an_experiment_whose_script_is_gone_says_how_to_continue_it(
     client: httpx.AsyncClient, sqlite_store: Store, poked: Poked
 ) -> None:
     left = sqlite_store.experiments.create(a_spec(), now=T0)
     young = sqlite_store.experiments.create(a_spec())
     shown = (await client.get(f"{API}/{left.public_id}")).json()
     assert (shown["source"], shown["abandoned"]) == ("python", True)
-    assert f"`tuner resume {left.public_id}`" in shown["how_to_go_on"]
+    assert f"`tuner resume {left.public_id}`" in shown["next_step"]
     other = (await client.get(f"{API}/{young.public_id}")).json()
-    assert (other["abandoned"], other["how_to_go_on"]) == (False, None), "its script may be starting"
+    assert (other["abandoned"], other["next_step"]) == (False, None), "its script may be starting"
 
     resumed = await client.post(f"{API}/{left.public_id}/resume")
     assert (resumed.status_code, poked.count) == (202, 1)

@@ -73,7 +73,7 @@ def test_ls_show_and_best(search: Search, sqlite_store: Store) -> None:
 
 def test_the_best_value_after_repeats_is_called_a_mean() -> None:
     best = {"trial": 5, "metric": "loss", "value": 0.25, "runs": [5, 10], "config": {"lr": 0.5}, "checkpoint": None}
-    row = {"name": "noisy", "id": "exp_1", "state": "completed", "reason": "", "error": None, "how_to_go_on": None}
+    row = {"name": "noisy", "id": "exp_1", "state": "completed", "reason": "", "error": None, "next_step": None}
     assert list(lines({**row, "best": best, "trials": []}))[1] == (
         'best loss 0.25 by trial 5 (the mean of 2 runs): {"lr": 0.5}'
     )

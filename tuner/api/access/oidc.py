@@ -124,7 +124,9 @@ class Provider:
         name = str(claims.get("email") or claims.get("preferred_username") or claims["sub"])[:100]
         name = "".join(letter if letter.isprintable() else "?" for letter in name)
         if rule is None:
-            raise SignInRefused(f"no group of {name} has a role here; TUNER_OIDC_ROLES maps groups to roles")
+            raise SignInRefused(
+                f"no group of {name} has a role here: ask an admin to add one of your groups to TUNER_OIDC_ROLES"
+            )
         return Identity(name, Role.named(rule.role), expires_at=time.time() + SESSION_S, project=rule.project)
 
     async def _exchange(self, url: str, redirect_uri: str, code: str, verifier: str) -> dict[str, Any]:
@@ -178,9 +180,9 @@ class Provider:
                 claims = jwt.decode(token, await self._key_set(metadata, anew=True), algorithms=algorithms).claims
             expected.validate(claims)
         except (JoseError, ValueError) as error:
-            raise SignInRefused(f"the ID token is not valid: {error}") from error
+            raise SignInRefused(f"the provider sent an ID token that is not valid: {_words(error)}") from error
         if isinstance(claims["aud"], list) and len(claims["aud"]) > 1 and claims.get("azp") != self._client_id:
-            raise SignInRefused("the ID token is not valid: it was issued to another client")
+            raise SignInRefused("the provider sent an ID token that is not valid: it was issued to another client")
         return claims
 
     async def _known(self) -> dict[str, Any]:
@@ -215,3 +217,11 @@ class Provider:
 def granted(rules: Sequence[OidcRule], groups: Sequence[str]) -> OidcRule | None:
     """Return the first rule for a group that the person belongs to, or None. Everybody belongs to the group ``*``."""
     return next((rule for rule in rules if rule.group == "*" or rule.group in groups), None)
+
+
+def _words(error: Exception) -> str:
+    """Return the message of an error of joserfc without the error's code, or the code in words if there is no message."""
+    if not isinstance(error, JoseError):
+        return str(error)
+    said = error.description or error.error.replace("_", " ")
+    return (said[:1].lower() + said[1:]).rstrip(".")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import logging
 import time
+from urllib.parse import quote
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -30,7 +31,7 @@ def router(provider: Provider) -> APIRouter:
         try:
             url, pending = await provider.begin(_callback(request), _own_path(next))
         except ProviderSilent as error:
-            return _page(503, str(error))
+            return _page(503, str(error), next)
         response = RedirectResponse(url, 303, {"Cache-Control": "no-store"})
         response.set_cookie(
             _cookie(request),
@@ -49,8 +50,11 @@ def router(provider: Provider) -> APIRouter:
     ) -> Response:
         address = source_of(request.scope)
         if (wait_s := here.authenticator.must_wait_s(address)) > 0:
-            return _page(429, "too many failed attempts to sign in", {"Retry-After": str(int(wait_s) + 1)})
+            wait = int(wait_s) + 1
+            why = f"too many sign-ins have failed; wait {wait} s"
+            return _page(429, why, headers={"Retry-After": str(wait)})
         pending = Pending.unpacked(request.cookies.get(_cookie(request), ""))
+        path = pending.path if pending is not None else "/"
         here.authenticator.tried(address)
         try:
             if pending is None or not state or state != pending.state:
@@ -63,10 +67,10 @@ def router(provider: Provider) -> APIRouter:
             here.authenticator.succeeded(address)
             secret, lasts_s = await here.authenticator.open_session(identity)
         except SignInRefused as refused:
-            return _forget(_page(403, str(refused)), request)
+            return _forget(_page(403, str(refused), path), request)
         except (ProviderSilent, StoreError) as silent:
-            return _forget(_page(503, str(silent)), request)
-        response = RedirectResponse(_root(request) + pending.path, 303, {"Cache-Control": "no-store"})
+            return _forget(_page(503, str(silent), path), request)
+        response = RedirectResponse(_root(request) + path, 303, {"Cache-Control": "no-store"})
         set_session(response, request, secret, lasts_s)
         await here.authenticator.note(
             AuditRecord(
@@ -109,9 +113,17 @@ def _forget(response: Response, request: Request) -> Response:
     return response
 
 
-def _page(status: int, why: str, headers: dict[str, str] | None = None) -> HTMLResponse:
+def _page(status: int, why: str, path: str = "/", headers: dict[str, str] | None = None) -> HTMLResponse:
+    """Return a page that says why nobody was signed in, with links to try again and to sign in with a token.
+
+    path: the path of the web UI to show after signing in.
+    """
     log.warning("a sign-in failed: %s", why)
-    head = "<!doctype html><html lang=en><meta charset=utf-8><title>Sign in</title>"
-    text = f"{head}<p>{html.escape(why)}.<p><a href=login>Try again</a>"
+    said = html.escape(why[:1].upper() + why[1:])
+    text = (
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<meta name=color-scheme content='light dark'><title>Sign-in failed · Tuner</title><h1>Sign-in failed</h1><p>{said}."
+        f"<p><a href='login?next={quote(_own_path(path), safe='')}'>Try again</a> · <a href='..'>Sign in with a token</a>"
+    )
     safe = {"Cache-Control": "no-store", "X-Frame-Options": "DENY", "Content-Security-Policy": "default-src 'none'"}
     return HTMLResponse(text, status, {**safe, **(headers or {})})

@@ -31,7 +31,7 @@ from tuner.api.answers import (
 )
 from tuner.api.context import Context, Here
 from tuner.errors import Conflict, DriverSilent
-from tuner.experiment.analysis.neighbours import neighbours as nearest
+from tuner.experiment.analysis.neighbors import neighbors as nearest
 from tuner.experiment.logs import LogReader, trial_logs
 from tuner.experiment.operations import trials, usecases
 from tuner.hosts.refusals import raised
@@ -198,19 +198,19 @@ def lineage(here: Here, trial_id: TrialId) -> Response:
 
 
 @router.get(
-    "/trials/{trial_id}/neighbours",
-    response_model=schemas.Neighbours,
+    "/trials/{trial_id}/neighbors",
+    response_model=schemas.Neighbors,
     responses={**NOT_FOUND, **BAD},
     summary="Get the trials whose configurations are most similar to that of a given trial, with their results.",
 )
-def neighbours(
+def neighbors(
     here: Here,
     trial_id: TrialId,
     limit: Annotated[int, Query(ge=1, le=100, description="number of trials to return")] = 8,
 ) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
     found = nearest(here.store, here.store.experiments.by_id(record.experiment_id), record, limit)
-    return answer(schemas.Neighbours.of(record, found))
+    return answer(schemas.Neighbors.of(record, found))
 
 
 @router.get(

@@ -21,7 +21,7 @@ from tuner.api.schemas.analysis.curves import (
 )
 from tuner.api.schemas.analysis.forecast import Forecast, ForecastEnd, ForecastMore, ForecastRange
 from tuner.api.schemas.analysis.lineage import Change, Lineage, LineageSegment, ScheduleEntry
-from tuner.api.schemas.analysis.neighbours import Neighbour, Neighbours
+from tuner.api.schemas.analysis.neighbors import Neighbor, Neighbors
 from tuner.api.schemas.analysis.replay import Replay, ReplayedTrial, ReplayRequest, ReplayTotals, TrialOutcome
 from tuner.api.schemas.analysis.timeline import Timeline, TimelineDevice, TimelineSpan, TimelineTrial
 from tuner.api.schemas.changes import Changes, Improvement, LogEntry, LogKind, LogPage, Point, stream_data
@@ -184,8 +184,8 @@ __all__ = [
     "Logs",
     "MetricCurve",
     "Model",
-    "Neighbour",
-    "Neighbours",
+    "Neighbor",
+    "Neighbors",
     "Number",
     "Objective",
     "PageOf",

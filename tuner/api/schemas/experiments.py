@@ -17,7 +17,7 @@ from tuner.domain.keys import trial_id
 from tuner.experiment.analysis.preview import Importance, Preview
 from tuner.experiment.code.bundles import bundle_in
 from tuner.experiment.operations.copying import Copy
-from tuner.experiment.operations.usecases import how_to_go_on
+from tuner.experiment.operations.usecases import next_step
 from tuner.experiment.operations.verbs import Action, actions
 from tuner.space import Space
 from tuner.store import (
@@ -272,7 +272,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             description="true if the experiment's script has ended, so that no driver drives the experiment; a user can resume it"
         ),
     ]
-    how_to_go_on: Annotated[
+    next_step: Annotated[
         str | None,
         Field(description="what to do to continue an abandoned experiment, in words; null if it is not abandoned"),
     ]
@@ -357,7 +357,7 @@ def _shown(version: _Version) -> Experiment:
         learned_from=[each["name"] for each in spec.earlier.get("experiments", ())],
         paused_since=(record.lease_until or None) if abandoned else record.paused_since,
         abandoned=abandoned,
-        how_to_go_on=how_to_go_on(record) if abandoned else None,
+        next_step=next_step(record) if abandoned else None,
         metrics=[*version.metrics],
         counts=Counts(**record.counts),
         expected_gpu_hours=expected_gpu_hours(record),

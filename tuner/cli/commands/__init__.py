@@ -24,12 +24,12 @@ from tuner.cli.commands import (
     verbs,
     webhooks,
 )
-from tuner.cli.commands.chosen import choose
+from tuner.cli.commands.global_options import read_global_options
 from tuner.cli.commands.status import exit_code
 from tuner.errors import TunerError
 from tuner.names import printable
 
-app = typer.Typer(no_args_is_help=True, help="Distributed hyperparameter tuning.", callback=choose)
+app = typer.Typer(no_args_is_help=True, help="Distributed hyperparameter tuning.", callback=read_global_options)
 
 # In the order of `tuner --help`.
 for _module in (searches, experiments, verbs, decisions, models, service, upkeep):

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.command_classes import OnService
+from tuner.cli.commands.global_options import command_settings
 from tuner.cli.commands.parameters import JsonLines, JsonObject, TrialNumber
-from tuner.cli.places import OnService
 from tuner.names import printable
 
 group = typer.Typer()
@@ -27,7 +27,7 @@ def explain(
     from tuner.cli.home import explain as here
     from tuner.cli.service import remote
 
-    settings = chosen_settings()
+    settings = command_settings()
     about = here.decisions_about if settings.address is None else remote.decisions_about
     for line in about(settings, trial, as_json, number):
         print(printable(line))
@@ -55,7 +55,7 @@ def logs(
     from tuner.cli.service import remote
     from tuner.store import LogQuery
 
-    settings = chosen_settings()
+    settings = command_settings()
     logs_of = here.logs_of if settings.address is None else remote.logs_of
     query = LogQuery(rank=rank, segment=segment, tail=tail, search=search)
     printed = False
@@ -77,7 +77,7 @@ def schedule(
     from tuner.cli.home import explain as here
     from tuner.cli.service import remote
 
-    settings = chosen_settings()
+    settings = command_settings()
     schedule_of = here.schedule_of if settings.address is None else remote.schedule_of
     print(schedule_of(settings, experiment, trial))
 
@@ -105,7 +105,7 @@ def replay(
     from tuner.cli.home import replay as here
     from tuner.cli.service import remote
 
-    settings = chosen_settings()
+    settings = command_settings()
     replayed = here.replayed if settings.address is None else remote.replayed
     for line in replayed(settings, experiment, scheduler, options or [], search, concurrent, as_json):
         print(printable(line))

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.command_classes import OnService
+from tuner.cli.commands.global_options import command_settings
 from tuner.cli.commands.parameters import ExperimentName, ExperimentNames, IdempotencyKey, JsonLines, JsonObject
 from tuner.cli.commands.several import for_each_experiment
-from tuner.cli.places import OnService
 from tuner.domain.states import ExperimentState
 from tuner.errors import SpecError
 from tuner.names import printable
@@ -35,7 +35,7 @@ def submit(
     """Create an experiment on the service at TUNER_ADDRESS (default: the service on this machine), and print its id."""
     from tuner.cli.service.experiments import submit as create
 
-    print(create(chosen_settings(), spec, key, code))
+    print(create(command_settings(), spec, key, code))
 
 
 @group.command(cls=OnService)
@@ -59,7 +59,7 @@ def fork(
     """
     from tuner.cli.service import experiments
 
-    print(experiments.fork(chosen_settings(), experiment, changes or [], learn, key))
+    print(experiments.fork(command_settings(), experiment, changes or [], learn, key))
 
 
 @group.command(cls=OnService)
@@ -77,7 +77,7 @@ def change(
     """Change the name, notes, tags, num_samples, limits or search space of an experiment, also while it runs."""
     from tuner.cli.service import experiments
 
-    print(printable(experiments.change(chosen_settings(), experiment, changes)))
+    print(printable(experiments.change(command_settings(), experiment, changes)))
 
 
 @group.command(cls=OnService)
@@ -88,7 +88,7 @@ def delete(
     """Delete experiments with their trials, checkpoints and logs. This cannot be undone."""
     from tuner.cli.service import experiments
 
-    settings = chosen_settings()
+    settings = command_settings()
     for_each_experiment(names, lambda name: experiments.delete(settings, name, force))
 
 
@@ -97,7 +97,7 @@ def archive(names: ExperimentNames) -> None:
     """Archive experiments that have ended: lists leave them out, but no data is deleted."""
     from tuner.cli.service import experiments
 
-    settings = chosen_settings()
+    settings = command_settings()
     for_each_experiment(names, lambda name: experiments.archive(settings, name, True))
 
 
@@ -106,7 +106,7 @@ def unarchive(names: ExperimentNames) -> None:
     """Unarchive experiments, so that lists show them again."""
     from tuner.cli.service import experiments
 
-    settings = chosen_settings()
+    settings = command_settings()
     for_each_experiment(names, lambda name: experiments.archive(settings, name, False))
 
 
@@ -142,7 +142,7 @@ def list_experiments(
 
     if ids and as_json:
         raise SpecError("use either --ids or --json")
-    settings = chosen_settings()
+    settings = command_settings()
     wanted: explain.Filters = {
         "state": state,
         "name": name,
@@ -167,7 +167,7 @@ def show(experiment: ExperimentName, as_json: JsonObject = False) -> None:
     """Show an experiment: its state, its best trial and all its trials."""
     from tuner.cli.service import experiments
 
-    settings = chosen_settings()
+    settings = command_settings()
     row = experiments.shown(experiments.result(settings, experiment), experiments.abandoned(settings, experiment))
     for line in [json.dumps(row)] if as_json else experiments.lines(row):
         print(printable(line))
@@ -181,7 +181,7 @@ def best(experiment: ExperimentName) -> None:
     """
     from tuner.cli.service import experiments
 
-    result = experiments.result(chosen_settings(), experiment)
+    result = experiments.result(command_settings(), experiment)
     found = experiments.best(result)
     if found is None:
         print(printable(f"no best trial: {result.error or 'no trial has reported yet'}"), file=sys.stderr)
@@ -209,4 +209,4 @@ def export(
     """Write the trials of an experiment to a file, with one row for each trial."""
     from tuner.cli.service import experiments
 
-    experiments.export(experiments.result(chosen_settings(), experiment), file, form, history)
+    experiments.export(experiments.result(command_settings(), experiment), file, form, history)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.places import OnThisMachine
+from tuner.cli.command_classes import OnThisMachine
 from tuner.names import printable
 
 group = typer.Typer(help="Import searches from other tools into the database of this home.", no_args_is_help=True)

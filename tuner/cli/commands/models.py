@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.command_classes import OnService
+from tuner.cli.commands.global_options import command_settings
 from tuner.cli.commands.parameters import ExperimentName, RayAddress
-from tuner.cli.places import OnService
 
 group = typer.Typer()
 
@@ -41,7 +41,7 @@ def export_model(
     from tuner.cli import serving
     from tuner.cli.service import experiments
 
-    result = experiments.result(chosen_settings(), experiment)
+    result = experiments.result(command_settings(), experiment)
     print(serving.export_model(result, folder, model, formats or ["safetensors"], example_input))
 
 
@@ -81,9 +81,9 @@ def serve_model(
 
     token = None if token_file is None else token_file.read_text().strip()
     if without_ray:
-        serving.serve_in_process(chosen_settings(), experiment, predictor, host, port, token)
+        serving.serve_in_process(command_settings(), experiment, predictor, host, port, token)
     else:
         cluster = {"ray_address": ray_address, "num_replicas": replicas, "num_cpus": num_cpus, "num_gpus": num_gpus}
         serving.serve_on_ray(
-            chosen_settings(), experiment, predictor, name, host=host, port=port, token=token, **cluster
+            command_settings(), experiment, predictor, name, host=host, port=port, token=token, **cluster
         )

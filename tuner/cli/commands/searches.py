@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.command_classes import OnNeither, OnService, OnThisMachine
 from tuner.cli.commands.declared import with_options
+from tuner.cli.commands.global_options import command_settings
 from tuner.cli.commands.parameters import (
     AT_ONCE,
     PARAM,
@@ -22,7 +23,6 @@ from tuner.cli.commands.parameters import (
     SearchAlg,
 )
 from tuner.cli.commands.several import for_each_experiment
-from tuner.cli.places import OnNeither, OnService, OnThisMachine
 from tuner.errors import SpecError
 from tuner.names import printable
 
@@ -86,7 +86,7 @@ def run(
     """
     from tuner.cli.run import run_status, run_target, workers_of
 
-    settings = chosen_settings()
+    settings = command_settings()
     given = {
         "metric": metric,
         "mode": mode,
@@ -117,7 +117,7 @@ def resume(names: ExperimentNames, ray_address: RayAddress = None) -> None:
 
     If TUNER_ADDRESS is set, the service at this address continues the experiments, and the command does not wait.
     """
-    settings = chosen_settings()
+    settings = command_settings()
     if settings.address is not None:
         from tuner.cli.service.experiments import ask
 
@@ -145,7 +145,7 @@ def continue_(
 
     If TUNER_ADDRESS is set, the service at this address runs the experiment, and the command does not wait.
     """
-    settings = chosen_settings()
+    settings = command_settings()
     if settings.address is not None:
         from tuner.cli.service.experiments import connected
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.command_classes import OnNeither, OnThisMachine
+from tuner.cli.commands.global_options import command_settings
 from tuner.cli.commands.parameters import AT_ONCE, DatabaseUrl, RayAddress
-from tuner.cli.places import OnNeither, OnThisMachine
 from tuner.errors import SpecError
 from tuner.names import printable
 
@@ -39,7 +39,7 @@ def serve(
     The service runs experiments that are created through the API. It also shows experiments of scripts, and continues them on
     request if their script has exited.
     """
-    settings = chosen_settings(
+    settings = command_settings(
         host=host, port=port, database_url=database_url, ray_address=ray_address, auth="on" if auth else None
     )
     if stop:
@@ -101,7 +101,7 @@ def agent(
 
     if not experiment:
         raise SpecError("is required: the id or the name of an experiment", "/experiment")
-    settings = chosen_settings(address=address)
+    settings = command_settings(address=address)
     count = work(
         settings.address or address,
         settings.token,

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.command_classes import OnService
+from tuner.cli.commands.global_options import command_settings
 from tuner.cli.commands.parameters import JsonLines
-from tuner.cli.places import OnService
 from tuner.names import printable
 
 group = typer.Typer(help="Create, list and revoke the tokens that give access to the service.", no_args_is_help=True)
@@ -30,7 +30,7 @@ def create_token(
     from tuner.cli.home import access
     from tuner.cli.service import remote
 
-    settings = chosen_settings()
+    settings = command_settings()
     if settings.address is None:
         print(access.created(settings, name, role, expires_days, project))
     else:
@@ -43,7 +43,7 @@ def list_tokens(as_json: JsonLines = False) -> None:
     from tuner.cli.home import access
     from tuner.cli.service import remote
 
-    settings = chosen_settings()
+    settings = command_settings()
     found = access.rows(settings) if settings.address is None else remote.tokens(settings)
     for line in map(json.dumps, found) if as_json else access.lines(found):
         print(printable(line))
@@ -57,6 +57,6 @@ def revoke_token(
     from tuner.cli.home import access
     from tuner.cli.service import remote
 
-    settings = chosen_settings()
+    settings = command_settings()
     revoked = access.revoked if settings.address is None else remote.revoke_token
     print(printable(revoked(settings, token)))

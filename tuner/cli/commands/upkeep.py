@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.command_classes import OnNeither, OnThisMachine
+from tuner.cli.commands.global_options import command_settings
 from tuner.cli.commands.parameters import DatabaseUrl, JsonLines
-from tuner.cli.places import OnNeither, OnThisMachine
 from tuner.names import printable
 
 group = typer.Typer()
@@ -29,7 +29,7 @@ def doctor(
     """
     from tuner.cli.doctor import examine, report
 
-    if not report(examine(chosen_settings(), quick), lambda line: print(printable(line), flush=True), as_json):
+    if not report(examine(command_settings(), quick), lambda line: print(printable(line), flush=True), as_json):
         raise typer.Exit(1)
 
 
@@ -51,7 +51,7 @@ def migrate(database_url: DatabaseUrl = None) -> None:
     """Create the database, or update its tables to this version."""
     from tuner.store import Store, shown_url
 
-    settings = chosen_settings(database_url=database_url)
+    settings = command_settings(database_url=database_url)
     settings.home.mkdir(parents=True, exist_ok=True)
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
@@ -63,7 +63,7 @@ def backup(file: Annotated[str, typer.Argument(help="the file to create")]) -> N
     """Copy the database of this home to a new SQLite file. Services and searches may keep running."""
     from tuner.store.backups.backup import backup as copy
 
-    size = copy(chosen_settings().database_url, Path(file))
+    size = copy(command_settings().database_url, Path(file))
     print(printable(f"{file}: {size:,} bytes"))
 
 
@@ -76,7 +76,7 @@ def restore(
     from tuner.store import Store
     from tuner.store.backups.backup import restore as put_back
 
-    settings = chosen_settings()
+    settings = command_settings()
     put_back(settings.database_url, Path(file), force=force)
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()

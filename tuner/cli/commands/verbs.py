@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.commands.chosen import chosen_settings
+from tuner.cli.command_classes import OnService
+from tuner.cli.commands.global_options import command_settings
 from tuner.cli.commands.parameters import ExperimentNames
 from tuner.cli.commands.several import Target, for_each, with_numbers
-from tuner.cli.places import OnService
 from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS, Verb
 
 group = typer.Typer()
@@ -33,7 +33,7 @@ def _command(verb: Verb, about: str) -> Callable[..., None]:
     def act(targets: list[Target]) -> None:
         from tuner.cli.service.experiments import ask
 
-        settings = chosen_settings()
+        settings = command_settings()
         for_each(targets, lambda name, number: ask(settings, verb.name, name, number))
 
     if about == "experiment":

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.commands.chosen import chosen_settings
-from tuner.cli.places import OnService
+from tuner.cli.command_classes import OnService
+from tuner.cli.commands.global_options import command_settings
 from tuner.names import printable
 
 group = typer.Typer(
@@ -35,7 +35,7 @@ def add_webhook(
     """Add a webhook, and print its id and the secret that signs its deliveries. The secret cannot be printed again later."""
     from tuner.cli.service import webhooks as module
 
-    for line in module.added(chosen_settings(), url, events, project, experiment, slack, threshold):
+    for line in module.added(command_settings(), url, events, project, experiment, slack, threshold):
         print(printable(line))
 
 
@@ -44,7 +44,7 @@ def list_webhooks() -> None:
     """List all webhooks, newest first. Their secrets are not shown."""
     from tuner.cli.service import webhooks as module
 
-    for line in module.listed(chosen_settings()):
+    for line in module.listed(command_settings()):
         print(printable(line))
 
 
@@ -53,7 +53,7 @@ def remove_webhook(webhook: WebhookId) -> None:
     """Remove a webhook and the deliveries that it has not sent yet."""
     from tuner.cli.service import webhooks as module
 
-    module.removed(chosen_settings(), webhook)
+    module.removed(command_settings(), webhook)
     print(printable(f"removed {webhook}"))
 
 
@@ -65,7 +65,7 @@ def test_webhook(webhook: WebhookId) -> None:
     """
     from tuner.cli.service import webhooks as module
 
-    arrived, line = module.tested(chosen_settings(), webhook)
+    arrived, line = module.tested(command_settings(), webhook)
     print(printable(line))
     if not arrived:
         raise typer.Exit(1)

@@ -19,7 +19,7 @@ from tuner.cli.home.explain import Filters
 from tuner.domain.events import Command
 from tuner.errors import Conflict, SpecError
 from tuner.experiment.operations.removal import delete_experiment
-from tuner.experiment.operations.usecases import amend_experiment, archive_experiment, how_to_go_on, id_of, numbered
+from tuner.experiment.operations.usecases import amend_experiment, archive_experiment, id_of, next_step, numbered
 from tuner.experiment.operations.verbs import VERBS, act, act_on_trial
 from tuner.sdk.result import Result
 from tuner.sdk.run import resume
@@ -194,14 +194,14 @@ def abandoned(settings: Settings, experiment: str) -> str | None:
     """Return what to do about an experiment whose script exited before the search ended; None for all others."""
     if settings.address is not None:
         with connected(settings, settings.address) as client:
-            return client.experiment(experiment).get().how_to_go_on
+            return client.experiment(experiment).get().next_step
     with Store.open(settings.database_url) as store:
         record = store.experiments.get(id_of(store, experiment))
-        return how_to_go_on(record) if record.abandoned(time.time()) else None
+        return next_step(record) if record.abandoned(time.time()) else None
 
 
-def shown(found: Result, how_to_go_on: str | None = None) -> Row:
-    """Return a result as the dict that `tuner show --json` prints. how_to_go_on: what `abandoned` returned."""
+def shown(found: Result, next_step: str | None = None) -> Row:
+    """Return a result as the dict that `tuner show --json` prints. next_step: what `abandoned` returned."""
     trials = [
         {
             "number": trial.number,
@@ -214,7 +214,7 @@ def shown(found: Result, how_to_go_on: str | None = None) -> Row:
         for trial in found.trials
     ]
     head = {"id": found.experiment_id, "name": found.name, "state": found.state, "reason": found.reason}
-    return {**head, "how_to_go_on": how_to_go_on, "error": found.error, "best": best(found), "trials": trials}
+    return {**head, "next_step": next_step, "error": found.error, "best": best(found), "trials": trials}
 
 
 def lines(row: Row) -> Iterator[str]:
@@ -222,8 +222,8 @@ def lines(row: Row) -> Iterator[str]:
     yield f"{row['name']} {row['id']}  {row['state']}  {row['reason']}"
     if row["error"]:
         yield f"error: {row['error']}"
-    if row["how_to_go_on"]:
-        yield row["how_to_go_on"]
+    if row["next_step"]:
+        yield row["next_step"]
     if row["best"] is not None:
         top = row["best"]
         mean = f" (the mean of {len(top['runs'])} runs)" if len(top["runs"]) > 1 else ""

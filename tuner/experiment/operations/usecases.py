@@ -478,7 +478,7 @@ def never_driven(store: Store, experiment: str, why: str) -> None:
     store.drivers.release(record.id, epoch)
 
 
-def how_to_go_on(record: ExperimentRecord) -> str:
+def next_step(record: ExperimentRecord) -> str:
     """Return what a user can do about an experiment whose script has ended."""
     what = "has not started: the script that created it" if not record.driver_epoch else "has no driver: its script"
     return (

@@ -8,7 +8,7 @@ import binascii
 import contextlib
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +26,7 @@ from tuner.hosts.agents.messages import (
 )
 from tuner.hosts.executor import SegmentGroups, SegmentInbox
 from tuner.hosts.refusals import REFUSALS, refusal
+from tuner.trials.groups.pools.admission import Entitlement, HeldGroup, WaitingGroup, ordinary
 from tuner.trials.groups.segments.manager import Logs
 from tuner.trials.messages.launch import Launch, Resend
 from tuner.trials.messages.profiling import ProfileRequest
@@ -42,6 +43,8 @@ _END_S = 0.002
 
 _URGENT = ("stop", "cancel")
 _ENDS = ("complete", "fail", "release")
+_BUNDLE = {"agent": 1.0}  # the resources of a segment that the API shows; it holds none of the cluster
+_WAITS = "waits for an agent: run `tuner agent`, or a program of your own, on any machine"
 
 
 class AgentGroups(SegmentGroups):
@@ -52,6 +55,7 @@ class AgentGroups(SegmentGroups):
         attended: a function that returns whether agents can reach this host. While they cannot, no lease expires.
         logs: completes the stored log of a segment that has ended.
         take_logs: stores the output that agents send.
+        entitlement: a function that returns an experiment's priority, weight and project.
     """
 
     def __init__(
@@ -60,8 +64,10 @@ class AgentGroups(SegmentGroups):
         attended: Callable[[], bool] = lambda: True,
         logs: Logs | None = None,
         take_logs: Callable[[str, Sequence[LogChunk]], Awaitable[None]] | None = None,
+        entitlement: Callable[[str], Entitlement] = ordinary,
     ) -> None:
         self._room_for, self._attended, self._logs, self._take_logs = room_for, attended, logs, take_logs
+        self._entitlement = entitlement
         self._queues: dict[str, Queue] = {}
         self._segments: dict[str, Lease] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -78,9 +84,7 @@ class AgentGroups(SegmentGroups):
         queue.ready.append(lease)
         self._hand_out(queue)
         if not lease.name:
-            inbox.waiting(
-                launch.segment_id, "waits for an agent: run `tuner agent`, or a program of your own, on any machine"
-            )
+            inbox.waiting(launch.segment_id, _WAITS)
         self._room_for(launch.experiment_id, queue.room)
         if self._closed:
             lease.finish(Outcome(kind="left"), "the driver is shutting down")
@@ -176,6 +180,54 @@ class AgentGroups(SegmentGroups):
         """Return the ids of the segments that run on agents."""
         return [name for name, lease in self._segments.items() if lease.name]
 
+    def held(self) -> list[tuple[HeldGroup, list[Mapping[str, Any]]]]:
+        """Return the segments that run on agents, each with its rank. They hold no resources of the cluster."""
+        return [
+            (
+                HeldGroup(
+                    experiment=lease.launch.experiment_id,
+                    trial=lease.launch.trial_id,
+                    segment_id=segment_id,
+                    nodes=(lease.agent,),
+                    bundle=_BUNDLE,
+                    since=lease.lent,
+                ),
+                _ranks(lease),
+            )
+            for segment_id, lease in self._segments.items()
+            if lease.name
+        ]
+
+    def waiting(self) -> list[WaitingGroup]:
+        """Return the segments that wait for an agent. Each experiment has a queue of its own."""
+        return [
+            WaitingGroup(
+                experiment=experiment,
+                trial=lease.launch.trial_id,
+                segment_id=lease.launch.segment_id,
+                workers=1,
+                bundle=_BUNDLE,
+                since=lease.since,
+                priority=self._entitlement(experiment).priority,
+                reserved=False,
+                reason=_WAITS,
+            )
+            for experiment, queue in self._queues.items()
+            for lease in queue.ready
+        ]
+
+    def agents(self) -> list[dict[str, Any]]:
+        """Return the agents of each experiment, with the number of trials that each trains and that each asks for."""
+        found = []
+        for experiment, queue in self._queues.items():
+            training = Counter(lease.agent for lease in queue.leases.values())
+            asking = Counter(queue.free_agents())
+            found += [
+                {"name": name, "experiment_id": experiment, "running": training[name], "asking": asking[name]}
+                for name in sorted({*training, *asking})
+            ]
+        return found
+
     async def stacks(self, segment_id: str) -> dict[str, str]:
         """Return a note in place of Python stacks, because the host has no access to the processes of an agent."""
         lease = self._segments.get(segment_id)
@@ -267,8 +319,7 @@ class AgentGroups(SegmentGroups):
         queue.leases[lease.name] = lease
         lease.lent = time.monotonic()
         lease.renew()
-        placement = {"ranks": [{"rank": 0, "node": lease.agent, "host": lease.agent, "pid": 0, "gpus": []}]}
-        lease.inbox.started(launch.segment_id, placement, 0.0, False, 0.0)
+        lease.inbox.started(launch.segment_id, {"ranks": _ranks(lease)}, 0.0, False, 0.0)
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch())
 
@@ -466,3 +517,8 @@ class AgentGroups(SegmentGroups):
 
     def _queue(self, experiment: str) -> Queue:
         return self._queues.setdefault(experiment, Queue())
+
+
+def _ranks(lease: Lease) -> list[Mapping[str, Any]]:
+    """Return the only rank of a segment that runs on an agent, whose process and GPUs are not known."""
+    return [{"rank": 0, "node": lease.agent, "host": lease.agent, "pid": 0, "gpus": []}]

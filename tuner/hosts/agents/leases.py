@@ -25,6 +25,7 @@ class Lease:
     inbox: SegmentInbox
     storage: str
     end: asyncio.Future[Outcome]
+    since: float = field(default_factory=time.monotonic)  # when the segment was offered to agents
     name: str = ""  # empty until an agent gets the segment
     agent: str = ""
     request: str = ""
@@ -79,4 +80,8 @@ class Queue:
 
     def agents(self) -> int:
         """Return the number of agents that train a trial or wait for one."""
-        return len(self.leases) + sum(not one.done() for one, _ in self.asking)
+        return len(self.leases) + len(self.free_agents())
+
+    def free_agents(self) -> list[str]:
+        """Return the name of each agent that waits for a trial, once for every trial that it asks for."""
+        return [given["agent"] for found, given in self.asking if not found.done()]

@@ -145,14 +145,14 @@ def _compact(cursor: Cursor, experiment: int, key: Segment, rank: int, head: int
     """Merge small neighboring chunks of a log into chunks of at most CHUNK_BYTES. No merged chunk crosses `head`."""
     segment = cursor.value(_SEGMENT, (experiment, *key))
     rows = [LogChunk(rank, row[0], row[1], bytes(row[3]), row[2]) for row in cursor.rows(_ROWS, (segment, rank))]
-    for group in _neighbours((row for row in rows if row.size), head):
+    for group in _neighbors((row for row in rows if row.size), head):
         if len(group) > 1:
             whole = LogChunk.of(rank, group[0].start, _content(group), group[-1].time)
             cursor.executemany(_DELETE, [(segment, rank, chunk.start, chunk.size) for chunk in group])
             cursor.execute(_INSERT, (segment, rank, whole.start, whole.size, whole.time, whole.data))
 
 
-def _neighbours(chunks: Iterable[LogChunk], head: int) -> Iterator[list[LogChunk]]:
+def _neighbors(chunks: Iterable[LogChunk], head: int) -> Iterator[list[LogChunk]]:
     """Yield runs of chunks that have no gaps between them and together fit into one chunk."""
     group: list[LogChunk] = []
     for chunk in chunks:

@@ -302,7 +302,7 @@ def _check_project(project: str | None, shown: str | None) -> None:
     if project is not None and not re.fullmatch(PROJECT, project):
         raise SpecError(f"expected up to 100 letters, digits, '.', '_' and '-', got {project!r}", "/project")
     if shown not in (None, project):
-        raise SpecError(f"this token is limited to the project {shown!r}", "/project")
+        raise SpecError(f"your access is limited to the project {shown!r}", "/project")
 
 
 def _hash(secret: str) -> str:

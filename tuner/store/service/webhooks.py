@@ -216,7 +216,7 @@ class Webhooks:
                 project.
         """
         if self._project not in (None, project):
-            raise SpecError(f"this token is limited to the project {self._project!r}", "/project")
+            raise SpecError(f"your access is limited to the project {self._project!r}", "/project")
         _check(events, threshold)
         made = (
             f"whk_{secrets.token_hex(8)}",

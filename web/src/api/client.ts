@@ -368,9 +368,9 @@ export const api = {
     answered(
       http.POST("/api/v1/trials/{trial_id}/profile", { params: { path: { trial_id: id } }, body: body as never }),
     ),
-  neighbours: (id: string, limit: number, signal?: AbortSignal) =>
+  neighbors: (id: string, limit: number, signal?: AbortSignal) =>
     answered(
-      http.GET("/api/v1/trials/{trial_id}/neighbours", {
+      http.GET("/api/v1/trials/{trial_id}/neighbors", {
         params: { path: { trial_id: id }, query: { limit } },
         ...aborting(signal),
       }),

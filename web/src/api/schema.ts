@@ -614,7 +614,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/trials/{trial_id}/neighbours": {
+    "/api/v1/trials/{trial_id}/neighbors": {
         parameters: {
             query?: never;
             header?: never;
@@ -622,7 +622,7 @@ export interface paths {
             cookie?: never;
         };
         /** Get the trials whose configurations are most similar to that of a given trial, with their results. */
-        get: operations["trials_neighbours"];
+        get: operations["trials_neighbors"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1831,13 +1831,19 @@ export interface components {
              */
             may_join: components["schemas"]["ClusterJoining"][];
             /**
+             * Agents
+             * @description the agents that train or ask for trials, by experiment
+             * @default []
+             */
+            agents: components["schemas"]["ClusterAgent"][];
+            /**
              * Groups
-             * @description worker groups that have resources, oldest first
+             * @description worker groups that have resources or run on agents, oldest first
              */
             groups: components["schemas"]["ClusterGroup"][];
             /**
              * Waiting
-             * @description worker groups that wait for resources, in the order of the queue
+             * @description worker groups that wait for resources, in the order of the queue, and then those that wait for an agent
              */
             waiting: components["schemas"]["ClusterWait"][];
             /**
@@ -1847,8 +1853,34 @@ export interface components {
             experiments: components["schemas"]["ClusterShare"][];
         };
         /**
+         * ClusterAgent
+         * @description An agent that trains or asks for trials of an experiment.
+         */
+        ClusterAgent: {
+            /**
+             * Name
+             * @description the agent's name
+             */
+            name: string;
+            /**
+             * Experiment Id
+             * @description the experiment whose trials the agent trains
+             */
+            experiment_id: string;
+            /**
+             * Running
+             * @description the number of trials that the agent trains
+             */
+            running: number;
+            /**
+             * Asking
+             * @description the number of further trials that the agent asks for at the moment
+             */
+            asking: number;
+        };
+        /**
          * ClusterGroup
-         * @description A worker group that has resources.
+         * @description A worker group that has resources, or a trial that runs on an agent.
          */
         ClusterGroup: {
             /**
@@ -1873,7 +1905,7 @@ export interface components {
             segment_id: string;
             /**
              * Resources
-             * @description the resources of each rank
+             * @description the resources of each rank; {"agent": 1} for a trial of agents, which hold none of the cluster
              */
             resources: {
                 [key: string]: number;
@@ -1881,7 +1913,7 @@ export interface components {
             /**
              * Since
              * Format: date-time
-             * @description when the group got its resources
+             * @description when the group got its resources, or the agent its trial
              */
             since: string;
             /**
@@ -1958,17 +1990,17 @@ export interface components {
             rank: number;
             /**
              * Node
-             * @description Ray's id of the node on which the rank runs
+             * @description Ray's id of the node on which the rank runs; on an agent, the agent's name
              */
             node: string;
             /**
              * Host
-             * @description the host name of that node
+             * @description the host name of that node; on an agent, the agent's name
              */
             host: string;
             /**
              * Pid
-             * @description the process id of the rank on its node
+             * @description the process id of the rank on its node; 0 on an agent
              */
             pid: number;
             /**
@@ -2015,7 +2047,7 @@ export interface components {
         };
         /**
          * ClusterWait
-         * @description A worker group that waits for resources.
+         * @description A worker group that waits for resources, or a trial that waits for an agent.
          */
         ClusterWait: {
             /**
@@ -2040,14 +2072,14 @@ export interface components {
             segment_id: string;
             /**
              * Resources
-             * @description the resources of each rank
+             * @description the resources of each rank; {"agent": 1} for a trial of agents, which hold none of the cluster
              */
             resources: {
                 [key: string]: number;
             };
             /**
              * Position
-             * @description the group's position in the queue, from 1
+             * @description the group's position in the list, from 1
              */
             position: number;
             /**
@@ -2841,10 +2873,10 @@ export interface components {
              */
             abandoned: boolean;
             /**
-             * How To Go On
+             * Next Step
              * @description what to do to continue an abandoned experiment, in words; null if it is not abandoned
              */
-            how_to_go_on: string | null;
+            next_step: string | null;
             /**
              * Metrics
              * @description the names of the metrics that trials have reported so far
@@ -3621,10 +3653,10 @@ export interface components {
             segments: components["schemas"]["CurveSegment"][];
         };
         /**
-         * Neighbour
+         * Neighbor
          * @description A trial whose configuration is similar to that of the trial in the request.
          */
-        Neighbour: {
+        Neighbor: {
             /**
              * Trial Id
              * @description trl_...
@@ -3660,8 +3692,8 @@ export interface components {
                 [key: string]: components["schemas"]["Change"];
             };
         };
-        /** Neighbours */
-        Neighbours: {
+        /** Neighbors */
+        Neighbors: {
             /**
              * Trial Id
              * @description trl_...
@@ -3676,7 +3708,7 @@ export interface components {
              * Items
              * @description the neighbors, nearest first
              */
-            items: components["schemas"]["Neighbour"][];
+            items: components["schemas"]["Neighbor"][];
             /**
              * Left Out
              * @description the number of trials that were left out, because at most 10,000 are compared
@@ -9810,7 +9842,7 @@ export interface operations {
             };
         };
     };
-    trials_neighbours: {
+    trials_neighbors: {
         parameters: {
             query?: {
                 /** @description number of trials to return */
@@ -9831,7 +9863,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Neighbours"];
+                    "application/json": components["schemas"]["Neighbors"];
                 };
             };
             /** @description the client already has this response: its ETag was in If-None-Match */

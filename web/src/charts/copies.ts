@@ -145,7 +145,7 @@ export function trialCall(
       return { name: "logs", python: `${trialOf(id)}.logs(${found})`, reads: [{ path: `trials/${id}/logs`, query }] };
     }
     case "lineage":
-    case "neighbours":
+    case "neighbors":
     case "usage":
       return one(view, view);
     case "profile": {

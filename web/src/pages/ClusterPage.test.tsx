@@ -35,6 +35,7 @@ const CLUSTER: Cluster = {
   gpus_in_use: 3,
   nodes: ["a", "b"].map((id) => ({ id, name: `host-${id}`, address: `10.0.0.${id}`, ...use })),
   may_join: [{ count: 3, cpus: 16, gpus: 4 }],
+  agents: [],
   groups: [{ ...of(3), ranks: [rank(0, "a", "0"), rank(1, "b", "1")] }],
   waiting: [
     {
@@ -134,6 +135,43 @@ describe("the page of the cluster", () => {
     show();
     await screen.findByText(/The cluster is shown while a driver runs/);
     expect(screen.queryByRole("region", { name: "Driven by scripts" })).toBeNull();
+  });
+
+  it("lists the agents, and what each trains and asks for", async () => {
+    const far = { experiment_id: "exp_1", trial_id: "trl_7", trial_number: 7, segment_id: "seg_7" };
+    vi.spyOn(api, "cluster").mockResolvedValue({
+      ...CLUSTER,
+      agents: [
+        { name: "lab-3:12", experiment_id: "exp_1", running: 1, asking: 0 },
+        { name: "lab-4:9", experiment_id: "exp_1", running: 0, asking: 2 },
+      ],
+      groups: [
+        {
+          ...far,
+          since: "2026-01-31T12:00:00Z",
+          resources: { agent: 1 },
+          ranks: [{ rank: 0, node: "lab-3:12", host: "lab-3:12", pid: 0, gpus: [] }],
+        },
+      ],
+    });
+    vi.spyOn(api, "experiments").mockResolvedValue({ items: [{ id: "exp_1", name: "digits" }] } as never);
+    render(
+      <MantineProvider>
+        <MemoryRouter>
+          <QueryClientProvider client={new QueryClient()}>
+            <ClusterPage />
+          </QueryClientProvider>
+        </MemoryRouter>
+      </MantineProvider>,
+    );
+    const rows = (region: string) =>
+      within(screen.getByRole("region", { name: region }))
+        .getAllByRole("row")
+        .slice(1)
+        .map((row) => row.textContent);
+    await within(await screen.findByRole("region", { name: "Agents" })).findAllByText("digits");
+    expect(rows("Agents")).toEqual(["lab-3:12digits1–", "lab-4:9digits02 trials"]);
+    expect(rows("Running")[0]).toMatch(/^digitstrial 71 × 1 agentlab-3:12–/);
   });
 
   it("names the nodes of each type that may join", () => {

@@ -96,6 +96,24 @@ export default function ClusterPage() {
             />
             {found.may_join.length > 0 && <p className={classes.none}>{joinWords(found.may_join)}</p>}
           </Panel>
+          {found.agents.length > 0 && (
+            <Panel flush title={`Agents · ${found.agents.length}`}>
+              <p className={classes.none}>
+                Agents are programs on other machines. They get trials over HTTP, and hold none of the CPUs and GPUs above.
+              </p>
+              <Table
+                label="Agents"
+                heads={["Agent", "Experiment", "Running trials", "Asks for"]}
+                empty=""
+                rows={found.agents.map((one) => [
+                  one.name,
+                  experiment(one.experiment_id),
+                  one.running,
+                  one.asking === 0 ? "–" : one.asking === 1 ? "a trial" : `${one.asking} trials`,
+                ])}
+              />
+            </Panel>
+          )}
           <Panel flush title={`Starting or waiting · ${found.waiting.length}`}>
             <Table
               label="Waiting"

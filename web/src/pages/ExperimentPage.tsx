@@ -562,9 +562,9 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
           .
         </p>
       )}
-      {experiment.how_to_go_on && (
+      {experiment.next_step && (
         <p className={parts.warning} role="status">
-          <Sentence text={experiment.how_to_go_on} />.
+          <Sentence text={experiment.next_step} />.
         </p>
       )}
       <StartedOver

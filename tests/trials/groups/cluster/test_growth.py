@@ -13,7 +13,7 @@ from tests.trials.groups.pools.asking import asking_for
 from tuner.domain.experiment import Scaling
 from tuner.settings import Settings
 from tuner.trials.groups.cluster.growth import NodeType, is_there, may_join
-from tuner.trials.groups.pools.admission import Admission, Entitlement, Waiter
+from tuner.trials.groups.pools.admission import Admission, Entitlement, WaitingSegment
 from tuner.trials.groups.pools.placement import unmet
 
 HEAD = {"CPU": 1.0, "node:__internal_head__": 1.0, "memory": 1e9}
@@ -82,23 +82,25 @@ class Asking:
     def look(self) -> None:
         self.admission.set_nodes(self.nodes | may_join(self.types, self.nodes), {})
 
-    def wait(self, count: int, experiment: str = "exp") -> list[Waiter]:
+    def wait(self, count: int, experiment: str = "exp") -> list[WaitingSegment]:
         found = []
         for _ in range(count):
             launch = asking_for(1, self._path, experiment_id=experiment)
-            found.append(Waiter(launch, time.monotonic(), self._loop.create_future(), self._loop.create_future()))
+            found.append(
+                WaitingSegment(launch, time.monotonic(), self._loop.create_future(), self._loop.create_future())
+            )
             self.admission.enqueue(found[-1])
         return found
 
-    def ask(self, now: float | None = None) -> list[Waiter]:
+    def ask(self, now: float | None = None) -> list[WaitingSegment]:
         """Return those that may ask Ray for a group now."""
         found = []
         now = time.monotonic() if now is None else now
         while (granted := self.admission.next(now, [])) is not None:
-            waiter, at = granted
-            self.admission.admit(waiter, at, now)
-            self.admission.ask_ray(waiter, now)
-            found.append(waiter)
+            segment, at = granted
+            self.admission.admit(segment, at, now)
+            self.admission.ask_ray(segment, now)
+            found.append(segment)
         return found
 
 
@@ -126,7 +128,7 @@ def test_a_node_that_joins_is_for_the_one_that_asked_for_it(tmp_path: Path, loop
     asking.nodes["a"] = joined({"CPU": 1.0}, "10.0.0.2")
     asking.look()
     assert asking.ask() == []
-    assert sorted(waiter.awaits_node for waiter in first) == [False, True, True]
+    assert sorted(segment.awaits_node for segment in first) == [False, True, True]
     first[0].placed.set()
     assert asking.ask() == []
     asking.nodes |= {name: joined({"CPU": 1.0}, name) for name in ("b", "c", "by hand")}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.trials.groups.pools.asking import asking_for
-from tuner.trials.groups.pools.admission import Admission, Entitlement, Waiter, used_elsewhere
+from tuner.trials.groups.pools.admission import Admission, Entitlement, WaitingSegment, used_elsewhere
 from tuner.trials.groups.pools.group import Group, group_key
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.protocol import WorkerMetadata
@@ -32,10 +32,12 @@ def admission(**options: Any) -> Admission:
     return found
 
 
-def enqueue(admission: Admission, launch: Launch, loop: asyncio.AbstractEventLoop, waited_s: float = 0.0) -> Waiter:
-    waiter = Waiter(launch, time.monotonic() - waited_s, loop.create_future(), loop.create_future())
-    admission.enqueue(waiter)
-    return waiter
+def enqueue(
+    admission: Admission, launch: Launch, loop: asyncio.AbstractEventLoop, waited_s: float = 0.0
+) -> WaitingSegment:
+    segment = WaitingSegment(launch, time.monotonic() - waited_s, loop.create_future(), loop.create_future())
+    admission.enqueue(segment)
+    return segment
 
 
 def placed(launch: Launch) -> Group:
@@ -165,13 +167,13 @@ def test_a_project_holds_no_more_than_its_quota(tmp_path: Path, loop: asyncio.Ab
     launch = asking_for(1, tmp_path)
     held = []
     for name in "abc":
-        waiter = enqueue(found, of_project(launch, name), loop)
-        assert found.next(time.monotonic(), []) == (waiter, ("here",))
-        found.admit(waiter, ("here",), time.monotonic())
-        found.ask_ray(waiter, time.monotonic())
-        group = placed(waiter.launch)
-        found.remove(waiter)
-        found.give(group, waiter)
+        segment = enqueue(found, of_project(launch, name), loop)
+        assert found.next(time.monotonic(), []) == (segment, ("here",))
+        found.admit(segment, ("here",), time.monotonic())
+        found.ask_ray(segment, time.monotonic())
+        group = placed(segment.launch)
+        found.remove(segment)
+        found.give(group, segment)
         held.append(group)
     third, other = enqueue(found, of_project(launch, "a"), loop), enqueue(found, of_project(launch, "c"), loop)
     assert found.next(time.monotonic(), []) is None, "five CPUs are free, but both projects have used their quotas"
@@ -210,10 +212,10 @@ def test_elastic_trials_are_granted_no_more_than_the_quota_leaves(
     found = Admission(entitlement=lambda name: Entitlement(project=projects[name]), quotas={"vision": {"CPU": 4.0}})
     found.set_nodes({"here": {"CPU": 16.0}}, {})
     assert found.granted("a", {"CPU": 1.0}) == 4
-    waiter = enqueue(found, of_project(asking_for(1, tmp_path), "b", workers=3), loop)
-    found.admit(waiter, ("here",) * 3, time.monotonic())
-    found.ask_ray(waiter, time.monotonic())
-    waiter.placed.set()
+    segment = enqueue(found, of_project(asking_for(1, tmp_path), "b", workers=3), loop)
+    found.admit(segment, ("here",) * 3, time.monotonic())
+    found.ask_ray(segment, time.monotonic())
+    segment.placed.set()
     assert found.granted("a", {"CPU": 1.0}) == 1
     enqueue(found, of_project(asking_for(1, tmp_path), "b", workers=2), loop, waited_s=60.0)
     assert found.granted("c", {"CPU": 1.0}) == 13, "what waits only for its quota takes nothing from others"

@@ -32,9 +32,9 @@ def test_a_waiting_group_of_another_experiment_takes_them_back(
     found = Admission(entitlement=lambda name: Entitlement(priority=priority if name == "other" else 0))
     found.set_nodes({"here": {"CPU": 3.0}}, {})
     mine = asking_for(1, tmp_path)
-    waiter = enqueue(found, mine, loop)
-    found.remove(waiter)
-    found.give(placed(mine), waiter)
+    segment = enqueue(found, mine, loop)
+    found.remove(segment)
+    found.give(placed(mine), segment)
     assert found.granted("exp", CPU) == 3, "one that it holds, and two that are free"
     other = asking_for(2, tmp_path, experiment_id="other")
     enqueue(found, other, loop)
@@ -43,6 +43,6 @@ def test_a_waiting_group_of_another_experiment_takes_them_back(
     assert found.granted("exp", CPU) == 3, "its own trials do not count"
     found = Admission(entitlement=lambda name: Entitlement(priority=priority if name == "other" else 0))
     found.set_nodes({"here": {"CPU": 3.0}}, {})
-    found.give(placed(mine), waiter)
+    found.give(placed(mine), segment)
     enqueue(found, other, loop, waited_s=10.0)
     assert found.granted("exp", CPU) == granted

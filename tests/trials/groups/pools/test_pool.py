@@ -238,7 +238,7 @@ def test_a_placement_group_that_ray_has_not_placed_yet_goes_to_the_next_trial(sm
         warm, _ = await pool.acquire(launch, lambda reason: None)
         for _ in range(10):
             acquiring = asyncio.create_task(pool.acquire(launch, lambda reason: None))
-            while not any(waiter.admitted_at for waiter in pool._admission.admitted):
+            while not any(segment.admitted_at for segment in pool._admission.admitted):
                 await asyncio.sleep(0.001)
             await asyncio.sleep(0.02)  # the time of a short trial
             pool.release(warm, reusable=True)
@@ -497,7 +497,7 @@ def test_what_the_pool_itself_uses_is_not_taken_for_the_use_of_others(
 
         pool._builder.build = builds  # type: ignore[method-assign]
         acquiring = asyncio.create_task(pool.acquire(half, lambda reason: None))
-        while not any(waiter.placed.is_set() for waiter in pool._admission.admitted):
+        while not any(segment.placed.is_set() for segment in pool._admission.admitted):
             await asyncio.sleep(0.01)
         while ray.available_resources().get("CPU", 0.0) > 0.5:  # Ray shows what is used only after a moment
             await asyncio.sleep(0.01)

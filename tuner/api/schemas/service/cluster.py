@@ -1,4 +1,4 @@
-"""The cluster: its nodes, the worker groups on them, and the worker groups that wait for resources."""
+"""The cluster: its nodes and agents, the worker groups on them, and the worker groups that wait for resources."""
 
 from __future__ import annotations
 
@@ -38,11 +38,22 @@ class ClusterJoining(Model):
     gpus: Annotated[float, Field(description="the number of GPUs of each of them")]
 
 
+class ClusterAgent(Model):
+    """An agent that trains or asks for trials of an experiment."""
+
+    name: Annotated[str, Field(description="the agent's name")]
+    experiment_id: Annotated[str, Field(description="the experiment whose trials the agent trains")]
+    running: Annotated[int, Field(description="the number of trials that the agent trains")]
+    asking: Annotated[int, Field(description="the number of further trials that the agent asks for at the moment")]
+
+
 class ClusterRank(Model):
     rank: int
-    node: Annotated[str, Field(description="Ray's id of the node on which the rank runs")]
-    host: Annotated[str, Field(description="the host name of that node")]
-    pid: Annotated[int, Field(description="the process id of the rank on its node")]
+    node: Annotated[
+        str, Field(description="Ray's id of the node on which the rank runs; on an agent, the agent's name")
+    ]
+    host: Annotated[str, Field(description="the host name of that node; on an agent, the agent's name")]
+    pid: Annotated[int, Field(description="the process id of the rank on its node; 0 on an agent")]
     gpus: Annotated[list[str], Field(description="the GPUs that the rank may use, named as in CUDA_VISIBLE_DEVICES")]
 
 
@@ -55,20 +66,25 @@ class _Group(Model):
         int | None, Field(description="the trial's number; null if this service's database does not have the trial")
     ]
     segment_id: str
-    resources: Annotated[dict[str, float], Field(description="the resources of each rank")]
+    resources: Annotated[
+        dict[str, float],
+        Field(
+            description='the resources of each rank; {"agent": 1} for a trial of agents, which hold none of the cluster'
+        ),
+    ]
 
 
 class ClusterGroup(_Group):
-    """A worker group that has resources."""
+    """A worker group that has resources, or a trial that runs on an agent."""
 
-    since: Annotated[Timestamp, Field(description="when the group got its resources")]
+    since: Annotated[Timestamp, Field(description="when the group got its resources, or the agent its trial")]
     ranks: Annotated[list[ClusterRank], Field(description="one item for each rank")]
 
 
 class ClusterWait(_Group):
-    """A worker group that waits for resources."""
+    """A worker group that waits for resources, or a trial that waits for an agent."""
 
-    position: Annotated[int, Field(description="the group's position in the queue, from 1")]
+    position: Annotated[int, Field(description="the group's position in the list, from 1")]
     workers: Annotated[int, Field(description="the number of ranks of the group")]
     since: Annotated[Timestamp, Field(description="when the group began to wait")]
     priority: Annotated[int, Field(description="the priority of the group's experiment")]
@@ -126,9 +142,17 @@ class Cluster(Model):
             description="the nodes that an autoscaler may still add, by type; empty without one, and if its types are unknown"
         ),
     ] = []  # noqa: RUF012 - pydantic copies it
-    groups: Annotated[list[ClusterGroup], Field(description="worker groups that have resources, oldest first")]
+    agents: Annotated[
+        list[ClusterAgent], Field(description="the agents that train or ask for trials, by experiment")
+    ] = []  # noqa: RUF012 - pydantic copies it
+    groups: Annotated[
+        list[ClusterGroup], Field(description="worker groups that have resources or run on agents, oldest first")
+    ]
     waiting: Annotated[
-        list[ClusterWait], Field(description="worker groups that wait for resources, in the order of the queue")
+        list[ClusterWait],
+        Field(
+            description="worker groups that wait for resources, in the order of the queue, and then those that wait for an agent"
+        ),
     ]
     experiments: Annotated[list[ClusterShare], Field(description="the experiments that this service drives now")]
 

@@ -85,7 +85,7 @@ class WaitingGroup:
 
 
 @dataclass(slots=True, eq=False)
-class Waiter:
+class WaitingSegment:
     """A segment that waits for a worker group."""
 
     launch: Launch
@@ -149,8 +149,12 @@ class Admission:
         self._quotas = quotas or {}
         self._reserve_after_s, self._preempt_after_s = reserve_after_s, preempt_after_s
         self._entitlement = entitlement
-        self._queues: dict[str, deque[Waiter]] = {}  # experiment -> segments that wait for their turn, oldest first
-        self.admitted: dict[Waiter, None] = {}  # segments that asked Ray for a group, and wait for its processes
+        self._queues: dict[
+            str, deque[WaitingSegment]
+        ] = {}  # experiment -> segments that wait for their turn, oldest first
+        self.admitted: dict[
+            WaitingSegment, None
+        ] = {}  # segments that asked Ray for a group, and wait for its processes
         self.launches: dict[Group, Launch] = {}  # the launch that uses each group
         self._yielding: dict[Group, float] = {}  # groups that were asked to make room -> when
         self._shares = Shares()
@@ -165,19 +169,19 @@ class Admission:
     @property
     def awaits_nodes(self) -> bool:
         """Return whether there is an admitted segment whose group will be placed on a node that has not joined yet."""
-        return any(waiter.awaits_node for waiter in self.admitted)
+        return any(segment.awaits_node for segment in self.admitted)
 
-    def enqueue(self, waiter: Waiter) -> None:
+    def enqueue(self, segment: WaitingSegment) -> None:
         """Add a segment to its experiment's queue."""
-        self._queues.setdefault(waiter.experiment, deque()).append(waiter)
+        self._queues.setdefault(segment.experiment, deque()).append(segment)
 
-    def remove(self, waiter: Waiter) -> None:
+    def remove(self, segment: WaitingSegment) -> None:
         """Remove a segment that no longer waits, because it has a group or was cancelled."""
-        self._leave_queue(waiter)
-        self.admitted.pop(waiter, None)
-        self._shares.release(waiter, time.monotonic())
+        self._leave_queue(segment)
+        self.admitted.pop(segment, None)
+        self._shares.release(segment, time.monotonic())
 
-    def next(self, now: float, idle: Sequence[Group]) -> tuple[Waiter, tuple[str, ...]] | None:
+    def next(self, now: float, idle: Sequence[Group]) -> tuple[WaitingSegment, tuple[str, ...]] | None:
         """Return the segment whose turn it is, and the nodes for its group; None if no segment can be served now.
 
         The segment comes from a queue, or it was already admitted and its group is pending. In the latter case, there
@@ -186,19 +190,19 @@ class Admission:
         idle: idle groups, newest first.
         """
         heads = {head.experiment: head for head in self._heads(now)}
-        for waiter in heads.values():
-            if not self._shares.room.holds(waiter.gang):  # a node that is large enough may join
-                return waiter, ()
-        stuck = [waiter for waiter in self.admitted if waiter.pending(now) and not waiter.warm.done()]
-        for waiter in stuck:  # a pending group holds nothing yet
-            self._shares.release(waiter, now)
-        for waiter in self.admitted:
+        for segment in heads.values():
+            if not self._shares.room.holds(segment.gang):  # a node that is large enough may join
+                return segment, ()
+        stuck = [segment for segment in self.admitted if segment.pending(now) and not segment.warm.done()]
+        for segment in stuck:  # a pending group holds nothing yet
+            self._shares.release(segment, now)
+        for segment in self.admitted:
             if (
-                waiter.placed.is_set() and waiter not in self._shares.holdings
+                segment.placed.is_set() and segment not in self._shares.holdings
             ):  # Ray has placed the group after all, so it holds resources
-                self._shares.hold(waiter, waiter.experiment, waiter.gang, waiter.at, now)
-        claims = [*(self._claim(waiter) for waiter in heads.values()), *(self._claim(w, True) for w in stuck)]
-        first = {waiter.experiment: waiter for waiter in reversed(stuck)}
+                self._shares.hold(segment, segment.experiment, segment.gang, segment.at, now)
+        claims = [*(self._claim(segment) for segment in heads.values()), *(self._claim(w, True) for w in stuck)]
+        first = {segment.experiment: segment for segment in reversed(stuck)}
         warm = {
             name: [g.nodes() for g in idle if g.key == head.key and head.reuses]
             for name, head in (heads | first).items()
@@ -209,34 +213,34 @@ class Admission:
         claim, at = found
         return (first if claim.pending else heads)[claim.experiment], at
 
-    def admit(self, waiter: Waiter, at: tuple[str, ...], now: float) -> None:
+    def admit(self, segment: WaitingSegment, at: tuple[str, ...], now: float) -> None:
         """Record that a segment has been admitted. at: the nodes on which its group should fit."""
-        self._leave_queue(waiter)
-        waiter.admitted_at, waiter.at = now, at
+        self._leave_queue(segment)
+        segment.admitted_at, segment.at = now, at
 
-    def ask_ray(self, waiter: Waiter, now: float) -> None:
+    def ask_ray(self, segment: WaitingSegment, now: float) -> None:
         """Record that an admitted segment found no warm group, and asks Ray for a new one."""
-        self._shares.hold(waiter, waiter.experiment, waiter.gang, waiter.at, now)
-        self.admitted[waiter] = None
+        self._shares.hold(segment, segment.experiment, segment.gang, segment.at, now)
+        self.admitted[segment] = None
 
     def any_pending(self, now: float) -> bool:
         """Return whether any admitted segment has been waiting for some time because Ray has not placed its group."""
-        return any(waiter.pending(now) for waiter in self.admitted)
+        return any(segment.pending(now) for segment in self.admitted)
 
-    def why(self, waiter: Waiter) -> str:
+    def why(self, segment: WaitingSegment) -> str:
         """Return what a segment waits for, in words."""
-        if (quota := self._spent_quota(waiter, self._held_by_projects())) is not None:
+        if (quota := self._spent_quota(segment, self._held_by_projects())) is not None:
             return quota
-        if (reserving := self._reserving(waiter)) is not None:
+        if (reserving := self._reserving(segment)) is not None:
             return f"waits until an earlier request for {demand(reserving.launch)} is placed"
         holders = {holding.experiment for holding in self._shares.holdings.values()}
-        others = len((holders | self._queues.keys()) - {waiter.experiment})
-        what = f"waits for {demand(waiter.launch)}"
+        others = len((holders | self._queues.keys()) - {segment.experiment})
+        what = f"waits for {demand(segment.launch)}"
         if not others:
             return what
         return f"{what}; {others} other experiment{'s share' if others > 1 else ' shares'} the cluster"
 
-    def _heads(self, now: float) -> list[Waiter]:
+    def _heads(self, now: float) -> list[WaitingSegment]:
         """Return the first segment in each experiment's queue, without those that would exceed their project's quota.
 
         Once a segment has waited long for its project's quota, later segments of that project may not overtake it.
@@ -271,14 +275,14 @@ class Admission:
         yield from ((one.experiment, one.gang) for one in self._shares.holdings.values())
         yield from ((one.experiment, one.gang) for one in self.admitted if one not in self._shares.holdings)
 
-    def _spent_quota(self, waiter: Waiter, held: Mapping[str, Mapping[str, float]]) -> str | None:
+    def _spent_quota(self, segment: WaitingSegment, held: Mapping[str, Mapping[str, float]]) -> str | None:
         """Return how a segment would exceed its project's quota, in words; None if it would not.
 
         held: what the projects hold.
         """
-        project = self._entitlement(waiter.experiment).project
+        project = self._entitlement(segment.experiment).project
         quota = self._quotas.get(project, self._quotas.get("*", {}))
-        for name, wanted in waiter.gang.total().items():
+        for name, wanted in segment.gang.total().items():
             if name not in quota or not wanted:
                 continue
             used = held.get(project, {}).get(name, 0.0)
@@ -286,45 +290,45 @@ class Admission:
                 what = f"the quota of the project {project!r} is {quota[name]:g} {name}"
                 if wanted > quota[name]:
                     return f"cannot start: it needs {wanted:g} {name}, and {what}"
-                return f"waits for {demand(waiter.launch)}: {what}, of which {used:g} {'is' if used == 1 else 'are'} in use"
+                return f"waits for {demand(segment.launch)}: {what}, of which {used:g} {'is' if used == 1 else 'are'} in use"
         return None
 
-    def _leave_queue(self, waiter: Waiter) -> None:
-        queue = self._queues.get(waiter.experiment)
-        if queue is not None and waiter in queue:
-            queue.remove(waiter)
+    def _leave_queue(self, segment: WaitingSegment) -> None:
+        queue = self._queues.get(segment.experiment)
+        if queue is not None and segment in queue:
+            queue.remove(segment)
             if not queue:
-                del self._queues[waiter.experiment]
+                del self._queues[segment.experiment]
 
-    def _claim(self, waiter: Waiter, pending: bool = False) -> Claim:
-        entitlement = self._entitlement(waiter.experiment)
+    def _claim(self, segment: WaitingSegment, pending: bool = False) -> Claim:
+        entitlement = self._entitlement(segment.experiment)
         return Claim(
-            experiment=waiter.experiment,
-            gang=waiter.gang,
-            since=waiter.since,
+            experiment=segment.experiment,
+            gang=segment.gang,
+            since=segment.since,
             priority=entitlement.priority,
             weight=entitlement.weight,
             pending=pending,
         )
 
-    def _reserving(self, waiter: Waiter) -> Waiter | None:
-        """Return the waiter whose reservation keeps `waiter` from using free resources; None if there is none."""
-        if self._shares.room.place(waiter.gang) is None:
+    def _reserving(self, segment: WaitingSegment) -> WaitingSegment | None:
+        """Return the segment whose reservation keeps `segment` from using free resources; None if there is none."""
+        if self._shares.room.place(segment.gang) is None:
             return None
         now = time.monotonic()
         heads = [*self._heads(now), *(w for w in self.admitted if w.pending(now))]
-        return next((w for w in heads if w is not waiter and now - w.since >= self._reserve_after_s), None)
+        return next((w for w in heads if w is not segment and now - w.since >= self._reserve_after_s), None)
 
     # Groups in use
 
-    def give(self, group: Group, waiter: Waiter) -> None:
+    def give(self, group: Group, segment: WaitingSegment) -> None:
         """Record that a waiting segment has been given this group."""
         now = time.monotonic()
-        if group.experiment != waiter.experiment:
-            group.experiment, group.turn_began = waiter.experiment, now
-        self._shares.release(waiter, now)
-        self._shares.hold(group, waiter.experiment, waiter.gang, group.nodes(), now)
-        self.launches[group], group.held_since = waiter.launch, now
+        if group.experiment != segment.experiment:
+            group.experiment, group.turn_began = segment.experiment, now
+        self._shares.release(segment, now)
+        self._shares.hold(group, segment.experiment, segment.gang, group.nodes(), now)
+        self.launches[group], group.held_since = segment.launch, now
 
     def give_again(self, group: Group, launch: Launch) -> None:
         """Record that the group has been given to another segment of the same experiment."""
@@ -415,13 +419,13 @@ class Admission:
         nodes: the nodes that have joined, and those that may join; see `growth`.
         """
         now = time.monotonic()
-        anew = [waiter for waiter in self.admitted if waiter in self._shares.holdings and not all_there(waiter.at)]
+        anew = [segment for segment in self.admitted if segment in self._shares.holdings and not all_there(segment.at)]
         self._shares.set_nodes(nodes, elsewhere)
         self._shares.place_anew(anew)
-        for waiter in anew:
-            waiter.at = self._shares.holdings[waiter].nodes
-            if all_there(waiter.at):
-                waiter.admitted_at = now
+        for segment in anew:
+            segment.at = self._shares.holdings[segment].nodes
+            if all_there(segment.at):
+                segment.admitted_at = now
 
     def forget(self, experiment: str) -> None:
         """Forget the past usage of an experiment that has ended."""
@@ -486,28 +490,28 @@ class Admission:
         claims = self._shares.in_order([self._claim(queue[0]) for queue in self._queues.values()], now)
         rounds = [list(self._queues[claim.experiment]) for claim in claims]
         queued = [queue[at] for at in range(max(map(len, rounds), default=0)) for queue in rounds if at < len(queue)]
-        return [self._shown(waiter, now) for waiter in (*self.admitted, *queued)]
+        return [self._shown(segment, now) for segment in (*self.admitted, *queued)]
 
-    def _shown(self, waiter: Waiter, now: float) -> WaitingGroup:
-        if waiter.admitted_at is None:
-            reason = self.why(waiter)
-        elif waiter.placed.is_set():
+    def _shown(self, segment: WaitingSegment, now: float) -> WaitingGroup:
+        if segment.admitted_at is None:
+            reason = self.why(segment)
+        elif segment.placed.is_set():
             reason = "its processes are being started"
-        elif waiter.awaits_node:
-            reason = waiter.joining
+        elif segment.awaits_node:
+            reason = segment.joining
         else:
-            reason = f"waits for Ray to place {demand(waiter.launch)}"
+            reason = f"waits for Ray to place {demand(segment.launch)}"
         return WaitingGroup(
-            experiment=waiter.experiment,
-            trial=waiter.launch.trial_id,
-            segment_id=waiter.launch.segment_id,
-            workers=waiter.gang.workers,
-            bundle=dict(waiter.gang.bundle),
-            since=waiter.since,
-            priority=self._entitlement(waiter.experiment).priority,
-            reserved=now - waiter.since >= self._reserve_after_s and not waiter.placed.is_set(),
+            experiment=segment.experiment,
+            trial=segment.launch.trial_id,
+            segment_id=segment.launch.segment_id,
+            workers=segment.gang.workers,
+            bundle=dict(segment.gang.bundle),
+            since=segment.since,
+            priority=self._entitlement(segment.experiment).priority,
+            reserved=now - segment.since >= self._reserve_after_s and not segment.placed.is_set(),
             reason=reason,
-            nodes=waiter.at if waiter.admitted_at is not None and waiter.placed.is_set() else (),
+            nodes=segment.at if segment.admitted_at is not None and segment.placed.is_set() else (),
         )
 
 

@@ -39,7 +39,7 @@ _EPSILON = 1e-9
 
 
 @dataclass(slots=True, eq=False)
-class _Waiter:
+class _WaitingSegment:
     launch: Launch
     key: Key
     since: float
@@ -95,7 +95,7 @@ class LocalPool:
         self._address, self._log_limit = address, log_limit
         self._idle_timeout_s, self._entitlement = idle_timeout_s, entitlement
         self._server = server
-        self._waiting: list[_Waiter] = []
+        self._waiting: list[_WaitingSegment] = []
         self._held: dict[Group, Launch] = {}
         self._idle: list[_Idle] = []  # the longest idle first
         self._fresh: list[LocalRank] = []  # processes that have run nothing yet
@@ -124,18 +124,20 @@ class LocalPool:
         """
         if reason := too_large(launch.scaling, self.cpus):
             raise PlacementError(f"this machine can never run {demand(launch)}: {reason}")
-        waiter = _Waiter(launch, group_key(launch), time.monotonic(), asyncio.get_running_loop().create_future())
-        self._waiting.append(waiter)
+        segment = _WaitingSegment(
+            launch, group_key(launch), time.monotonic(), asyncio.get_running_loop().create_future()
+        )
+        self._waiting.append(segment)
         self._dispatch()
         taken = False
         try:
-            await asyncio.wait({waiter.turn}, timeout=_PATIENCE_S)
-            if not waiter.turn.done():
-                waiting(f"waits for {waiter.cpus:g} CPU: {self._free:g} of {self.cpus:g} are free")
-            group = await waiter.turn
+            await asyncio.wait({segment.turn}, timeout=_PATIENCE_S)
+            if not segment.turn.done():
+                waiting(f"waits for {segment.cpus:g} CPU: {self._free:g} of {self.cpus:g} are free")
+            group = await segment.turn
             warm = group is not None
             if group is None:
-                group = await self._start(waiter)
+                group = await self._start(segment)
             group.experiment, group.held_since = launch.experiment_id, time.monotonic()
             self._held[group] = launch
             taken = True
@@ -144,46 +146,46 @@ class LocalPool:
             return group, warm
         finally:
             if not taken:
-                self._give_up(waiter)
+                self._give_up(segment)
 
-    def _give_up(self, waiter: _Waiter) -> None:
-        if waiter in self._waiting:
-            self._waiting.remove(waiter)
+    def _give_up(self, segment: _WaitingSegment) -> None:
+        if segment in self._waiting:
+            self._waiting.remove(segment)
             return
-        self._free += waiter.cpus
-        if waiter.turn.done() and not waiter.turn.cancelled() and (group := waiter.turn.result()) is not None:
+        self._free += segment.cpus
+        if segment.turn.done() and not segment.turn.cancelled() and (group := segment.turn.result()) is not None:
             self._keep(group)
         self._dispatch()
 
     def _dispatch(self) -> None:
-        """Give each waiter whose turn it is a warm group, or permission to start a process."""
+        """Give each segment whose turn it is a warm group, or permission to start a process."""
         while self._waiting and not self._closed:
-            waiter = min(self._waiting, key=self._rank_of)
-            if waiter.cpus > self._free + _EPSILON:
+            segment = min(self._waiting, key=self._rank_of)
+            if segment.cpus > self._free + _EPSILON:
                 return
-            self._waiting.remove(waiter)
-            if waiter.turn.cancelled():
+            self._waiting.remove(segment)
+            if segment.turn.cancelled():
                 continue
-            self._free -= waiter.cpus
-            waiter.turn.set_result(self._warm(waiter))
+            self._free -= segment.cpus
+            segment.turn.set_result(self._warm(segment))
 
-    def _rank_of(self, waiter: _Waiter) -> tuple[float, float, float]:
-        """Return a waiter's sort key: its priority, its experiment's share, and its arrival time. The smallest key is next."""
-        experiment = waiter.launch.experiment_id
+    def _rank_of(self, segment: _WaitingSegment) -> tuple[float, float, float]:
+        """Return a segment's sort key: its priority, its experiment's share, and its arrival time. The smallest key is next."""
+        experiment = segment.launch.experiment_id
         entitlement = self._entitlement(experiment)
         held = sum(_cpus(launch) for launch in self._held.values() if launch.experiment_id == experiment)
-        return -entitlement.priority, held / entitlement.weight, waiter.since
+        return -entitlement.priority, held / entitlement.weight, segment.since
 
-    def _warm(self, waiter: _Waiter) -> Group | None:
-        if waiter.launch.scaling.reuse_workers:
+    def _warm(self, segment: _WaitingSegment) -> Group | None:
+        if segment.launch.scaling.reuse_workers:
             for idle in self._idle[::-1]:
                 if idle.group.actors[0].ended.done():  # it was killed while idle
                     self._dispose(self._no_longer_idle(idle))
-                elif idle.group.key == waiter.key:
+                elif idle.group.key == segment.key:
                     return self._no_longer_idle(idle)
         return None
 
-    async def _start(self, waiter: _Waiter) -> Group:
+    async def _start(self, segment: _WaitingSegment) -> Group:
         for idle in self._idle[: max(0, len(self._idle) + len(self._held) + 1 - max(1, int(self.cpus)))]:
             self._dispose(self._no_longer_idle(idle))  # an idle process that this segment cannot use still holds memory
         rank = self._process()
@@ -205,9 +207,9 @@ class LocalPool:
             devices=(),
             channel_address=None,
             token=b"",
-            backend="gloo" if waiter.launch.scaling.backend == "auto" else waiter.launch.scaling.backend,
+            backend="gloo" if segment.launch.scaling.backend == "auto" else segment.launch.scaling.backend,
         )
-        return Group(waiter.key, None, actors=[rank], workers=[worker], assignments=[assignment])
+        return Group(segment.key, None, actors=[rank], workers=[worker], assignments=[assignment])
 
     def _process(self) -> LocalRank:
         """Return a process that has run nothing yet."""
@@ -345,17 +347,17 @@ class LocalPool:
         """Return the waiting segments, in the order of the queue."""
         return [
             WaitingGroup(
-                experiment=waiter.launch.experiment_id,
-                trial=waiter.launch.trial_id,
-                segment_id=waiter.launch.segment_id,
+                experiment=segment.launch.experiment_id,
+                trial=segment.launch.trial_id,
+                segment_id=segment.launch.segment_id,
                 workers=1,
-                bundle=waiter.launch.scaling.bundle(),
-                since=waiter.since,
-                priority=self._entitlement(waiter.launch.experiment_id).priority,
+                bundle=segment.launch.scaling.bundle(),
+                since=segment.since,
+                priority=self._entitlement(segment.launch.experiment_id).priority,
                 reserved=False,
-                reason=f"waits for {waiter.cpus:g} CPU",
+                reason=f"waits for {segment.cpus:g} CPU",
             )
-            for waiter in sorted(self._waiting, key=self._rank_of)
+            for segment in sorted(self._waiting, key=self._rank_of)
         ]
 
     def share(self, experiment: str) -> float:

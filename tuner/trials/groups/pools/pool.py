@@ -23,8 +23,8 @@ from tuner.trials.groups.pools.admission import (
     Entitlement,
     HeldGroup,
     Quotas,
-    Waiter,
     WaitingGroup,
+    WaitingSegment,
     ordinary,
     used_elsewhere,
 )
@@ -129,20 +129,20 @@ class Pool:
         await self._read_nodes()
         await self._builder.check(launch)
         loop = asyncio.get_running_loop()
-        waiter = Waiter(launch, time.monotonic(), loop.create_future(), loop.create_future())
-        self._admission.enqueue(waiter)
+        segment = WaitingSegment(launch, time.monotonic(), loop.create_future(), loop.create_future())
+        self._admission.enqueue(segment)
         group: Group | None = None
         try:
-            group, warm = await self._served(waiter, waiting)
+            group, warm = await self._served(segment, waiting)
             return group, warm
         finally:
-            self._admission.remove(waiter)
+            self._admission.remove(segment)
             if group is not None and group not in self._admission.launches:
                 placed_at = group.held_since
-                self._admission.give(group, waiter)
+                self._admission.give(group, segment)
                 if placed_at:  # the group may have been placed for another segment, before this one was admitted
-                    group.held_since = max(placed_at, waiter.admitted_at or waiter.since)
-            for given in (waiter.turn, waiter.warm):
+                    group.held_since = max(placed_at, segment.admitted_at or segment.since)
+            for given in (segment.turn, segment.warm):
                 if given.done() and (found := given.result()) not in (None, group):
                     self.release(found, reuse)
             self._dispatch()
@@ -283,45 +283,45 @@ class Pool:
 
     # One segment's group
 
-    async def _served(self, waiter: Waiter, waiting: Callable[[str], None]) -> tuple[Group, bool]:
-        """Wait for the waiter's turn, then for a warm or a new group. Return the group, and whether it is warm."""
+    async def _served(self, segment: WaitingSegment, waiting: Callable[[str], None]) -> tuple[Group, bool]:
+        """Wait for the segment's turn, then for a warm or a new group. Return the group, and whether it is warm."""
         self._dispatch()
-        if (not waiter.turn.done() or waiter.awaits_node) and (self._looking is None or self._looking.done()):
+        if (not segment.turn.done() or segment.awaits_node) and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look(), context=contextvars.Context())  # for all experiments
-        if not waiter.turn.done():
-            await asyncio.wait({waiter.turn}, timeout=PATIENCE_S)
-            if not waiter.turn.done():
-                waiting(self._admission.why(waiter))
-                await asyncio.wait({waiter.turn})
-        group = waiter.turn.result()
-        return (group, True) if group is not None else await self._built(waiter, waiting)
+        if not segment.turn.done():
+            await asyncio.wait({segment.turn}, timeout=PATIENCE_S)
+            if not segment.turn.done():
+                waiting(self._admission.why(segment))
+                await asyncio.wait({segment.turn})
+        group = segment.turn.result()
+        return (group, True) if group is not None else await self._built(segment, waiting)
 
-    async def _built(self, waiter: Waiter, waiting: Callable[[str], None]) -> tuple[Group, bool]:
+    async def _built(self, segment: WaitingSegment, waiting: Callable[[str], None]) -> tuple[Group, bool]:
         """Build a new group, or take a warm group that becomes free in the meantime. Return it, and whether it is warm."""
-        building, waiter.placed = self._claim_spare(waiter.key) or self._begin(waiter, waiting)
+        building, segment.placed = self._claim_spare(segment.key) or self._begin(segment, waiting)
         taken = False
         try:
-            await asyncio.wait({building, waiter.warm}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({building, segment.warm}, return_when=asyncio.FIRST_COMPLETED)
             taken = True
-            return (waiter.warm.result(), True) if waiter.warm.done() else (building.result(), False)
+            return (segment.warm.result(), True) if segment.warm.done() else (building.result(), False)
         finally:
             if not building.done():
-                if taken and waiter.placed.is_set() and waiter.reuses and not self._closed:
-                    self._spare(building, waiter.placed, waiter.key)
+                if taken and segment.placed.is_set() and segment.reuses and not self._closed:
+                    self._spare(building, segment.placed, segment.key)
                 else:
                     building.cancel()  # when `build` is cancelled, it stops the processes that it has started
                     self._builder.track(building)
-            elif (not taken or waiter.warm.done()) and not building.cancelled() and building.exception() is None:
-                self.release(building.result(), waiter.reuses)
+            elif (not taken or segment.warm.done()) and not building.cancelled() and building.exception() is None:
+                self.release(building.result(), segment.reuses)
 
-    def _begin(self, waiter: Waiter, waiting: Callable[[str], None]) -> _Building:
-        """Begin to build a new group for a waiter."""
+    def _begin(self, segment: WaitingSegment, waiting: Callable[[str], None]) -> _Building:
+        """Begin to build a new group for a segment."""
         placed = asyncio.Event()
 
         def told(reason: str) -> None:
-            waiting(waiter.joining if waiter.awaits_node else reason)
+            waiting(segment.joining if segment.awaits_node else reason)
 
-        return asyncio.ensure_future(self._builder.build(waiter.launch, waiter.key, told, placed)), placed
+        return asyncio.ensure_future(self._builder.build(segment.launch, segment.key, told, placed)), placed
 
     def _spare(self, building: asyncio.Future[Group], placed: asyncio.Event, key: Key) -> None:
         """Finish building a group for a later trial, since the trial that needed it has been given a warm group."""
@@ -351,26 +351,26 @@ class Pool:
             return
         now = time.monotonic()
         while (found := self._admission.next(now, self._warm.idle[::-1])) is not None:
-            waiter, at = found
-            idle = self._warm.usable(waiter, at)
-            if waiter.admitted_at is not None:  # Ray has not placed the waiter's group, but a warm group is free now
+            segment, at = found
+            idle = self._warm.usable(segment, at)
+            if segment.admitted_at is not None:  # Ray has not placed the segment's group, but a warm group is free now
                 assert idle is not None
-                self._use_idle(idle, waiter)
-                waiter.warm.set_result(idle)
+                self._use_idle(idle, segment)
+                segment.warm.set_result(idle)
                 continue
-            self._admission.admit(waiter, at, now)
+            self._admission.admit(segment, at, now)
             if idle is not None:
-                self._use_idle(idle, waiter)
+                self._use_idle(idle, segment)
             else:
-                self._admission.ask_ray(waiter, now)
-            waiter.turn.set_result(idle)
+                self._admission.ask_ray(segment, now)
+            segment.turn.set_result(idle)
 
-    def _use_idle(self, group: Group, waiter: Waiter) -> None:
+    def _use_idle(self, group: Group, segment: WaitingSegment) -> None:
         self._warm.take(group)
-        self._admission.give(group, waiter)
+        self._admission.give(group, segment)
 
     def _hand_on(self, group: Group) -> asyncio.Future[None] | None:
-        """Make a free group available to the next waiter: keep it idle for reuse, or shut it down to release its resources.
+        """Make a free group available to the next segment: keep it idle for reuse, or shut it down to release its resources.
 
         Return a future that is done once the group has exited, or None if it is kept.
         """
@@ -379,13 +379,13 @@ class Pool:
         self._dispatch()
         if group not in self._warm.idle:
             return None
-        building = [waiter for waiter in self._admission.admitted if not waiter.warm.done()]
-        for waiter in building:
-            if waiter.key == group.key and waiter.reuses:
-                self._use_idle(group, waiter)
-                waiter.warm.set_result(group)
+        building = [segment for segment in self._admission.admitted if not segment.warm.done()]
+        for segment in building:
+            if segment.key == group.key and segment.reuses:
+                self._use_idle(group, segment)
+                segment.warm.set_result(group)
                 return None
-        if any(not waiter.placed.is_set() for waiter in building):
+        if any(not segment.placed.is_set() for segment in building):
             return self._builder.end_soon(self._warm.take(group))
         return None
 
@@ -437,5 +437,5 @@ class Pool:
         """Yield the keys of this pool's groups that hold resources: in use, idle, briefly kept, uploading, or starting."""
         idle = (*self._warm.idle, *self._warm.kept, *self._builder.uploading)
         yield from (group.key for group in (*self._admission.launches, *idle))
-        yield from (waiter.key for waiter in self._admission.admitted if waiter.placed.is_set())
+        yield from (segment.key for segment in self._admission.admitted if segment.placed.is_set())
         yield from (key for key, placed in self._spares.values() if placed.is_set())

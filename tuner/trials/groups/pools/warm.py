@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from tuner.domain.experiment import Scaling
-from tuner.trials.groups.pools.admission import Waiter
+from tuner.trials.groups.pools.admission import WaitingSegment
 from tuner.trials.groups.pools.group import Group, Key, scaling_key
 
 _ASK_AGAIN_S = 0.25  # seconds that a group is kept for the experiment that has just used it
@@ -42,11 +42,11 @@ class WarmGroups:
             group.expiry.cancel()
         return group
 
-    def usable(self, waiter: Waiter, at: Sequence[str]) -> Group | None:
-        """Return the newest idle group that the waiter can use, or None. Prefer a group on the nodes `at`."""
-        if not waiter.reuses:
+    def usable(self, segment: WaitingSegment, at: Sequence[str]) -> Group | None:
+        """Return the newest idle group that the segment can use, or None. Prefer a group on the nodes `at`."""
+        if not segment.reuses:
             return None
-        usable = [group for group in reversed(self.idle) if group.key == waiter.key]
+        usable = [group for group in reversed(self.idle) if group.key == segment.key]
         return next((group for group in usable if group.nodes() == tuple(at)), usable[0] if usable else None)
 
     def useless(self, scaling: Scaling, count: int | None) -> list[Group]:

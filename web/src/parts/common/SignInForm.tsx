@@ -31,7 +31,8 @@ export default function SignInForm() {
     <form onSubmit={(event) => void submit(event)} style={{ maxWidth: 420, margin: "64px auto" }}>
       <h1 style={{ fontSize: 20, margin: "0 0 8px" }}>Sign in</h1>
       <p style={{ margin: "0 0 16px" }}>
-        This service requires a token. An admin can create one for you with <code>tuner token create</code>.
+        {provider ? "Sign in with your organization, or with a token." : "This service requires a token."} An admin can
+        create {provider ? "a token" : "one"} for you with <code>tuner token create</code>.
       </p>
       {provider && (
         <Button component="a" href={`${provider}?next=${encodeURIComponent(`/${here}`)}`} fullWidth mb="md">

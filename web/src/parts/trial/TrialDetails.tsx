@@ -27,7 +27,7 @@ import { DecisionLog } from "../decisions/DecisionLog";
 import { DataSets } from "./DataSets";
 import { Lineage } from "./Lineage";
 import { Logs } from "./Logs";
-import { Neighbours } from "./Neighbours";
+import { Neighbors } from "./Neighbors";
 import { Heading } from "../common/Heading";
 import { Facts } from "../common/Panel";
 import { ProblemBox } from "../common/Problem";
@@ -51,7 +51,7 @@ interface TrialDetailsProps {
   address: Address;
 }
 
-const VIEWS = ["overview", "segments", "checkpoints", "lineage", "neighbours", "decisions", "logs", "usage", "profile"];
+const VIEWS = ["overview", "segments", "checkpoints", "lineage", "neighbors", "decisions", "logs", "usage", "profile"];
 
 /** Show everything that is known about one trial: its configuration, its course, and the reason why it ended. */
 export function TrialDetails({ id, experiment, rank, of, onSelect, address }: TrialDetailsProps) {
@@ -73,7 +73,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           <Tabs.Tab value="segments">Segments{trial.segments.length > 1 ? ` · ${trial.segments.length}` : ""}</Tabs.Tab>
           <Tabs.Tab value="checkpoints">Checkpoints</Tabs.Tab>
           <Tabs.Tab value="lineage">Lineage</Tabs.Tab>
-          <Tabs.Tab value="neighbours">Neighbors</Tabs.Tab>
+          <Tabs.Tab value="neighbors">Neighbors</Tabs.Tab>
           <Tabs.Tab value="decisions">Decisions</Tabs.Tab>
           <Tabs.Tab value="logs">Logs</Tabs.Tab>
           <Tabs.Tab value="usage">Usage</Tabs.Tab>
@@ -99,8 +99,8 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
         <Tabs.Panel value="lineage">
           {tab === "lineage" && <Lineage trial={trial} labels={experiment.labels} onSelect={onSelect} />}
         </Tabs.Panel>
-        <Tabs.Panel value="neighbours">
-          {tab === "neighbours" && <Neighbours trial={trial} experiment={experiment} onSelect={onSelect} />}
+        <Tabs.Panel value="neighbors">
+          {tab === "neighbors" && <Neighbors trial={trial} experiment={experiment} onSelect={onSelect} />}
         </Tabs.Panel>
         <Tabs.Panel value="decisions">
           {tab === "decisions" && <OwnDecisions trial={trial} onSelect={onSelect} />}

@@ -16,8 +16,8 @@ from tuner.domain.events import DriverStarted
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Trial
-from tuner.experiment.analysis import neighbours as module
-from tuner.experiment.analysis.neighbours import neighbours
+from tuner.experiment.analysis import neighbors as module
+from tuner.experiment.analysis.neighbors import neighbors
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
@@ -75,7 +75,7 @@ def test_the_nearest_configurations_come_first(store: Store) -> None:
     record = stored(store, configurations)
     for number in (0, 7, 31):
         trial = store.trials.get(trial_id(record.public_id, number))
-        found = neighbours(store, record, trial, 8)
+        found = neighbors(store, record, trial, 8)
         expected = sorted(
             (round(apart(space, configurations[number], other), 9), n)
             for n, other in enumerate(configurations)
@@ -105,7 +105,7 @@ def test_what_differs_most_is_named_first_and_an_absent_parameter_is_as_far_as_c
         ],
     )
     trial = sqlite_store.trials.get(trial_id(record.public_id, 0))
-    found = neighbours(sqlite_store, record, trial, 9).items
+    found = neighbors(sqlite_store, record, trial, 9).items
     assert [one.trial.number for one in found] == [3, 1, 2, 4]
     assert list(found[1].changes) == ["act", "lr"]
     assert found[2].changes == {"opt": (0, 1), "opt/0/momentum": (0.5, None)}
@@ -131,7 +131,7 @@ def test_trials_of_an_earlier_space_are_compared_by_what_their_values_mean(sqlit
     batch = Batch(log=[(1, DriverStarted(time=T0, epoch=epoch))], trials=trials, summary={"counts": counts})
     sqlite_store.drivers.commit(made.id, epoch, batch, T0)
     record = sqlite_store.experiments.get(made.public_id)
-    found = neighbours(sqlite_store, record, sqlite_store.trials.get(trial_id(record.public_id, 0)), 9).items
+    found = neighbors(sqlite_store, record, sqlite_store.trials.get(trial_id(record.public_id, 0)), 9).items
     assert [one.trial.number for one in found] == [2, 3, 1]
     assert dict(found[0].changes) == {"lr": (0.01, 0.02)}
     assert dict(found[1].changes) == {"lr": (0.01, 1e-6)}
@@ -142,7 +142,7 @@ def test_of_very_many_trials_some_are_compared(sqlite_store: Store, monkeypatch:
     space = {"lr": SPACE["lr"]}
     record = stored(sqlite_store, [{"lr": 1e-3 * (1 + n)} for n in range(12)], space)
     trial = sqlite_store.trials.get(trial_id(record.public_id, 11))
-    found = neighbours(sqlite_store, record, trial, 20)
+    found = neighbors(sqlite_store, record, trial, 20)
     assert len(found.items) + 1 + found.left_out == 12
     assert found.items[0].trial.number == 10, "the best are among them"
 
@@ -151,7 +151,7 @@ async def test_the_route(sqlite_store: Store, tmp_path: Any) -> None:
     record = stored(sqlite_store, [{"lr": 0.01}, {"lr": 0.02}, {"lr": 0.1}], {"lr": SPACE["lr"]})
     transport = httpx.ASGITransport(create_app(Settings(home=tmp_path), sqlite_store))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:
-        url = f"/api/v1/trials/{trial_id(record.public_id, 1)}/neighbours"
+        url = f"/api/v1/trials/{trial_id(record.public_id, 1)}/neighbors"
         found = (await client.get(url)).json()
         assert [(one["trial_number"], one["best_value"], one["changes"]) for one in found["items"]] == [
             (0, 0.0, {"lr": {"before": 0.02, "after": 0.01}}),
@@ -160,6 +160,6 @@ async def test_the_route(sqlite_store: Store, tmp_path: Any) -> None:
         assert found["items"][0]["distance"] < found["items"][1]["distance"] < 1
         assert len((await client.get(url, params={"limit": 1})).json()["items"]) == 1
         assert (await client.get(url, params={"limit": 0})).status_code == 422
-        assert (await client.get("/api/v1/trials/trl_x/neighbours")).status_code == 404
+        assert (await client.get("/api/v1/trials/trl_x/neighbors")).status_code == 404
     lonely = stored(sqlite_store, [{}], {})
-    assert neighbours(sqlite_store, lonely, sqlite_store.trials.get(trial_id(lonely.public_id, 0)), 3).items == []
+    assert neighbors(sqlite_store, lonely, sqlite_store.trials.get(trial_id(lonely.public_id, 0)), 3).items == []

@@ -23,7 +23,7 @@ trials.
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class Neighbor:
     """A trial with a similar configuration.
 
     distance: 0 for an equal configuration, 1 for opposite corners of the unit cube.
@@ -37,14 +37,14 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbours:
+class Neighbors:
     """The neighbors of a trial, nearest first. left_out: how many trials were not compared, because of MAX_COMPARED."""
 
-    items: Sequence[Neighbour]
+    items: Sequence[Neighbor]
     left_out: int
 
 
-def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count: int) -> Neighbours:
+def neighbors(store: Store, record: ExperimentRecord, trial: TrialRecord, count: int) -> Neighbors:
     """Return the `count` trials of the experiment whose configurations are nearest to that of `trial`.
 
     The distance is the Euclidean distance in the unit cube of the space, divided by the cube's diagonal. Along one axis, two
@@ -58,7 +58,7 @@ def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count
     found_params = [one for one in store.trials.configurations(record.id, numbers) if one[0] != trial.number]
     others = [(number, revisions.carried(params, rev, clip=True).params) for number, params, rev in found_params]
     if not others or not len(space):
-        return Neighbours([], 0)
+        return Neighbors([], 0)
     own = revisions.carried(trial.params, trial.space_revision, clip=True).params
     gaps = np.stack([_gaps(parameter, own, [params for _, params in others]) for parameter in space.parameters])
     distances = np.sqrt((gaps**2).sum(axis=0) / len(space))
@@ -66,7 +66,7 @@ def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count
     found = {one.number: one for one in store.trials.numbered(record.id, [others[at][0] for at in nearest])}
     paths = [parameter.path for parameter in space.parameters]
     items = [
-        Neighbour(
+        Neighbor(
             found[others[at][0]],
             float(distances[at]),
             _changes(
@@ -78,7 +78,7 @@ def neighbours(store: Store, record: ExperimentRecord, trial: TrialRecord, count
         for at in nearest
         if others[at][0] in found
     ]
-    return Neighbours(items, max(total - len(others) - 1, 0))
+    return Neighbors(items, max(total - len(others) - 1, 0))
 
 
 def _unclipped(space: Space, carried: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:

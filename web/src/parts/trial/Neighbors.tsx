@@ -2,7 +2,7 @@ import { Anchor, Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Fragment } from "react";
 import { api } from "../../api/client";
-import type { Experiment, Neighbours as Found, TrialWithSegments } from "../../api/types";
+import type { Experiment, Neighbors as Found, TrialWithSegments } from "../../api/types";
 import { counted, metric, param, paramName, readable, title } from "../../format";
 import { hasEnded } from "../../live/states";
 import { Breakable } from "../common/Breakable";
@@ -13,7 +13,7 @@ import classes from "./TrialDetails.module.css";
 const COUNT = 10;
 const REFRESH_MS = 10_000;
 
-interface NeighboursProps {
+interface NeighborsProps {
   trial: TrialWithSegments;
   experiment: Experiment;
   onSelect: (number: number) => void;
@@ -22,10 +22,10 @@ interface NeighboursProps {
 /**
  * Show the trials with the most similar configurations and their results, to tell a good region of the space from luck.
  */
-export function Neighbours({ trial, experiment, onSelect }: NeighboursProps) {
+export function Neighbors({ trial, experiment, onSelect }: NeighborsProps) {
   const query = useQuery({
-    queryKey: ["trial", trial.id, "neighbours"],
-    queryFn: ({ signal }) => api.neighbours(trial.id, COUNT, signal),
+    queryKey: ["trial", trial.id, "neighbors"],
+    queryFn: ({ signal }) => api.neighbors(trial.id, COUNT, signal),
     refetchInterval: hasEnded(trial.state) ? false : REFRESH_MS,
   });
   if (query.isError && !query.data)

@@ -9,11 +9,11 @@ from pydantic import Field
 from tuner.api.schemas.analysis.lineage import Change
 from tuner.api.schemas.forms import Model, Number
 from tuner.domain.states import TrialState
-from tuner.experiment.analysis import neighbours
+from tuner.experiment.analysis import neighbors
 from tuner.store import TrialRecord
 
 
-class Neighbour(Model):
+class Neighbor(Model):
     """A trial whose configuration is similar to that of the trial in the request."""
 
     trial_id: str
@@ -36,21 +36,21 @@ class Neighbour(Model):
     ]
 
 
-class Neighbours(Model):
+class Neighbors(Model):
     trial_id: str
     trial_number: int
-    items: Annotated[list[Neighbour], Field(description="the neighbors, nearest first")]
+    items: Annotated[list[Neighbor], Field(description="the neighbors, nearest first")]
     left_out: Annotated[
         int, Field(description="the number of trials that were left out, because at most 10,000 are compared")
     ]
 
     @classmethod
-    def of(cls, record: TrialRecord, found: neighbours.Neighbours) -> Neighbours:
+    def of(cls, record: TrialRecord, found: neighbors.Neighbors) -> Neighbors:
         return cls(
             trial_id=record.public_id,
             trial_number=record.number,
             items=[
-                Neighbour(
+                Neighbor(
                     trial_id=one.trial.public_id,
                     trial_number=one.trial.number,
                     state=one.trial.state,

@@ -3,8 +3,8 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { cleanup, fireEvent, render, screen } from "@testing-library/react";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
-import type { Experiment, Neighbours as Found, TrialWithSegments } from "../../api/types";
-import { Neighbours, summary } from "./Neighbours";
+import type { Experiment, Neighbors as Found, TrialWithSegments } from "../../api/types";
+import { Neighbors, summary } from "./Neighbors";
 
 afterEach(() => {
   cleanup();
@@ -69,7 +69,7 @@ describe("the neighbors of a trial", () => {
   });
 
   it("are shown in a table with the differences, with links to the trials", async () => {
-    vi.spyOn(api, "neighbours").mockResolvedValue({
+    vi.spyOn(api, "neighbors").mockResolvedValue({
       trial_id: "trl_1",
       trial_number: 1,
       items: [near(4, 0.95, 0.0123), near(6, null, 0.4)],
@@ -79,7 +79,7 @@ describe("the neighbors of a trial", () => {
     render(
       <MantineProvider>
         <QueryClientProvider client={new QueryClient()}>
-          <Neighbours trial={TRIAL} experiment={EXPERIMENT} onSelect={onSelect} />
+          <Neighbors trial={TRIAL} experiment={EXPERIMENT} onSelect={onSelect} />
         </QueryClientProvider>
       </MantineProvider>,
     );

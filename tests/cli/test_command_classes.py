@@ -1,4 +1,4 @@
-"""Every command says where it works, and with an address it works nowhere else."""
+"""Every command has a command class, which says where it works; with an address, it works nowhere else."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.testing import CliRunner
 
 from tests.store.examples import a_spec
+from tuner.cli.command_classes import OnNeither, OnService, OnThisMachine
 from tuner.cli.commands import app, exit_code
-from tuner.cli.places import OnNeither, OnService, OnThisMachine
 from tuner.errors import SpecError, TunerError
 from tuner.store import Store
 from tuner.store.backups.backup import backup
@@ -77,7 +77,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_command_says_where_it_works() -> None:
     missing = [path for path, command in ALL.items() if not isinstance(command, OnService | OnThisMachine | OnNeither)]
-    assert not missing, "give it cls=OnService, OnThisMachine or OnNeither, see tuner/cli/places.py"
+    assert not missing, "give it cls=OnService, OnThisMachine or OnNeither, see tuner/cli/command_classes.py"
     assert ("restore",) in of(OnThisMachine)
 
 

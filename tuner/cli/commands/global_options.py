@@ -1,4 +1,4 @@
-"""The service that the options --address and --token choose, for all commands."""
+"""The options of `tuner` itself: --address and --token, which choose a service for all commands, and --version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def choose(
+def read_global_options(
     address: Annotated[
         str | None,
         typer.Option(help="use the service at this URL instead of the local database; default: TUNER_ADDRESS"),
@@ -45,7 +45,7 @@ def _warn_of_misspelled_settings() -> None:
         print(f"warning: {message}", file=sys.stderr)
 
 
-def chosen_settings(**changes: Any) -> Any:
+def command_settings(**changes: Any) -> Any:
     """Return the settings of this process, with the chosen service. Each change that is not None replaces a setting."""
     from tuner.settings import Settings
 
