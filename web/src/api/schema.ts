@@ -1520,7 +1520,7 @@ export interface components {
             iteration: number | null;
             /**
              * Params
-             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
+             * @description the configuration at that report; if the search changes configurations during training, as PBT does, earlier iterations were trained with others: see `schedule` of GET /trials/{trial_id}/lineage?at=best
              */
             params: {
                 [key: string]: unknown;
@@ -4959,7 +4959,7 @@ export interface components {
             space_revision: number;
             /**
              * Best Params
-             * @description the configuration that led to best_value; under PBT it may differ from params
+             * @description the configuration at the report of best_value; under PBT it may differ from params and from earlier ones
              */
             best_params: {
                 [key: string]: unknown;
@@ -5108,7 +5108,7 @@ export interface components {
             space_revision: number;
             /**
              * Best Params
-             * @description the configuration that led to best_value; under PBT it may differ from params
+             * @description the configuration at the report of best_value; under PBT it may differ from params and from earlier ones
              */
             best_params: {
                 [key: string]: unknown;
@@ -9746,7 +9746,10 @@ export interface operations {
     };
     trials_lineage: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description the trial's newest weights, or those with which it reported its best value */
+                at?: "newest" | "best";
+            };
             header?: never;
             path: {
                 /** @description trl_... */
