@@ -35,6 +35,8 @@ const EXPERIMENT = {
   time_attr: "training_iteration",
   objectives: [],
   labels: {},
+  scheduler: {},
+  resolved: null,
 };
 
 interface TableProps {
