@@ -320,7 +320,9 @@ class TrialRecord:
             "restart, and less if the trial continued from another trial's checkpoint"
         ),
     ]
-    running_s: Annotated[float, About("seconds for which the trial trained, over all its segments")]
+    running_s: Annotated[
+        float, About("seconds of training, summed over the trial's segments, each from its start to its last report")
+    ]
     failures: Annotated[
         int, About("how many times the trial's code has failed so far; max_failures limits the retries")
     ]

@@ -4757,7 +4757,7 @@ export interface components {
             host: string;
             /**
              * Name
-             * @description "GPU 0" for a GPU; "rank 1" for the first slot of a node without GPUs
+             * @description "GPU 0" for a GPU; "slot 1" for the first slot of a node without GPUs
              */
             name: string;
             /**
@@ -4788,7 +4788,7 @@ export interface components {
         TimelineSpan: {
             /**
              * Phase
-             * @description waiting: the trial waits for resources; starting: its processes start and load the code; restarting: its processes start again after a failure or a pause, or new ones after an exploit; exploiting: processes that already run take over the weights and a changed configuration of another trial; checkpointing: training waits until a checkpoint has been handed over; paused: the trial has released its resources; idle: no trial of this experiment holds the device
+             * @description waiting: the trial waits for resources; starting: its processes start and load the code; restarting: its processes start again after a failure or a pause, or new ones after an exploit; exploiting: processes that already run take over the weights and a changed configuration of another trial; checkpointing: training waits until a checkpoint has been handed over; paused: the trial has released its resources, and waits for its turn, for other trials or for a user; idle: no trial of this experiment holds the device
              * @enum {string}
              */
             phase: "waiting" | "starting" | "restarting" | "exploiting" | "running" | "checkpointing" | "paused" | "idle";
@@ -4832,6 +4832,11 @@ export interface components {
              * @description the phases of the trial, in order of time
              */
             spans: components["schemas"]["TimelineSpan"][];
+            /**
+             * Failed At
+             * @description when segments of the trial failed, in seconds since started_at
+             */
+            failed_at: number[];
         };
         /**
          * Token
@@ -4976,7 +4981,7 @@ export interface components {
             reports: number;
             /**
              * Running S
-             * @description seconds for which the trial trained, over all its segments
+             * @description seconds of training, summed over the trial's segments, each from its start to its last report
              */
             running_s: number;
             /**
@@ -5125,7 +5130,7 @@ export interface components {
             reports: number;
             /**
              * Running S
-             * @description seconds for which the trial trained, over all its segments
+             * @description seconds of training, summed over the trial's segments, each from its start to its last report
              */
             running_s: number;
             /**

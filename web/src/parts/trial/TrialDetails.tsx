@@ -25,6 +25,7 @@ import { StateBadge } from "../common/StateBadge";
 import { TrialActions } from "../actions/TrialActions";
 import { TrialCharts } from "./TrialCharts";
 import { Usage } from "./Usage";
+import { RAN_FOR } from "../table/trialColumns";
 import { useNow } from "../common/useNow";
 import classes from "./TrialDetails.module.css";
 
@@ -272,7 +273,7 @@ function Overview({ trial, experiment, across, rank, of, address, onSelect }: Ov
             ? []
             : [["Within the constraints", trial.feasible ? "yes" : "no"] as [string, string]]),
           ["Iteration", String(trial.iteration)],
-          ["Trained for", duration(trial.running_s)],
+          ["Trained for", <span title={RAN_FOR}>{duration(trial.running_s)}</span>],
           ["Started", moment(trial.started_at)],
           ["Ended", moment(trial.ended_at)],
           ...(trial.failures ? [["Failures so far", String(trial.failures)] as [string, string]] : []),
