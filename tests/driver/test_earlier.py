@@ -52,9 +52,10 @@ def test_the_search_begins_with_what_was_good_and_says_so(two: list[EarlierExper
     starts = [d for d in found.decisions if isinstance(d, Start)]
     assert "cover the earlier experiments" in starts[0].reason
     assert "first" in " ".join(s.reason for s in starts[:4])
-    later = [s.reason for s in starts if "the model chose" in s.reason]
+    later = [s.reason for s in starts if "that the model chose" in s.reason]
     assert any(
-        "earlier experiments count by how well they have predicted this one: first 0." in reason for reason in later
+        "earlier experiments, weighted by how well they predict this one (0 to 1): first 0." in reason
+        for reason in later
     )
     assert starts[0].params is not None
     assert math.dist((starts[0].params["x"], starts[0].params["y"]), (0.22, 0.75)) < 0.2

@@ -97,7 +97,10 @@ def test_says_why_with_numbers() -> None:
         number = feed.start()
         decided = feed.report(number, 9, value)
     assert decided == [
-        Stop(trial=8, reason="stopped at iteration 9: 0.71 is below the cut 0.77, rank 6 of 9"),
+        Stop(
+            trial=8,
+            reason="stopped at iteration 9: m 0.71 is rank 6 of 9 there, and only the best 3 continue (at least 0.77)",
+        ),
     ]
 
 
@@ -105,7 +108,10 @@ def test_minimising_turns_the_words_around() -> None:
     feed = Feed(ASHAScheduler(max_t=27, reduction_factor=2), setting("min"))
     feed.report(feed.start(), 1, 0.5)
     (decision,) = feed.report(feed.start(), 1, 0.6)
-    assert decision.reason == "stopped at iteration 1: 0.6 is above the cut 0.5, rank 2 of 2"
+    assert (
+        decision.reason
+        == "stopped at iteration 1: m 0.6 is rank 2 of 2 there, and only the best continues (at most 0.5)"
+    )
 
 
 def test_ties_with_the_last_that_goes_on_go_on() -> None:
@@ -152,7 +158,7 @@ def test_a_failed_trials_entries_stay() -> None:
     feed.report(first, 1, 0.9)
     feed.end(first)
     (decision,) = feed.report(feed.start(), 1, 0.8)
-    assert decision.reason.endswith("rank 2 of 2")
+    assert "rank 2 of 2 there" in decision.reason
 
 
 def test_a_nan_stops_the_trial_and_is_not_entered() -> None:
@@ -191,7 +197,9 @@ def test_its_own_max_t_completes_a_trial() -> None:
     number = feed.start()
     for t in range(1, 9):
         assert not feed.report(number, t, 0.5)
-    assert feed.report(number, 9, 0.5) == [Complete(trial=number, reason="completed at iteration 9: max_t is 9")]
+    assert feed.report(number, 9, 0.5) == [
+        Complete(trial=number, reason="completed at iteration 9: reached max_t (9), a full training")
+    ]
 
 
 def test_a_trial_is_in_the_same_bracket_for_ever_and_brackets_fill_by_their_weights() -> None:
@@ -261,7 +269,7 @@ def test_trials_that_violate_the_constraints_come_after_all_others() -> None:
     [stopped] = feed.report(2, 1, 0.9, {"size": 6.0})
     assert isinstance(stopped, Stop)
     assert (
-        "violates the constraints, and trials that satisfy them come first; rank 2 of 3, of which 1 continues"
+        "violates the constraints, and trials that satisfy them come first; rank 2 of 3 there, and only the best continues"
         in stopped.reason
     )
     [worse] = feed.report(3, 1, 0.9)

@@ -65,12 +65,14 @@ def test_the_highest_rung_goes_first_and_the_best_of_it() -> None:
         (pause,) = feed.report(feed.start(), 1, value)
         assert isinstance(pause, Pause)
         feed.take(pause)
-    again = "; it saved no checkpoint, so it starts from the beginning"
     assert chosen() == Resume(
-        trial=0, reason="promoted from iteration 1: 0.3 is rank 1 of 4, of which 2 continue" + again
+        trial=0, reason="promoted from iteration 1: m 0.3 is rank 1 of 4 there, and only the best 2 continue"
     )
     (pause,) = feed.report(0, 2, 0.3)
-    assert pause.reason == "paused at iteration 2: 0.3 is rank 1 of 1, of which 0 continue"
+    assert (
+        pause.reason
+        == "paused at iteration 2: m 0.3 is rank 1 of 1 there, and none continues until there are more to compare"
+    )
     feed.take(pause)
     assert chosen().trial == 1
     (note,) = feed.report(1, 2, 0.1)
@@ -85,7 +87,7 @@ def test_whoever_would_be_chosen_at_once_goes_on_without_a_pause() -> None:
     feed = Feed(ASHAPromotionScheduler(max_t=27, reduction_factor=2), setting(num_samples=20))
     feed.take(feed.report(feed.start(), 1, 0.5)[0])
     assert feed.report(feed.start(), 1, 0.6) == [
-        Note(reason="trial 1 continues at iteration 1: 0.6 is rank 1 of 2, of which 1 continues")
+        Note(reason="trial 1 continues at iteration 1: m 0.6 is rank 1 of 2 there, and only the best continues")
     ]
     assert feed.scheduler.choose(feed.trials, False) is None
 

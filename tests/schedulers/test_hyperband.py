@@ -119,18 +119,25 @@ def test_a_bracket_waits_for_everybody_and_says_so() -> None:
         (pause,) = feed.report(number, 1, number / 10)
         assert pause == Pause(
             trial=number,
-            reason=f"paused at iteration 1: waiting for {8 - number} more trial{'s' * (number < 7)} of its bracket",
+            reason="paused at iteration 1: the best continue once "
+            + ("1 more trial of its bracket has" if number == 7 else f"{8 - number} more trials of its bracket have")
+            + " trained this far and can be compared",
         )
         feed.take(pause)
         assert isinstance(scheduler.choose(feed.trials, True), Start)
     stops = feed.report(8, 1, 0.65)
     assert [stop.trial for stop in stops if isinstance(stop, Stop)] == [5, 4, 3, 2, 1, 0]
-    assert stops[0].reason == "stopped at iteration 1: 0.5 is below the cut 0.6, rank 4 of 9"
+    assert (
+        stops[0].reason
+        == "stopped at iteration 1: m 0.5 is rank 4 of 9 there, and only the best 3 continue (at least 0.6)"
+    )
     assert feed.trials[8].state is TrialState.RUNNING  # it is the second best, and simply goes on
     for stop in stops:
         feed.take(stop)
     first = scheduler.choose(feed.trials, True)
-    assert first == Resume(trial=7, reason="resumed from iteration 1: 0.7 is rank 1 of 9, of which 3 continue")
+    assert first == Resume(
+        trial=7, reason="resumed from iteration 1: m 0.7 is rank 1 of 9 there, and only the best 3 continue"
+    )
     feed.take(first)
     second = scheduler.choose(feed.trials, True)
     assert isinstance(second, Resume)

@@ -176,7 +176,8 @@ def test_without_a_checkpoint_nobody_exploits_and_a_note_says_so() -> None:
     assert feed.report(0, 1, 0.9) == []
     note, warning = feed.report(1, 1, 0.1)
     assert note == Note(
-        reason="trial 1 is among the worst 1 at iteration 1, but none of the best has a checkpoint of its own to continue from"
+        reason="at iteration 1, m of trial 1 is among the worst 1 of 2, but none of the best has a checkpoint of its own to "
+        "continue from"
     )
     assert warning == Note(
         reason="no trial has saved a checkpoint, so pbt copies nothing to trial 1 and leaves its configuration: pass "
@@ -221,7 +222,9 @@ def test_says_why_with_numbers() -> None:
     feed.report(0, 1, 0.9)
     (exploit,) = feed.report(1, 1, 0.1)
     assert isinstance(exploit, Exploit)
-    assert exploit.reason.startswith("copies trial 0: at iteration 1, 0.1 is rank 2 of 2, and trial 0 has 0.9")
+    assert exploit.reason.startswith(
+        "copies weights and parameters of trial 0: at iteration 1, m 0.1 is rank 2 of 2, and trial 0 has 0.9"
+    )
     assert exploit.params["width"] == 16
 
 
@@ -264,7 +267,7 @@ def test_synch_exploits_only_when_everybody_is_there() -> None:
     for entry in drive.decisions():
         if isinstance(entry, Pause):
             arrived.add(entry.trial)
-            assert "waiting for" in entry.reason
+            assert "the population is compared once" in entry.reason
         if isinstance(entry, Exploit | Resume):
             assert len(arrived) == 6 or not arrived or entry.trial in arrived
             exploits += isinstance(entry, Exploit)

@@ -117,8 +117,9 @@ RECORDED = Path(__file__).with_name("examples.json")
 
 STREAMS: dict[str, str] = {
     "experiments_events": 'id: 14\nevent: decision\ndata: {"seq": 14, "time": "2026-01-31T12:00:03.191613Z", "kind": "stop", '
-    '"trial_number": 1, "trial_id": "trl_7b3223d679de5ee5833f", "reason": "stopped at iteration 1: 0.434979 is below the cut '
-    '0.475911, rank 2 of 4", "state": "done", "payload": {"trial": 1}}\n\n',
+    '"trial_number": 1, "trial_id": "trl_7b3223d679de5ee5833f", "reason": "stopped at iteration 1: accuracy '
+    '0.434979 is rank 2 of 4 there, and only the best continues (at least 0.475911)", "state": "done", '
+    '"payload": {"trial": 1}}\n\n',
     "experiments_changes": 'id: 17\nevent: changes\ndata: {"since": 16, "seq": 17, "reset": false, "experiment": null, '
     '"trials": [], "segments": [], "decisions": [], "points": [], "best": []}\n\n',
     "trials_log_text": "[rank 0] epoch 1 loss 2.300\n[rank 0] epoch 2 loss 1.150\n",

@@ -879,9 +879,13 @@ class TrialHandle:
         """Return the CPU, memory and GPU usage of the trial's ranks over time."""
         return read(schemas.Usage, self._get("/usage", {"rank": rank, "segment": segment})).items
 
-    def lineage(self) -> schemas.Lineage:
-        """Return the segments that led to the trial's weights, and the schedule of their configurations."""
-        return read(schemas.Lineage, self._get("/lineage"))
+    def lineage(self, at: Literal["newest", "best"] = "newest") -> schemas.Lineage:
+        """Return the segments that led to the trial's weights, and the schedule of their configurations.
+
+        Args:
+            at: "newest" for the trial's newest weights, "best" for those with which it reported its best value.
+        """
+        return read(schemas.Lineage, self._get("/lineage", {"at": at}))
 
     def neighbors(self, limit: int = 8) -> schemas.Neighbors:
         """Return the `limit` trials whose configurations are most similar to this trial's, nearest first."""

@@ -58,7 +58,7 @@ class ASHAScheduler(SuccessiveHalving):
         if entry < fact.score:
             why = f"it violates the constraints, and trials that satisfy them come first; {rank_of(rank, len(rung), count)}"
         else:
-            why = below_the_cut(context.objective, fact.score, cut, rank, len(rung))
+            why = below_the_cut(context.objective, fact.score, cut, rank, len(rung), count)
         return (Stop(trial=fact.trial, reason=f"stopped at {at(context.time_attr, fact.t)}: {why}"),)
 
     def _entry(self, fact: TrialReported, trials: Population) -> float:

@@ -16,7 +16,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
 from tuner.schedulers.base import Choice, Fact, TrialEnded, TrialReported, can_resume
 from tuner.schedulers.shared.rungs import survivors
-from tuner.schedulers.shared.wording import at, rank_of, reported
+from tuner.schedulers.shared.wording import at, standing
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 Entry = tuple[float, int]
@@ -121,16 +121,13 @@ class ASHAPromotionScheduler(SuccessiveHalving):
 
     def _standing(self, rung: PromotionRung, entry: Entry) -> str:
         rank, size = rung.better_than(entry) + 1, len(rung.entries)
-        score = reported(self.context.objective, entry[0])
-        return f"{score} is {rank_of(rank, size, survivors(size, self._eta))}"
+        return standing(self.context.objective, entry[0], rank, size, survivors(size, self._eta))
 
     def choose(self, trials: Population, may_start: bool) -> Choice | None:
         for rung, entry in self._promotable():
             trial = trials[rung.trial(entry)]
             if can_resume(trial):
                 reason = f"promoted from {at(self.context.time_attr, trial.t)}: {self._standing(rung, entry)}"
-                if trial.checkpoint is None:
-                    reason += "; it saved no checkpoint, so it starts from the beginning"
                 return Resume(trial=trial.number, reason=reason)
         return super().choose(trials, may_start)
 

@@ -28,7 +28,7 @@ from tuner.schedulers.base import (
     can_resume,
 )
 from tuner.schedulers.shared.rungs import exact, plain, reduction
-from tuner.schedulers.shared.wording import at, below_the_cut, rank_of, reached_max_t
+from tuner.schedulers.shared.wording import at, below_the_cut, reached_max_t, standing
 
 RAYS_MAX_T = 81  # the default of Ray Tune's HyperBandScheduler
 
@@ -200,11 +200,12 @@ class HyperBandScheduler(Scheduler):
         where = at(self.context.time_attr, self._level(bracket))
         for rank, (trial, score) in enumerate(ranked, 1):
             if rank <= keep:
-                shown = objective.score(score)
-                bracket.winners[trial] = f"resumed from {where}: {shown:.6g} is {rank_of(rank, size, keep)}"
+                bracket.winners[trial] = f"resumed from {where}: {standing(objective, score, rank, size, keep)}"
                 bracket.awaited[trial] = None
             else:
-                self.state.losers[trial] = f"stopped at {where}: {below_the_cut(objective, score, cut, rank, size)}"
+                self.state.losers[trial] = (
+                    f"stopped at {where}: {below_the_cut(objective, score, cut, rank, size, keep)}"
+                )
         bracket.arrived = {}
         bracket.round += 1
         self.state.ready[home] = None
@@ -222,7 +223,8 @@ class HyperBandScheduler(Scheduler):
             bracket = state.brackets[home]
             missing = len(bracket.awaited) + bracket.size - bracket.members
             where = at(self.context.time_attr, fact.t)
-            reason = f"paused at {where}: waiting for {missing} more trial{'s' if missing != 1 else ''} of its bracket"
+            more = "1 more trial of its bracket has" if missing == 1 else f"{missing} more trials of its bracket have"
+            reason = f"paused at {where}: the best continue once {more} trained this far and can be compared"
             decisions.append(Pause(trial=fact.trial, reason=reason))
         return decisions
 

@@ -219,7 +219,9 @@ class MedianStoppingRule(Scheduler):
         paused = [trial.number for trial in self._paused(trials) if can_resume(trial)]
         for trial in paused:
             if trial not in self.state.set_aside:
-                return Resume(trial=trial, reason="resumed: it is this trial's turn")
+                return Resume(
+                    trial=trial, reason="resumed: it was paused to let other trials run, and it is next in turn"
+                )
         if paused:
             reason = "resumed: no new trial may be started, so a trial that was set aside continues"
             return Resume(trial=paused[0], reason=reason)

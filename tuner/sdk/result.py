@@ -92,7 +92,9 @@ class Result:
         best_value: the objective's value in that report. After repeats, the mean over `best_runs`.
         best_runs: the trials that ran the best configuration: the best trial, and its repeats.
         noise: after repeats, the estimated run-to-run standard deviation of a configuration's results; else None.
-        best_config: the configuration that led to `best_value`.
+        best_config: the configuration at the report of `best_value`. If the search changed configurations during training, as PBT
+            does, earlier iterations were trained with others, and training with this one alone may not reach the value; see
+            `schedule`.
         best_checkpoint: the checkpoint that belongs to the best report.
         best_finished: the trial that was trained to its end (to max_t, or until its function returned) that has the
             best last value. None if no trial reached its end.
@@ -341,12 +343,17 @@ class Result:
 
     def __repr__(self) -> str:
         best = (
-            f"{self.metric}={self.best_value:.6g} with {self.best_config}"
+            f"{self.metric}={self.best_value:.6g} with {self.best_config}{self._changed()}"
             if self.best_value is not None
             else "no result"
         )
         failed = f" ({self.num_errors} failed)" if self.num_errors else ""
         return f"Result({self.experiment_id}: {self.state}, {len(self.trials)} trials{failed}, {best})"
+
+    def _changed(self) -> str:
+        """Return what to add to `best_config` if the training that led to it used other configurations before."""
+        count = len(self.schedule())
+        return f", the last of {count} configurations: see schedule()" if count > 1 else ""
 
     def _repr_html_(self) -> str:
         """Return the summary that a notebook shows: the best configurations, and how the search ended."""
@@ -357,7 +364,7 @@ class Result:
         if self.best_trial is not None and self.best_config is not None:
             config = notebook.short(dict(flat(self.best_config)))
             runs = f" (the mean of {len(self.best_runs)} runs)" if len(self.best_runs) > 1 else ""
-            best = f"{self.best_value:.6g} by trial {self.best_trial.number}{runs}: {config}"
+            best = f"{self.best_value:.6g} by trial {self.best_trial.number}{runs}: {config}{self._changed()}"
         if self.best_finished is not None:
             finished = f"{self.best_finished_value:.6g} by trial {self.best_finished.number}"
         return notebook.box(

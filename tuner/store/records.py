@@ -305,7 +305,10 @@ class TrialRecord:
         About("the revision of the search space to which params belong: 0 at first, plus 1 for each change by PATCH"),
     ]
     best_params: Annotated[
-        Mapping[str, Any], About("the configuration that led to best_value; under PBT it may differ from params")
+        Mapping[str, Any],
+        About(
+            "the configuration at the report of best_value; under PBT it may differ from params and from earlier ones"
+        ),
     ]
     feasible: Annotated[
         bool | None, About("whether the result satisfies the constraints; null if there are no constraints")
@@ -317,7 +320,9 @@ class TrialRecord:
             "restart, and less if the trial continued from another trial's checkpoint"
         ),
     ]
-    running_s: Annotated[float, About("seconds for which the trial trained, over all its segments")]
+    running_s: Annotated[
+        float, About("seconds of training, summed over the trial's segments, each from its start to its last report")
+    ]
     failures: Annotated[
         int, About("how many times the trial's code has failed so far; max_failures limits the retries")
     ]

@@ -16,10 +16,11 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.api.conftest import SPEC, app, poked, server
+from tests.experiment.analysis.test_lineage import population
 from tests.store.examples import T0, a_spec
 from tests.web.searches import Search, digits
 from tuner.cli import commands
-from tuner.cli.service.experiments import lines
+from tuner.cli.service.experiments import best, lines
 from tuner.errors import SpecError
 from tuner.sdk.result import Result
 from tuner.store import Store
@@ -72,14 +73,30 @@ def test_ls_show_and_best(search: Search, sqlite_store: Store) -> None:
 
 
 def test_the_best_value_after_repeats_is_called_a_mean() -> None:
-    best = {"trial": 5, "metric": "loss", "value": 0.25, "runs": [5, 10], "config": {"lr": 0.5}, "checkpoint": None}
+    top = {"trial": 5, "metric": "loss", "value": 0.25, "runs": [5, 10], "config": {"lr": 0.5}, "schedule": None}
     row = {"name": "noisy", "id": "exp_1", "state": "completed", "reason": "", "error": None, "next_step": None}
-    assert list(lines({**row, "best": best, "trials": []}))[1] == (
+    assert list(lines({**row, "best": top, "trials": []}))[1] == (
         'best loss 0.25 by trial 5 (the mean of 2 runs): {"lr": 0.5}'
     )
     assert (
-        list(lines({**row, "best": {**best, "runs": [5]}, "trials": []}))[1] == 'best loss 0.25 by trial 5: {"lr": 0.5}'
+        list(lines({**row, "best": {**top, "runs": [5]}, "trials": []}))[1] == 'best loss 0.25 by trial 5: {"lr": 0.5}'
     )
+
+
+def test_configurations_that_changed_during_the_training_of_the_best_are_counted(sqlite_store: Store) -> None:
+    made, _, _ = population(sqlite_store)
+    result = Result.load(sqlite_store, made.public_id)
+    count = len(result.schedule())
+    assert count > 1
+    found = best(result)
+    assert found is not None
+    assert [one["config"] for one in found["schedule"]][-1] == found["config"] == result.best_config
+    assert [one["iteration"] for one in found["schedule"]] == [one["iteration"] for one in result.schedule()]
+    row = {"name": "bred", "id": "exp_1", "state": "completed", "reason": "", "error": None, "next_step": None}
+    told = list(lines({**row, "best": found, "trials": []}))[1]
+    assert told.endswith(f"}}, the last of {count} configurations: see `tuner schedule`")
+    assert f", the last of {count} configurations: see schedule()" in repr(result)
+    assert f", the last of {count} configurations: see schedule()" in result._repr_html_()
 
 
 def test_a_search_whose_script_was_killed_is_shown_as_abandoned(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from tuner.domain.experiment import Objective, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState, SegmentState
 from tuner.domain.trial import Segment
-from tuner.driver.virtual import Simulation, simulate
+from tuner.driver.virtual import Simulation, Step, simulate
 from tuner.errors import NotFound
 from tuner.experiment.analysis import lineage
 from tuner.experiment.operations import usecases
@@ -40,10 +41,21 @@ def nested(config: dict[str, Any], checkpoint: Any) -> Any:
     return toy({"h0": config["opt"]["h0"], "h1": config["h1"]}, checkpoint)
 
 
-def population(store: Store, **options: Any) -> tuple[ExperimentRecord, Simulation, PopulationBasedTraining]:
+def overfitted(config: dict[str, Any], checkpoint: Any) -> Any:
+    """Yield the steps of `nested`; after iteration 30, the values are bad."""
+    theta, iteration = checkpoint or (None, 0)
+    for step in nested(config, theta):
+        iteration += 1
+        loss = 100.0 if iteration > 30 else 0.0
+        yield Step(metrics={"q": step.metrics["q"] - loss}, checkpoint=(step.checkpoint, iteration))
+
+
+def population(
+    store: Store, evaluate: Callable[..., Any] = nested, **options: Any
+) -> tuple[ExperimentRecord, Simulation, PopulationBasedTraining]:
     """Simulate a PBT search and write its log to the database, as a driver would have committed it."""
     scheduler = PopulationBasedTraining(perturbation_interval=4, quantile_fraction=0.25, **options)
-    run = simulate(nested, SPACE, metric="q", mode="max", num_samples=6, scheduler=scheduler, max_t=60, seed=3)
+    run = simulate(evaluate, SPACE, metric="q", mode="max", num_samples=6, scheduler=scheduler, max_t=60, seed=3)
     space = Space.from_python(SPACE).to_json()
     spec = Spec(name="pbt", space=space, objectives=(Objective("q", "max"),), entrypoint="module:train", seed=3)
     made = store.experiments.create(spec, now=T0)
@@ -87,6 +99,25 @@ def test_training_anew_with_the_winners_schedule_repeats_what_was_found(sqlite_s
     assert [entry["params"] for entry in schedule] == [
         {"opt/h0": e["config"]["opt"]["h0"], "h1": e["config"]["h1"]} for e in schedule
     ]
+
+
+def test_the_lineage_of_a_trials_best_value_ends_with_its_configuration(sqlite_store: Store) -> None:
+    made, run, _ = population(sqlite_store, overfitted)
+    earlier = 0
+    for trial in run.trials:
+        public = trial_id(made.public_id, trial.number)
+        record = sqlite_store.trials.get(public)
+        best = usecases.trial_lineage(sqlite_store, public, "best")
+        last = best[-1]
+        assert (last.trial, last.end_iteration) == (trial.number, record.best_iteration)
+        assert last.segment.start_iteration < last.end_iteration
+        assert last.segment.params == record.best_params
+        earlier += last.segment.ordinal < len(trial.segments)
+    assert earlier
+    assert made.best is not None
+    winner = trial_id(made.public_id, made.best["trial_number"])
+    of_best = lineage.schedule(usecases.trial_lineage(sqlite_store, winner, "best"))
+    assert of_best == usecases.schedule(sqlite_store, made.public_id)
 
 
 def test_a_lineage_is_a_chain_without_gaps(sqlite_store: Store) -> None:
@@ -184,5 +215,11 @@ async def test_rest(sqlite_store: Store, tmp_path: Path) -> None:
                     if value != donor["params"][name]
                 }
         assert seen
+        for number in range(6):
+            public = trial_id(made.public_id, number)
+            at_best = (await client.get(f"/trials/{public}/lineage", params={"at": "best"})).json()
+            trial = (await client.get(f"/trials/{public}")).json()
+            assert at_best["items"][-1]["end_iteration"] == trial["best_iteration"]
+            assert at_best["schedule"][-1]["params"] == trial["best_params"]
         missing = await client.get("/trials/trl_x/lineage")
         assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")

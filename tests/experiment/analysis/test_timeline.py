@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.store.examples import T0, a_report, begin
 from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo, CheckpointSaved
+from tuner.domain.states import SegmentState
 from tuner.domain.trial import Segment
 from tuner.experiment.analysis.timeline import Span, device_rows, timeline, trial_spans
 from tuner.store import SegmentRecord, Store, TrialSegment
@@ -47,7 +49,7 @@ def seen(spans: list[Span] | tuple[Span, ...]) -> list[tuple[str, float, float]]
 
 
 def test_a_segment_waits_starts_and_runs() -> None:
-    assert seen(trial_spans(3, [segment()], 99.0, False)) == [
+    assert seen(trial_spans(3, [segment()], 99.0, None)) == [
         ("waiting", 0.0, 10.0),
         ("starting", 10.0, 13.0),
         ("running", 13.0, 20.0),
@@ -55,25 +57,53 @@ def test_a_segment_waits_starts_and_runs() -> None:
 
 
 def test_one_that_has_no_room_yet_waits_until_now_and_one_that_runs_goes_on_until_now() -> None:
-    assert seen(trial_spans(3, [segment(started_at=None, ended_at=None)], 99.0, False)) == [("waiting", 0.0, 99.0)]
-    assert seen(trial_spans(3, [segment(ended_at=None)], 99.0, False))[-1] == ("running", 13.0, 99.0)
+    assert seen(trial_spans(3, [segment(started_at=None, ended_at=None)], 99.0, None)) == [("waiting", 0.0, 99.0)]
+    assert seen(trial_spans(3, [segment(ended_at=None)], 99.0, None))[-1] == ("running", 13.0, 99.0)
 
 
 def test_between_a_pause_and_its_resume_a_trial_is_paused_and_then_restarts() -> None:
     again = segment(2, "resume", created_at=50.0, started_at=55.0, ended_at=60.0, held_s=5.0)
-    assert seen(trial_spans(3, [segment(), again], 99.0, False))[3:] == [
+    assert seen(trial_spans(3, [segment(), again], 99.0, None))[3:] == [
         ("paused", 20.0, 50.0),
         ("restarting", 50.0, 55.0),
         ("running", 55.0, 60.0),
     ]
-    assert seen(trial_spans(3, [segment()], 99.0, True))[-1] == ("paused", 20.0, 99.0)
+    assert seen(trial_spans(3, [segment()], 99.0, 99.0))[-1] == ("paused", 20.0, 99.0)
     retried = segment(2, "retry", created_at=21.0, started_at=25.0, ended_at=30.0, held_s=4.0)
-    assert "paused" not in [span.phase for span in trial_spans(3, [segment(), retried], 99.0, False)]
+    assert "paused" not in [span.phase for span in trial_spans(3, [segment(), retried], 99.0, None)]
+
+
+def test_a_trial_that_ends_while_it_is_paused_is_paused_until_then() -> None:
+    assert seen(trial_spans(3, [segment()], 99.0, 70.0))[-1] == ("paused", 20.0, 70.0)
+    assert seen(trial_spans(3, [segment()], 99.0, 19.9))[-1] == ("running", 13.0, 20.0), (
+        "it ended before its processes left"
+    )
+    failed = dataclasses.replace(segment(), outcome="failed")
+    assert seen(trial_spans(3, [failed], 99.0, 21.0))[-1] == ("running", 13.0, 20.0)
+
+
+def test_there_is_no_gap_before_an_exploit_or_a_retry() -> None:
+    """A member of a population pauses to let others run, and then copies another one instead of being resumed."""
+    for cause, phase in (("exploit", "paused"), ("fork", "paused"), ("retry", "waiting"), ("resize", "waiting")):
+        later = segment(2, cause, created_at=50.0, started_at=55.0, ended_at=60.0, held_s=5.0)
+        spans = trial_spans(3, [segment(), later], 99.0, None)
+        assert seen(spans)[3] == (phase, 20.0, 50.0)
+        assert all(one.end == after.start for one, after in pairwise(spans))
+
+
+def test_the_failures_of_a_trial_are_marked(store: Store) -> None:
+    made, epoch, trials = begin(store, 2)
+    first = trials[0].segments[0]
+    first.started_at, first.ended_at, first.state = T0 + 2, T0 + 11, SegmentState.FAILED
+    trials[0].segments.append(Segment(2, "retry", {}, 0, None, opened_at=T0 + 12, started_at=T0 + 13))
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0 + 13)
+    found = timeline(store, store.experiments.by_id(made.id), first=0, most=10, now=T0 + 20)
+    assert [list(row.failed_at) for row in found.trials] == [[T0 + 11], []]
 
 
 def test_an_exploit_in_processes_that_run_is_not_called_a_start() -> None:
     copied = segment(2, "exploit", created_at=20.0, started_at=21.5, ended_at=30.0, held_s=1.5, warm=True)
-    assert seen(trial_spans(3, [segment(), copied], 99.0, False))[3:] == [
+    assert seen(trial_spans(3, [segment(), copied], 99.0, None))[3:] == [
         ("exploiting", 20.0, 21.5),
         ("running", 21.5, 30.0),
     ]
@@ -82,7 +112,7 @@ def test_an_exploit_in_processes_that_run_is_not_called_a_start() -> None:
 def test_an_exploit_for_which_new_processes_must_start_is_a_start_and_a_wait() -> None:
     """The start takes seconds, or minutes on a busy machine, and the weights are taken over in a moment."""
     copied = segment(2, "exploit", created_at=20.0, started_at=80.0, ended_at=90.0, held_s=45.0, warm=False)
-    assert seen(trial_spans(3, [segment(), copied], 99.0, False))[3:] == [
+    assert seen(trial_spans(3, [segment(), copied], 99.0, None))[3:] == [
         ("waiting", 20.0, 35.0),
         ("restarting", 35.0, 80.0),
         ("running", 80.0, 90.0),
@@ -91,12 +121,12 @@ def test_an_exploit_for_which_new_processes_must_start_is_a_start_and_a_wait() -
 
 def test_a_segment_of_an_older_version_counts_its_whole_start() -> None:
     old = segment(held_s=None, startup_s=13.0)
-    assert seen(trial_spans(3, [old], 99.0, False)) == [("starting", 0.0, 13.0), ("running", 13.0, 20.0)]
+    assert seen(trial_spans(3, [old], 99.0, None)) == [("starting", 0.0, 13.0), ("running", 13.0, 20.0)]
 
 
 def test_training_that_waits_for_checkpoints_is_checkpointing() -> None:
     saves = {(3, 1): [(12.0, 14.0), (15.0, 15.5), (19.0, 21.0)], (4, 1): [(16.0, 17.0)]}
-    assert seen(trial_spans(3, [segment()], 99.0, False, saves))[2:] == [
+    assert seen(trial_spans(3, [segment()], 99.0, None, saves))[2:] == [
         ("checkpointing", 13.0, 14.0),
         ("running", 14.0, 15.0),
         ("checkpointing", 15.0, 15.5),
@@ -166,9 +196,9 @@ def test_ranks_without_gpus_take_the_first_free_place_of_their_node() -> None:
     ]
     first, second = device_rows(segments, 0.0, 20.0)
     assert [(row.name, {span.trial for span in row.spans} - {None}) for row in (first, second)] == [
-        ("rank 1", {0, 2}),
-        ("rank 2", {1}),
+        ("slot 1", {0, 2}),
+        ("slot 2", {1}),
     ]
     assert [row.name for row in device_rows([TrialSegment(0, segment(ranks=rank * 12))], 0.0, 20.0)] == [
-        f"rank {n}" for n in range(1, 13)
+        f"slot {n}" for n in range(1, 13)
     ]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
@@ -192,9 +192,16 @@ def curves(
     responses=NOT_FOUND,
     summary="Get the segments, of this or other trials, that led to a trial's weights, and their schedule of configurations.",
 )
-def lineage(here: Here, trial_id: TrialId) -> Response:
+def lineage(
+    here: Here,
+    trial_id: TrialId,
+    at: Annotated[
+        Literal["newest", "best"],
+        Query(description="the trial's newest weights, or those with which it reported its best value"),
+    ] = "newest",
+) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
-    return answer(schemas.Lineage.of(record, usecases.trial_lineage(here.store, record.public_id)))
+    return answer(schemas.Lineage.of(record, usecases.trial_lineage(here.store, record.public_id, at)))
 
 
 @router.get(

@@ -114,7 +114,13 @@ class Best(Model):
     trial_number: int
     value: Number
     iteration: int | None
-    params: Json
+    params: Annotated[
+        Json,
+        Field(
+            description="the configuration at that report; if the search changes configurations during training, as PBT does, "
+            "earlier iterations were trained with others: see `schedule` of GET /trials/{trial_id}/lineage?at=best"
+        ),
+    ]
     checkpoint_id: str | None
     finished: Annotated[
         Finished | None,

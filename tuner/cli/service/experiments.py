@@ -180,12 +180,14 @@ def best(found: Result) -> Row | None:
     """Return the best trial of a result as the dict that `tuner best` prints, or None if there is no best trial."""
     if found.best_trial is None:
         return None
+    schedule = [{"iteration": one["iteration"], "config": one["config"]} for one in found.schedule()]
     return {
         "trial": found.best_trial.number,
         "metric": found.metric,
         "value": found.best_value,
         "runs": [trial.number for trial in found.best_runs],
         "config": found.best_config,
+        "schedule": schedule if len(schedule) > 1 else None,
         "checkpoint": found.best_checkpoint.info.uri if found.best_checkpoint and found.best_checkpoint.info else None,
     }
 
@@ -227,7 +229,10 @@ def lines(row: Row) -> Iterator[str]:
     if row["best"] is not None:
         top = row["best"]
         mean = f" (the mean of {len(top['runs'])} runs)" if len(top["runs"]) > 1 else ""
-        yield f"best {top['metric']} {top['value']:.6g} by trial {top['trial']}{mean}: {json.dumps(top['config'])}"
+        changed = (
+            f", the last of {len(top['schedule'])} configurations: see `tuner schedule`" if top["schedule"] else ""
+        )
+        yield f"best {top['metric']} {top['value']:.6g} by trial {top['trial']}{mean}: {json.dumps(top['config'])}{changed}"
     for trial in row["trials"]:
         value = "" if trial["best_value"] is None else f"{trial['best_value']:.6g}"
         yield f"{trial['number']:>5}  {trial['state']:<10}  {trial['iterations']:>5}  {value:>12}  {trial['reason']}"

@@ -79,6 +79,19 @@ def newest(store: Store, public_id: str) -> Place | None:
     return Place(trial.number, len(trial.segments), trial.iteration) if trial.segments else None
 
 
+def best_of_trial(store: Store, public_id: str) -> Place | None:
+    """Return the place where a trial reported its best value, or the newest place if there is none.
+
+    If the trial trained an iteration several times, it is the newest segment with the configuration of the best value.
+    """
+    trial = store.trials.get(public_id)
+    if (iteration := trial.best_iteration) is not None:
+        for segment in reversed(trial.segments):
+            if segment.start_iteration < iteration and segment.params == trial.best_params:
+                return Place(trial.number, segment.ordinal, iteration)
+    return newest(store, public_id)
+
+
 def best(store: Store, experiment: ExperimentRecord) -> Place | None:
     """Return the place in a trial's training where the best checkpoint was saved.
 

@@ -19,7 +19,8 @@ waiting: a trial does not have its resources yet. starting: the trial's processe
 processes start again after a failure or a pause, or with another number of ranks, or new processes start after an exploit.
 exploiting: under PBT, running processes take over another trial's weights and a changed copy of its configuration.
 checkpointing: the training waits until the content of a checkpoint has been copied. paused: the trial has a checkpoint, and has
-released its resources. idle: no trial of this experiment holds the device.
+released its resources: it waits for its turn, for other trials, or for a user. idle: no trial of this experiment holds the
+device.
 """
 
 Saves = Mapping[tuple[int, int], Sequence[tuple[float, float]]]
@@ -54,6 +55,7 @@ class TrialRow:
     public_id: str
     state: TrialState
     spans: Sequence[Span]
+    failed_at: Sequence[float] = ()  # the ends of its segments that failed, as in `Span`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,14 @@ def timeline(store: Store, record: ExperimentRecord, *, first: int, most: int, n
             number=trial.number,
             public_id=trial_id(record.public_id, trial.number),
             state=trial.state,
-            spans=trial_spans(trial.number, by_trial[trial.number], end, trial.state is TrialState.PAUSED, saves),
+            spans=trial_spans(
+                trial.number,
+                by_trial[trial.number],
+                end,
+                end if trial.state is TrialState.PAUSED else trial.ended_at and running(trial.ended_at),
+                saves,
+            ),
+            failed_at=[one.ended_at for one in by_trial[trial.number] if one.outcome == "failed" and one.ended_at],
         )
         for trial in found
     ]
@@ -142,15 +151,27 @@ def _moved(item: TrialSegment, running: Callable[[float], float]) -> TrialSegmen
 
 
 def trial_spans(
-    number: int, segments: Sequence[SegmentRecord], now: float, paused: bool, saves: Saves = MappingProxyType({})
+    number: int,
+    segments: Sequence[SegmentRecord],
+    now: float,
+    until: float | None,
+    saves: Saves = MappingProxyType({}),
 ) -> list[Span]:
-    """Return the spans of a trial, given its segments in order. paused: True if the trial is paused now."""
+    """Return the spans of a trial, given its segments in order, without gaps.
+
+    Between two segments, a trial is paused, except that a retry or a resize waits. If the trial was paused after its last
+    segment, it was so `until` it ended, or until now. None: it has not ended, and is not paused.
+    """
     spans: list[Span] = []
     for at, segment in enumerate(segments):
         spans += _spans(number, segment, now, saves)
+        if segment.ended_at is None:
+            continue
         following = segments[at + 1] if at + 1 < len(segments) else None
-        if segment.ended_at is not None and (following.cause == "resume" if following is not None else paused):
-            until = now if following is None else following.created_at
+        if following is not None:
+            phase: Phase = "waiting" if following.cause in ("retry", "resize") else "paused"
+            spans += _span(phase, segment.ended_at, following.created_at, number, segment.ordinal)
+        elif until is not None and segment.outcome not in ("returned", "failed"):
             spans += _span("paused", segment.ended_at, until, number, segment.ordinal)
     return spans
 
@@ -222,7 +243,7 @@ def device_rows(
         for host, gpu in _devices(item.segment.placement):
             if gpu is None:
                 place = _take(places.setdefault(host, []), held[0].start, held[-1].end)
-                key = (host, False, place, f"rank {place + 1}")
+                key = (host, False, place, f"slot {place + 1}")
             else:
                 key = (host, True, len(gpu), f"GPU {gpu}")
             if key not in seen:  # ranks of a segment that share a GPU are counted once

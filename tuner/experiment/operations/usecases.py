@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from platform import python_version
-from typing import Any
+from typing import Any, Literal
 
 from tuner.domain.batch import Batch
 from tuner.domain.experiment import SECTIONS, Spec
@@ -490,9 +490,12 @@ def next_step(record: ExperimentRecord) -> str:
 # -- lineage -----------------------------------------------------------------------------------------------------------
 
 
-def trial_lineage(store: Store, trial: str) -> list[Link]:
-    """Return the segments that led to a trial's weights, oldest first, or an empty list before its first segment."""
-    place = lineage.newest(store, trial)
+def trial_lineage(store: Store, trial: str, at: Literal["newest", "best"] = "newest") -> list[Link]:
+    """Return the segments that led to a trial's weights, oldest first, or an empty list before its first segment.
+
+    at: "newest" for its newest weights, "best" for those with which it reported its best value.
+    """
+    place = lineage.newest(store, trial) if at == "newest" else lineage.best_of_trial(store, trial)
     return lineage.lineage(place, lineage.stored(store, store.trials.get(trial).experiment)) if place else []
 
 

@@ -334,7 +334,7 @@ class FreezeThawScheduler(Scheduler):
         may_start = self.context.num_samples is None or len(trials) < self.context.num_samples
         first = max(self._first_trials(), self.context.given_points)
         if may_start and self._observed.count(trials) < first and self._spread(trials, len(trials), "") is not None:
-            why = f"the first {first} configurations are started before any trial continues"
+            why = f"each of the first {first} configurations is started before any trial continues"
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
         if (original := self._observed.repeats(self.state).original(number)) is not None:
             why = f"all its results so far equal those of trial {original}, so more training would show nothing new"
@@ -343,7 +343,11 @@ class FreezeThawScheduler(Scheduler):
             rank, entries = self._observed.level_ranks(self.state, trials).rank(number)
             if brief.continues(rank, entries):
                 return ()
-            why = f"it is rank {rank} of {entries} there, and only the best third continues while trials are so short"
+            metric = self.context.objective.metric
+            why = (
+                f"its {metric} is rank {rank} of {entries} there, and only the best third continues (no model decides, "
+                "because that would take longer than the training)"
+            )
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
         winner = self._winner(trials, number, may_start)
         if winner is None or winner.trial == number:
@@ -366,7 +370,7 @@ class FreezeThawScheduler(Scheduler):
             return start
         first, results = self._first_trials(), self._observed.inside(self.state, trials)
         if may_start and (self._observed.count(trials) < first or not results):
-            why = f"started: one of the first {first} configurations, which are spread over the space"
+            why = f"started: one of the first {first} configurations, which are spread evenly over the search space"
             if (start := self._spread(trials, count, why)) is not None:
                 return start
         if not results:
@@ -391,7 +395,8 @@ class FreezeThawScheduler(Scheduler):
         if winner.trial is not None:
             return Resume(trial=winner.trial, reason=self._reasons.resumed(winner) + self._by_best())
         if self._draw("random") < self.random_share and not self._cube.discrete:
-            why = f"started: chosen without the model, as {100 * self.random_share:.0f} % of the new configurations are"
+            share = f"{100 * self.random_share:.0f} % of the new ones are (random_share)"
+            why = f"started: a configuration chosen without the model, in case the model is wrong; {share}"
             return self._spread(trials, count, why)
         assert winner.point is not None
         said = self._learned.in_words(self._learned.judged(self._observed.results(self.state, trials), self._cube))
@@ -417,7 +422,7 @@ class FreezeThawScheduler(Scheduler):
     def _without_model(self, trials: Population, may_start: bool) -> Start | Resume | None:
         """Return a new configuration or, if none may be started, the best paused trial; None if there is neither."""
         state: FreezeThawState = self.state
-        because = "without the model, which would take longer than such short trials"
+        because = "without the model, whose decision would take longer than the training that it decides about"
         ranks = self._observed.level_ranks(self.state, trials)
         if may_start:
             generator = np.random.default_rng(self._key("brief", state.ordinal))

@@ -263,13 +263,17 @@ class PopulationBasedTraining(Scheduler):
         number, where = fact.trial, at(self.context.time_attr, fact.t)
         if self.synch:
             missing = self._members(trials) - len(self.state.waiting)
-            return (Pause(trial=number, reason=f"paused at {where}: waiting for {missing} other members"),)
+            others = "1 other member has" if missing == 1 else f"{missing} other members have"
+            why = f"the population is compared once {others} trained this far"
+            return (Pause(trial=number, reason=f"paused at {where}: {why}"),)
         if self._others_wait(trials):
-            return (Pause(trial=number, reason=f"paused at {where}: it is another member's turn"),)
+            why = "not all members of the population can run at once, and those that have trained less come first"
+            return (Pause(trial=number, reason=f"paused at {where}: {why}"),)
         if self._in_bottom(number):
             donor = self._donor(number, trials)
             if donor is None:
-                why = f"trial {number} is among the worst {self._quantile()} at {where}"
+                size, metric = len(self.state.ranking), self.context.objective.metric
+                why = f"at {where}, {metric} of trial {number} is among the worst {self._quantile()} of {size}"
                 found = [Note(reason=f"{why}, but none of the best has a checkpoint of its own to continue from")]
                 if not self.state.warned and not any(one.checkpoints or one.checkpoint for one in trials):
                     what = (
@@ -292,13 +296,15 @@ class PopulationBasedTraining(Scheduler):
                 donor = self._donor(behind.number, trials)
                 if donor is not None:
                     return self._exploit(behind.number, donor, trials)
-            return Resume(trial=behind.number, reason="resumed: it is this member's turn, because it has trained least")
+            return Resume(
+                trial=behind.number, reason="resumed: of the population's paused members, it has trained least"
+            )
         plan = self.state.plan or (self._plan(trials) if self.state.waiting and self._all_wait(trials) else {})
         for number, donor in plan.items():
             if can_resume(trials[number]):
                 if donor is not None:
                     return self._exploit(number, donor, trials)
-                return Resume(trial=number, reason="resumed: all members have reached the end of the interval")
+                return Resume(trial=number, reason="resumed: all members of the population have trained this far")
         return None
 
     def _members(self, trials: Population) -> int:
@@ -372,10 +378,11 @@ class PopulationBasedTraining(Scheduler):
         where = at(self.context.time_attr, trials[trial].t)
         own, theirs = reported(objective, scores[trial]), reported(objective, scores[donor])
         reason = (
-            f"copies trial {donor}: at {where}, {own} is rank {rank} of {len(ranking)}, and trial {donor} has {theirs}"
+            f"copies weights and parameters of trial {donor}: at {where}, {objective.metric} {own} is rank {rank} of "
+            f"{len(ranking)}, and trial {donor} has {theirs}"
         )
         if how:
-            reason += "; " + ", ".join(f"{path} {words}" for path, words in how.items())
+            reason += "; changed from its parameters: " + ", ".join(f"{path} {words}" for path, words in how.items())
         return Exploit(trial=trial, donor=donor, params=params, reason=reason, mutations=how)
 
     def _explored(

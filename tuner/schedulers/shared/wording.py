@@ -21,16 +21,23 @@ def reported(objective: Objective, score: float) -> str:
 
 
 def rank_of(rank: int, entries: int, survivors: int) -> str:
-    """Return a rank in words: ``rank 2 of 9, of which 3 continue``."""
-    return f"rank {rank} of {entries}, of which {survivors} continue{'s' if survivors == 1 else ''}"
+    """Return a rank in words: ``rank 2 of 9 there, and only the best 3 continue``."""
+    if survivors == 0:
+        return f"rank {rank} of {entries} there, and none continues until there are more to compare"
+    return f"rank {rank} of {entries} there, and only the best {'continues' if survivors == 1 else f'{survivors} continue'}"
 
 
-def below_the_cut(objective: Objective, score: float, cut: float, rank: int, entries: int) -> str:
-    """Return the reason for stopping: ``0.71 is below the cut 0.74, rank 6 of 9``, or "above" for a metric to minimize."""
-    side = "below" if objective.mode == "max" else "above"
-    return f"{reported(objective, score)} is {side} the cut {reported(objective, cut)}, rank {rank} of {entries}"
+def standing(objective: Objective, score: float, rank: int, entries: int, survivors: int) -> str:
+    """Return a score and its rank in words: ``accuracy 0.71 is rank 2 of 9 there, and only the best 3 continue``."""
+    return f"{objective.metric} {reported(objective, score)} is {rank_of(rank, entries, survivors)}"
+
+
+def below_the_cut(objective: Objective, score: float, cut: float, rank: int, entries: int, survivors: int) -> str:
+    """Return the reason for stopping: `standing`, and the cut: ``at least 0.74``, or "at most" for a metric to minimize."""
+    bound = "at least" if objective.mode == "max" else "at most"
+    return f"{standing(objective, score, rank, entries, survivors)} ({bound} {reported(objective, cut)})"
 
 
 def reached_max_t(time_attr: str, t: float, max_t: float) -> str:
-    """Return the reason for completing a trial: ``completed at iteration 27: max_t is 27``."""
-    return f"completed at {at(time_attr, t)}: max_t is {shown(max_t)}"
+    """Return the reason for completing a trial: ``completed at iteration 27: reached max_t (27), a full training``."""
+    return f"completed at {at(time_attr, t)}: reached max_t ({shown(max_t)}), a full training"

@@ -376,9 +376,13 @@ export const api = {
       }),
       signal,
     ),
-  lineage: (id: string, signal?: AbortSignal) =>
+  /** The lineage of a trial's newest weights, or of those with which it reported its best value. */
+  lineage: (id: string, signal?: AbortSignal, at: "newest" | "best" = "newest") =>
     answered(
-      http.GET("/api/v1/trials/{trial_id}/lineage", { params: { path: { trial_id: id } }, ...aborting(signal) }),
+      http.GET("/api/v1/trials/{trial_id}/lineage", {
+        params: { path: { trial_id: id }, query: { at } },
+        ...aborting(signal),
+      }),
       signal,
     ),
   act: (id: string, action: Action) =>

@@ -1520,7 +1520,7 @@ export interface components {
             iteration: number | null;
             /**
              * Params
-             * @description the configuration as a flat mapping, such as "optimizer/lr" -> value
+             * @description the configuration at that report; if the search changes configurations during training, as PBT does, earlier iterations were trained with others: see `schedule` of GET /trials/{trial_id}/lineage?at=best
              */
             params: {
                 [key: string]: unknown;
@@ -4789,7 +4789,7 @@ export interface components {
             host: string;
             /**
              * Name
-             * @description "GPU 0" for a GPU; "rank 1" for the first slot of a node without GPUs
+             * @description "GPU 0" for a GPU; "slot 1" for the first slot of a node without GPUs
              */
             name: string;
             /**
@@ -4820,7 +4820,7 @@ export interface components {
         TimelineSpan: {
             /**
              * Phase
-             * @description waiting: the trial waits for resources; starting: its processes start and load the code; restarting: its processes start again after a failure or a pause, or new ones after an exploit; exploiting: processes that already run take over the weights and a changed configuration of another trial; checkpointing: training waits until a checkpoint has been handed over; paused: the trial has released its resources; idle: no trial of this experiment holds the device
+             * @description waiting: the trial waits for resources; starting: its processes start and load the code; restarting: its processes start again after a failure or a pause, or new ones after an exploit; exploiting: processes that already run take over the weights and a changed configuration of another trial; checkpointing: training waits until a checkpoint has been handed over; paused: the trial has released its resources, and waits for its turn, for other trials or for a user; idle: no trial of this experiment holds the device
              * @enum {string}
              */
             phase: "waiting" | "starting" | "restarting" | "exploiting" | "running" | "checkpointing" | "paused" | "idle";
@@ -4864,6 +4864,11 @@ export interface components {
              * @description the phases of the trial, in order of time
              */
             spans: components["schemas"]["TimelineSpan"][];
+            /**
+             * Failed At
+             * @description when segments of the trial failed, in seconds since started_at
+             */
+            failed_at: number[];
         };
         /**
          * Token
@@ -4991,7 +4996,7 @@ export interface components {
             space_revision: number;
             /**
              * Best Params
-             * @description the configuration that led to best_value; under PBT it may differ from params
+             * @description the configuration at the report of best_value; under PBT it may differ from params and from earlier ones
              */
             best_params: {
                 [key: string]: unknown;
@@ -5008,7 +5013,7 @@ export interface components {
             reports: number;
             /**
              * Running S
-             * @description seconds for which the trial trained, over all its segments
+             * @description seconds of training, summed over the trial's segments, each from its start to its last report
              */
             running_s: number;
             /**
@@ -5140,7 +5145,7 @@ export interface components {
             space_revision: number;
             /**
              * Best Params
-             * @description the configuration that led to best_value; under PBT it may differ from params
+             * @description the configuration at the report of best_value; under PBT it may differ from params and from earlier ones
              */
             best_params: {
                 [key: string]: unknown;
@@ -5157,7 +5162,7 @@ export interface components {
             reports: number;
             /**
              * Running S
-             * @description seconds for which the trial trained, over all its segments
+             * @description seconds of training, summed over the trial's segments, each from its start to its last report
              */
             running_s: number;
             /**
@@ -9778,7 +9783,10 @@ export interface operations {
     };
     trials_lineage: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description the trial's newest weights, or those with which it reported its best value */
+                at?: "newest" | "best";
+            };
             header?: never;
             path: {
                 /** @description trl_... */

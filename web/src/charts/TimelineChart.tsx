@@ -5,7 +5,20 @@ import { ticks } from "../curves/ticks";
 import { duration } from "../format";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
-import { boxOf, PHASES, spanAt, xOf, type Frame, type Lane, type Span } from "./timeline";
+import {
+  BAND,
+  boxOf,
+  CROSS,
+  crossAt,
+  FAILED,
+  PHASES,
+  spanAt,
+  trainedFor,
+  xOf,
+  type Frame,
+  type Lane,
+  type Span,
+} from "./timeline";
 import { useWidth } from "./useWidth";
 
 interface TimelineChartProps {
@@ -46,11 +59,34 @@ export function TimelineChart({ lanes, seconds, pauses, label, selected, onSelec
       }
       for (const span of lane.spans) {
         const box = boxOf(frame, i, span);
-        context.fillStyle = PHASES[span.phase][theme];
-        context.globalAlpha = selected === null || span.trial_number === selected || lane.trial === null ? 1 : 0.45;
+        const { [theme]: colour, band } = PHASES[span.phase];
+        const strength = selected === null || span.trial_number === selected || lane.trial === null ? 1 : 0.45;
+        context.fillStyle = context.strokeStyle = colour;
+        context.globalAlpha = strength * (band ? BAND : 1);
         context.fillRect(box.x, box.y, box.width, box.height);
+        if (!band) continue;
+        context.globalAlpha = strength;
+        context.lineWidth = 1;
+        context.strokeRect(box.x + 0.5, box.y + 0.5, Math.max(0, box.width - 1), box.height - 1);
       }
       context.globalAlpha = 1;
+      for (const seconds of lane.failedAt ?? []) {
+        const { x, y } = crossAt(frame, i, seconds);
+        context.beginPath();
+        context.moveTo(x - CROSS, y - CROSS);
+        context.lineTo(x + CROSS, y + CROSS);
+        context.moveTo(x + CROSS, y - CROSS);
+        context.lineTo(x - CROSS, y + CROSS);
+        // On bars of any color, the cross has an edge in the color of the panel.
+        for (const [stroke, wide] of [
+          [theme === "dark" ? "#1a1b1e" : "#ffffff", 5],
+          [FAILED[theme], 2.2],
+        ] as const) {
+          context.strokeStyle = stroke;
+          context.lineWidth = wide;
+          context.stroke();
+        }
+      }
     });
   }, [lanes, frame, width, height, theme, selected]);
   const at = (event: React.MouseEvent) => {
@@ -99,6 +135,11 @@ export function TimelineChart({ lanes, seconds, pauses, label, selected, onSelec
               y={TOP + i * LANE + LANE / 2 + 4}
             >
               {lane.label}
+              {lane.state === "failed" && (
+                <tspan className={classes.failedMark} dx={4}>
+                  ✕
+                </tspan>
+              )}
             </text>
           ))}
         </svg>
@@ -113,5 +154,8 @@ export function TimelineChart({ lanes, seconds, pauses, label, selected, onSelec
 function words(lane: Lane, { phase, start, end, trial_number, segment }: Span): string {
   const who = trial_number === null ? lane.label : `Trial ${trial_number}, segment ${segment}`;
   const where = lane.trial === null && trial_number !== null ? ` on ${lane.label.split(" · ")[0]}` : "";
-  return `${who}${where}: ${PHASES[phase].words} for ${duration(end - start)}, from ${duration(start)} to ${duration(end)} of the search`;
+  const ended =
+    lane.state === "failed" ? "; the trial failed" : lane.failedAt?.length ? "; the cross marks a failure" : "";
+  const all = lane.trial === null ? "" : `; trained ${duration(trainedFor(lane))} in all${ended}`;
+  return `${who}${where}: ${PHASES[phase].words} for ${duration(end - start)}, from ${duration(start)} to ${duration(end)} of the search${all}`;
 }

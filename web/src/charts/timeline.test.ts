@@ -7,10 +7,14 @@ import {
   boxOf,
   byDevice,
   byTrial,
+  CROSS,
+  crossAt,
+  FAILED,
   PHASES,
   shares,
   spanAt,
   timelineRows,
+  trainedFor,
   wasteWords,
   xOf,
   type Frame,
@@ -33,9 +37,10 @@ const TIMELINE: Timeline = {
       trial_number: 0,
       trial_id: "trl_0",
       state: "completed",
+      failed_at: [],
       spans: [span("waiting", 0, 20), span("running", 20, 100)],
     },
-    { trial_number: 1, trial_id: "trl_1", state: "running", spans: [span("running", 50, 50.001, 1)] },
+    { trial_number: 1, trial_id: "trl_1", state: "running", failed_at: [50], spans: [span("running", 50, 50.001, 1)] },
   ],
   devices: [{ host: "a", name: "GPU 0", busy: 0.8, spans: [span("idle", 0, 20, null), span("running", 20, 100)] }],
   totals: { waiting: 20, running: 80 },
@@ -59,6 +64,24 @@ describe("a timeline", () => {
     expect(waiting!.height).toBeLessThan(running!.height / 2);
     expect(boxOf(FRAME, 1, second!.spans[0]!)).toEqual({ x: xOf(FRAME, 50), y: 34, width: 1, height: 12 });
   });
+
+  it("marks where segments failed, in the color of failures, and within the chart", () => {
+    const [completed, retried] = byTrial(TIMELINE);
+    expect([completed!.failedAt, retried!.failedAt]).toEqual([[], [50]]);
+    expect([completed!.state, retried!.state]).toEqual(["completed", "running"]);
+    expect(crossAt(FRAME, 1, 50)).toEqual({ x: 200, y: 40 });
+    expect(crossAt(FRAME, 0, 100).x).toBe(300 - CROSS);
+    expect(crossAt(FRAME, 0, 0).x).toBe(100 + CROSS);
+  });
+
+  it("draws a pause as a light band, which is neither as high as a run nor as thin as a wait", () => {
+    expect(PHASES.paused.band).toBe(true);
+    expect(Object.entries(PHASES).filter(([, { band }]) => band).length).toBe(1);
+    expect(PHASES.paused.share).toBeGreaterThan(PHASES.waiting.share);
+    expect(PHASES.paused.share).toBeLessThan(PHASES.running.share);
+  });
+
+  it("counts running and checkpointing as training", () => expect(trainedFor(byTrial(TIMELINE)[0]!)).toBe(80));
 
   it("finds the span at a point", () => {
     const lanes = byTrial(TIMELINE);
@@ -89,6 +112,7 @@ describe("a timeline", () => {
     expect(phase("running")).toEqual(colours.get(TONE.running));
     expect(phase("paused")).toEqual(colours.get(TONE.paused));
     expect(phase("waiting")).toEqual(colours.get(TONE.pending));
+    expect([FAILED.light, FAILED.dark]).toEqual(colours.get(TONE.failed));
     expect(Object.values(PHASES).map(({ light }) => light)).not.toContain(colours.get(TONE.failed)![0]);
   });
 

@@ -1,6 +1,6 @@
 /** The positions of a timeline's spans on a canvas, and the span at a point. The service sends the spans. */
 
-import type { Timeline } from "../api/types";
+import type { Timeline, TrialState } from "../api/types";
 
 export type Span = Timeline["trials"][number]["spans"][number];
 export type Phase = Span["phase"];
@@ -11,21 +11,24 @@ export interface Lane {
   /** The trial that a click on the label opens; null for a device. */
   trial: number | null;
   spans: readonly Span[];
+  /** The state of the trial, and when segments of it failed, in seconds. */
+  state?: TrialState;
+  failedAt?: readonly number[];
 }
 
 /**
  * Every phase has its own height, so that phases can be told apart without color: the less is done in a phase, the
- * thinner it is. Colors mean the same as elsewhere: blue is running, amber is paused, gray is waiting. No phase is red,
- * because red means a failure.
+ * thinner it is. A pause is a light band with an outline (`band`). Colors mean the same as elsewhere: blue is running, amber is
+ * paused, gray is waiting. No phase is red, because red means a failure: a cross where a segment failed.
  */
-export const PHASES: Record<Phase, { words: string; light: string; dark: string; share: number }> = {
+export const PHASES: Record<Phase, { words: string; light: string; dark: string; share: number; band?: true }> = {
   running: { words: "running", light: "#2563c9", dark: "#6ea8fe", share: 1 },
   starting: { words: "starting", light: "#0f8a8a", dark: "#4fd0cf", share: 0.7 },
   exploiting: { words: "exploit (takes over a checkpoint)", light: "#8a3ffc", dark: "#c4a1ff", share: 0.7 },
   restarting: { words: "starting again", light: "#4d7c0f", dark: "#a3d45c", share: 0.7 },
   checkpointing: { words: "checkpointing", light: "#a61e8c", dark: "#f59be6", share: 1 },
   waiting: { words: "waiting for resources", light: "#656d7b", dark: "#949cab", share: 0.34 },
-  paused: { words: "trial paused", light: "#965900", dark: "#f0b429", share: 0.2 },
+  paused: { words: "trial paused", light: "#965900", dark: "#f0b429", share: 0.55, band: true },
   idle: { words: "idle", light: "#a3abba", dark: "#5b6475", share: 0.2 },
 };
 
@@ -58,7 +61,32 @@ export function byTrial(timeline: Timeline): Lane[] {
     label: `trial ${trial.trial_number}`,
     trial: trial.trial_number,
     spans: trial.spans,
+    state: trial.state,
+    failedAt: trial.failed_at,
   }));
+}
+
+/** How opaque the inside of a band is. */
+export const BAND = 0.22;
+
+/** The color of failures, which is that of the state "failed". */
+export const FAILED = { light: "#c92a2a", dark: "#ff8787" };
+
+/** Half the size of the cross that marks a failure, in pixels. */
+export const CROSS = 4;
+
+/** The center of the cross that marks a failure in the lane with this index. It stays within the chart. */
+export function crossAt(frame: Frame, index: number, seconds: number): { x: number; y: number } {
+  const x = Math.min(frame.right - CROSS, Math.max(frame.left + CROSS, xOf(frame, seconds)));
+  return { x, y: frame.top + (index + 0.5) * frame.lane };
+}
+
+/** Return how long the trial of a lane trained: its running and checkpointing. */
+export function trainedFor({ spans }: Pick<Lane, "spans">): number {
+  return spans.reduce(
+    (sum, { phase, start, end }) => sum + (phase === "running" || phase === "checkpointing" ? end - start : 0),
+    0,
+  );
 }
 
 export function byDevice(timeline: Timeline): Lane[] {
@@ -151,7 +179,7 @@ export function wasteWords(totals: Timeline["totals"]): string | null {
 }
 
 export function timelineRows(lanes: readonly Lane[]): unknown[][] {
-  const rows = lanes.flatMap((lane) =>
+  const rows: unknown[][] = lanes.flatMap((lane) =>
     lane.spans.map((span) => [
       lane.label,
       span.trial_number ?? "",

@@ -99,7 +99,8 @@ export default function ClusterPage() {
           {found.agents.length > 0 && (
             <Panel flush title={`Agents · ${found.agents.length}`}>
               <p className={classes.none}>
-                Agents are programs on other machines. They get trials over HTTP, and hold none of the CPUs and GPUs above.
+                Agents are programs on other machines. They get trials over HTTP, and hold none of the CPUs and GPUs
+                above.
               </p>
               <Table
                 label="Agents"

@@ -2,7 +2,7 @@ import { Select, Skeleton } from "@mantine/core";
 import { useQueries } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api } from "../api/client";
-import type { BestOverTime, Experiment, Series } from "../api/types";
+import type { BestOverTime, Experiment, Lineage, Series } from "../api/types";
 import { bestCall } from "../charts/copies";
 import { comparedBestRows } from "../charts/save";
 import type { Across } from "../curves/across";
@@ -16,7 +16,8 @@ import { SaveMenu } from "../parts/common/SaveMenu";
 import { LinearOrLog, MetricSelect } from "../parts/curves/controls";
 import { domainsOf } from "../parts/setup/Setup";
 import { useKeys } from "../parts/common/useKeys";
-import { rowsOf, type ComparedRow } from "./compare";
+import { lineageQuery, overTraining } from "../parts/trial/Schedule";
+import { ARROWS, lineagesOf, rowsOf, type ComparedRow } from "./compare";
 import { ComparedTable } from "./ComparedTable";
 import classes from "./ComparePage.module.css";
 import type { Address } from "./useAddress";
@@ -64,7 +65,14 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
   useKeys({ l: () => address.set({ y: log ? null : "log" }) });
   const names = useMemo(() => namesOf(experiments), [experiments]);
   const series = useMemo(() => experiments.map((one, i): Series => stepsOf(bests[i], i, one)), [experiments, bests]);
-  const rows = useMemo(() => experimentRows(experiments), [experiments]);
+  const changed = useQueries({
+    queries: experiments.map(({ best: top }) => ({
+      ...lineageQuery(top?.trial_id ?? "", "best", top?.iteration),
+      enabled: top !== null,
+    })),
+    combine: lineagesOf,
+  });
+  const rows = useMemo(() => experimentRows(experiments, changed), [experiments, changed]);
   const best = useMemo(() => new Map(rows.map((row) => [row, bestColumn(row, experiments)])), [rows, experiments]);
   const without = (id: string) =>
     address.set({
@@ -143,6 +151,7 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
         best={best}
         address={address}
         words={(row, value) => cellWords(row, value)}
+        note={changed.size > 0 ? ARROWS : null}
       />
     </>
   );
@@ -185,7 +194,7 @@ export function stepsOf(
   };
 }
 
-function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
+function experimentRows(experiments: readonly Experiment[], changed: ReadonlyMap<string, Lineage>): ComparedRow[] {
   return [
     ...rowsOf(
       "Results",
@@ -210,7 +219,11 @@ function experimentRows(experiments: readonly Experiment[]): ComparedRow[] {
     ),
     ...rowsOf(
       "Best configuration",
-      experiments.map((one) => named(one.best ? readable(one.best.params, one.labels) : {}, one.labels)),
+      experiments.map(({ best, labels }) => {
+        if (!best) return {};
+        const lineage = changed.get(best.trial_id);
+        return named(lineage ? overTraining(best.params, lineage, labels) : readable(best.params, labels), labels);
+      }),
     ),
     ...rowsOf(
       "Space",

@@ -3,7 +3,7 @@ import { useQueries, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { Link } from "react-router";
 import { api } from "../api/client";
-import type { Experiment, Series, TrialWithSegments } from "../api/types";
+import type { Experiment, Lineage, Series, TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
 import { choices, formatAcross, missingWords, parseAcross, STEP } from "../curves/across";
 import { OverlayChart } from "../curves/OverlayChart";
@@ -18,7 +18,17 @@ import { ProblemBox } from "../parts/common/Problem";
 import { LinearOrLog, MetricSelect } from "../parts/curves/controls";
 import { useKeys } from "../parts/common/useKeys";
 import { useTitle } from "../parts/common/useTitle";
-import { bestIn, parseExperiments, parseTrials, rowsOf, widestGap, type ComparedRow } from "./compare";
+import { lineageQuery, mayHaveChanged, overTraining } from "../parts/trial/Schedule";
+import {
+  ARROWS,
+  bestIn,
+  lineagesOf,
+  parseExperiments,
+  parseTrials,
+  rowsOf,
+  widestGap,
+  type ComparedRow,
+} from "./compare";
 import { ComparedTable } from "./ComparedTable";
 import { CompareExperiments } from "./CompareExperiments";
 import classes from "./ComparePage.module.css";
@@ -155,7 +165,14 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
     [trials, curves, metric],
   );
   const gap = useMemo(() => widestGap(series.map((one) => one.segments)), [series]);
-  const rows = useMemo(() => comparedRows(trials, experiments), [trials, experiments]);
+  const changed = useQueries({
+    queries: trials.map((trial) => ({
+      ...lineageQuery(trial.id, "newest", trial.segments.length),
+      enabled: mayHaveChanged(trial.segments),
+    })),
+    combine: lineagesOf,
+  });
+  const rows = useMemo(() => comparedRows(trials, experiments, changed), [trials, experiments, changed]);
   const best = useMemo(() => {
     const of = experiments.get(trials[0]!.experiment_id);
     return new Map(rows.map((row) => [row, bestIn(row, of)]));
@@ -219,7 +236,14 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
           </p>
         )}
       </Panel>
-      <ComparedTable columns={columns} rows={rows} best={best} address={address} words={cellWords} />
+      <ComparedTable
+        columns={columns}
+        rows={rows}
+        best={best}
+        address={address}
+        words={cellWords}
+        note={changed.size > 0 ? ARROWS : null}
+      />
     </>
   );
 }
@@ -233,6 +257,7 @@ function cellWords(row: ComparedRow, value: unknown): string {
 function comparedRows(
   trials: readonly TrialWithSegments[],
   experiments: ReadonlyMap<string, Experiment>,
+  changed: ReadonlyMap<string, Lineage>,
 ): ComparedRow[] {
   const of = (trial: TrialWithSegments) => experiments.get(trial.experiment_id);
   return [
@@ -240,7 +265,8 @@ function comparedRows(
       "Parameters",
       trials.map((trial) => {
         const labels = of(trial)?.labels ?? {};
-        return named(readable(trial.params, labels), labels);
+        const lineage = changed.get(trial.id);
+        return named(lineage ? overTraining(trial.params, lineage, labels) : readable(trial.params, labels), labels);
       }),
     ),
     ...rowsOf(

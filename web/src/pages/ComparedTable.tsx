@@ -22,6 +22,8 @@ interface ComparedTableProps {
   /** The column of the best value, for rows that have one. */
   best: ReadonlyMap<ComparedRow, number | null>;
   words: (row: ComparedRow, value: unknown) => string;
+  /** A note below the table. */
+  note?: string | null;
   address: Address;
 }
 
@@ -31,7 +33,7 @@ function reachable(cell: HTMLDivElement | null): void {
 }
 
 /** A column for each of what is compared, and a row for each property in which they differ. */
-export function ComparedTable({ columns, rows, best, words, address }: ComparedTableProps) {
+export function ComparedTable({ columns, rows, best, words, note, address }: ComparedTableProps) {
   const theme = useComputedColorScheme("light");
   const all = address.get("all") === "1";
   const shown = all ? rows : rows.filter((row) => !row.same);
@@ -103,6 +105,7 @@ export function ComparedTable({ columns, rows, best, words, address }: ComparedT
           ))}
         </table>
       </div>
+      {note && <p className={classes.none}>{note}</p>}
       {shown.length === 0 && <p className={classes.none}>They have the same parameters, results and settings.</p>}
     </Panel>
   );

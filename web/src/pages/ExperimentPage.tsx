@@ -337,6 +337,13 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                       live={live}
                       across={axesOf(experiment, trials, address, experiment.metric).across}
                       onSelect={select}
+                      more={
+                        bred && (
+                          <Anchor component="button" type="button" fz="inherit" onClick={() => set({ tab: "lineage" })}>
+                            Lineage of the population
+                          </Anchor>
+                        )
+                      }
                     />
                     {later && (
                       <LatestDecisions

@@ -1,6 +1,6 @@
 /** The differences between trials: rows of a table whose values differ, and where their curves differ the most. */
 
-import type { CurveSegment, Experiment } from "../api/types";
+import type { CurveSegment, Experiment, Lineage } from "../api/types";
 import { counted } from "../format";
 
 export interface ComparedRow {
@@ -9,6 +9,17 @@ export interface ComparedRow {
   /** One for each trial; undefined where it has none. */
   values: unknown[];
   same: boolean;
+}
+
+/** The note below a table with parameters that changed during training. */
+export const ARROWS =
+  "An arrow leads from the first value of a parameter to its last one: the search changed it during training. The trial's page has all its values.";
+
+/** The lineages with several configurations, by the id of their trial. */
+export function lineagesOf(queries: readonly { data?: Lineage | undefined }[]): ReadonlyMap<string, Lineage> {
+  return new Map(
+    queries.flatMap(({ data }) => (data && data.schedule.length > 1 ? [[data.trial_id, data] as const] : [])),
+  );
 }
 
 /** Rows of one group, by name in the order in which the names first occur. */

@@ -35,6 +35,8 @@ const EXPERIMENT = {
   time_attr: "training_iteration",
   objectives: [],
   labels: {},
+  scheduler: {},
+  resolved: null,
 };
 
 interface TableProps {
@@ -220,7 +222,7 @@ describe("the decision log", () => {
     show(<DecisionLog decisions={VIEWS.decisions} onSelect={() => {}} height={400} />);
     const items = screen.getAllByRole("listitem").map((item) => item.textContent);
     expect(items[0]).toContain("all samples have ended");
-    expect(items.some((text) => text.includes("stop") && text.includes("is below the cut"))).toBe(true);
+    expect(items.some((text) => text.includes("stop") && text.includes("only the best continues"))).toBe(true);
   });
 
   it("gives the decisions that lead to a state the tone of that state", () => {

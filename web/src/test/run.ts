@@ -189,7 +189,11 @@ export function story(trials: number, seed = 1): Changes[] {
     const chance = next();
     if (iteration >= 27) return end("completed", "complete", "reached max_t=27");
     if ([1, 3, 9].includes(iteration) && chance < 0.5)
-      return end("stopped", "stop", `stopped at iteration ${iteration}: ${value} is below the cut`);
+      return end(
+        "stopped",
+        "stop",
+        `stopped at iteration ${iteration}: accuracy ${value} is rank 2 of 2 there, and only the best continues`,
+      );
     step({ trials: [one.trial], points: [point], best: improved });
     if (chance > 0.97) {
       const error: Failure = {

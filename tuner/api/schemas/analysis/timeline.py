@@ -19,7 +19,8 @@ class TimelineSpan(Model):
             description="waiting: the trial waits for resources; starting: its processes start and load the code; "
             "restarting: its processes start again after a failure or a pause, or new ones after an exploit; exploiting: "
             "processes that already run take over the weights and a changed configuration of another trial; checkpointing: "
-            "training waits until a checkpoint has been handed over; paused: the trial has released its resources; "
+            "training waits until a checkpoint has been handed over; paused: the trial has released its resources, and waits "
+            "for its turn, for other trials or for a user; "
             "idle: no trial of this experiment holds the device"
         ),
     ]
@@ -34,13 +35,16 @@ class TimelineTrial(Model):
     trial_id: str
     state: TrialState
     spans: Annotated[list[TimelineSpan], Field(description="the phases of the trial, in order of time")]
+    failed_at: Annotated[
+        list[float], Field(description="when segments of the trial failed, in seconds since started_at")
+    ]
 
 
 class TimelineDevice(Model):
     """A GPU or, on a node without GPUs, a slot in which one rank at a time runs."""
 
     host: Annotated[str, Field(description="the host name of the node")]
-    name: Annotated[str, Field(description='"GPU 0" for a GPU; "rank 1" for the first slot of a node without GPUs')]
+    name: Annotated[str, Field(description='"GPU 0" for a GPU; "slot 1" for the first slot of a node without GPUs')]
     busy: Annotated[
         float, Field(description="the share of the time, from 0 to 1, during which trials on this page held the device")
     ]
@@ -90,7 +94,13 @@ class Timeline(Model):
             started_at=found.start,  # type: ignore[arg-type]
             duration_s=round(found.end - found.start, 3),
             trials=[
-                TimelineTrial(trial_number=row.number, trial_id=row.public_id, state=row.state, spans=spans(row))
+                TimelineTrial(
+                    trial_number=row.number,
+                    trial_id=row.public_id,
+                    state=row.state,
+                    spans=spans(row),
+                    failed_at=[round(at - found.start, 3) for at in row.failed_at],
+                )
                 for row in found.trials
             ],
             devices=[

@@ -18,6 +18,7 @@ from tuner.driver.core.rules.repeats import full
 from tuner.driver.core.rules.words import names
 from tuner.driver.core.state.state import State
 from tuner.names import did_you_mean
+from tuner.schedulers.shared.wording import reached_max_t
 
 
 def after_report(experiment: State, event: e.Reported) -> list[Decision]:
@@ -40,8 +41,8 @@ def after_report(experiment: State, event: e.Reported) -> list[Decision]:
         return missing_metric(experiment, trial, "the time attribute", [spec.time_attr], event.metrics)
     if (done := full(experiment, trial)) is not None:
         return [d.Complete(trial=number, reason=done)]
-    if _is_full(spec, trial.t):
-        return [d.Complete(trial=number, reason=f"reached max_t: {spec.time_attr} {trial.t:g} of {spec.max_t}")]
+    if spec.max_t is not None and _is_full(spec, trial.t):
+        return [d.Complete(trial=number, reason=reached_max_t(spec.time_attr, trial.t, spec.max_t))]
     return _ask_stopper(experiment, trial)
 
 

@@ -126,10 +126,8 @@ class Budget:
     def why_finish(self, trial: Trial) -> str:
         """Return why the leading trial continues although the rest of the budget is spent."""
         name = self._context.objective.metric
-        whole = trial.state is TrialState.PAUSED and trial.checkpoint is None
-        start = "; it saved no checkpoint, so it starts from the beginning" if whole else ""
         best = f"its {name} of {shown(self._value(trial) or 0.0)} is the best so far"
-        return f"trained to the end as the leading trial: {best}, and the rest of the budget is reserved for it{start}"
+        return f"trained to the end as the leading trial: {best}, and the rest of the budget is reserved for it"
 
     def why_spent(self) -> str:
         """Return a phrase that says that the budget is spent."""

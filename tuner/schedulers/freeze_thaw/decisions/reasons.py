@@ -2,8 +2,9 @@
 
 The conclusion comes first, then the numbers. For example:
 
-    paused at iteration 5: trial 12 is more likely to reach a loss below 0.31; 14 % by iteration 12 (expected loss 0.35 ± 0.05),
-    against 2.1 % by iteration 9 (expected loss 0.41 ± 0.04); compared: 13 started trials and new configurations
+    paused at iteration 5 in favor of trial 12, which has a 14 % chance of a loss below 0.31 by iteration 12 (predicted loss
+    0.35 ± 0.05); this trial's chance is 2.1 % by iteration 9 (predicted loss 0.41 ± 0.04); 13 started trials and new
+    configurations were compared
 """
 
 from __future__ import annotations
@@ -24,42 +25,45 @@ class Reasons:
 
     def paused(self, t: float, winner: Winner) -> str:
         """Say why `winner` trains instead of the trial that has just reported at time t."""
-        said = (
-            f"paused at {at(self.time_attr, t)}: {_name(winner.trial)} {self._ahead(winner, winner.held is not None)}"
-        )
-        said += f"; {self._claim(winner, winner.trial, winner.forecast)}"
-        if winner.held is not None:
-            said += f", against {self._claim(winner, 0, winner.held)}"
-        return f"{said}; {_compared(winner)}"
+        said = f"paused at {at(self.time_attr, t)} in favor of {_name(winner.trial)}, which {self._prediction(winner)}"
+        if (held := winner.held) is not None:
+            what = "this trial's average improvement" if winner.thaw else "this trial's chance"
+            said += f"; {what} is {self._by(winner, held)}{self._expected(held)}{self._counted(winner, 0, held)}"
+        return f"{said}; {_candidates(winner)} were compared"
 
     def resumed(self, winner: Winner) -> str:
         """Say why `winner` is resumed."""
-        return f"resumed: it {self._best(winner)}; {_compared(winner)}"
+        return f"resumed: it {self._best(winner)}"
 
     def started(self, winner: Winner) -> str:
         """Say why the new configuration `winner` is started."""
-        return f"started: the model chose this configuration, which {self._best(winner)}; {_compared(winner)}"
+        return f"started with a configuration that the model chose: it {self._best(winner)}"
 
     def _best(self, winner: Winner) -> str:
-        said = f"{self._ahead(winner, False)}; {self._claim(winner, winner.trial, winner.forecast)}"
+        said = f"{self._prediction(winner)}; it is the most promising of {_candidates(winner)}"
         if winner.rival is None:
             return said
         trial, forecast = winner.rival
-        only_one_is_new = (trial is None) != (winner.trial is None)
-        demand = f"; a new configuration must promise {RIVAL} times as much" if winner.thaw and only_one_is_new else ""
-        return f"{said}; next best: {_name(trial)}, {self._chance(winner, trial, forecast)}{demand}"
+        said += f", before {_name(trial)} with {self._by(winner, forecast)}{self._counted(winner, trial, forecast)}"
+        if winner.thaw and (trial is None) != (winner.trial is None):
+            said += f"; a new configuration is preferred only if its improvement is {RIVAL} times as large"
+        return said
 
-    def _ahead(self, winner: Winner, more: bool) -> str:
-        """Return what the winner promises, as a phrase. more: True to compare it with one trial, False with all trials."""
-        metric = self.objective.metric
+    def _prediction(self, winner: Winner) -> str:
+        """Return the forecast of the winner: ``has a 14 % chance of a loss below 0.31 by iteration 12 (predicted loss ...)``."""
+        metric, forecast = self.objective.metric, winner.forecast
+        more = self._expected(forecast) + self._counted(winner, winner.trial, forecast)
+        until = at(self.time_attr, forecast.until)
         if winner.thaw:
-            return f"is expected to improve the best {metric} {'more' if more else 'most'}"
+            best = _rounded(self.objective.score(winner.goal), 4)
+            amount = self._amount(winner, forecast.chance)
+            return f"is predicted to improve the best {metric}, {best}, by {amount} on average by {until}{more}"
         side = "above" if self.objective.mode == "max" else "below"
         article = "an" if metric[:1].lower() in "aeiou" else "a"
-        goal = f"reach {article} {metric} {side} {_rounded(self.objective.score(winner.goal), 4)}"
+        goal = f"{article} {metric} {side} {_rounded(self.objective.score(winner.goal), 4)}"
         if self._past_the_end(winner):
-            goal = f"improve {metric} greatly"
-        return f"is {'more' if more else 'most'} likely to {goal}"
+            goal = f"{article} {metric} far {side} the best one"
+        return f"has a {self._amount(winner, forecast.chance)} chance of {goal} by {until}{more}"
 
     def _past_the_end(self, winner: Winner) -> bool:
         """Return whether the goal, which is drawn at random, is an accuracy above 1, a loss below 0 or the like.
@@ -69,24 +73,27 @@ class Reasons:
         goal, expected = self.objective.score(winner.goal), self.objective.score(winner.forecast.mean)
         return goal > 1 >= expected >= 0 if self.objective.mode == "max" else goal < 0 <= expected
 
-    def _claim(self, winner: Winner, trial: int | None, forecast: Forecast) -> str:
+    def _expected(self, forecast: Forecast) -> str:
         mean = self.objective.score(forecast.mean)
-        expected = f"expected {self.objective.metric} {_rounded(mean, 3)} ± {_rounded(forecast.sd, 1)}"
-        return f"{self._chance(winner, trial, forecast)} ({expected})"
+        return f" (predicted {self.objective.metric} {_rounded(mean, 3)} ± {_rounded(forecast.sd, 1)})"
 
-    def _chance(self, winner: Winner, trial: int | None, forecast: Forecast) -> str:
-        def amount(value: float) -> str:
-            if winner.thaw:
-                return _rounded(value, 2)
-            return f"{_rounded(100 * value, 2)} %" if value >= 1e-4 else "less than 0.01 %"
+    def _by(self, winner: Winner, forecast: Forecast) -> str:
+        return f"{self._amount(winner, forecast.chance)} by {at(self.time_attr, forecast.until)}"
 
-        said = f"{amount(forecast.chance)} by {at(self.time_attr, forecast.until)}"
+    def _counted(self, winner: Winner, trial: int | None, forecast: Forecast) -> str:
+        """Return the value by which candidates were compared, and why it is lower than the forecast; "" if it is not."""
         if forecast.adjusted >= 0.99 * forecast.chance:
-            return said
-        costs = "resuming it costs time"
+            return ""
+        costs = "resuming it takes time"
         if trial is None:
-            costs = "a start costs time and similar configurations were tried"
-        return f"{said}, counted as {amount(forecast.adjusted)} because {costs}"
+            costs = "a start takes time and similar configurations were tried"
+        return f", counted as {self._amount(winner, forecast.adjusted)} because {costs}"
+
+    def _amount(self, winner: Winner, value: float) -> str:
+        """Return a chance or, in a thaw decision, an improvement."""
+        if winner.thaw:
+            return _rounded(value, 2)
+        return f"{_rounded(100 * value, 2)} %" if value >= 1e-4 else "less than 0.01 %"
 
 
 def _rounded(value: float, digits: int) -> str:
@@ -95,10 +102,10 @@ def _rounded(value: float, digits: int) -> str:
     return f"{value:.0f}" if "e" in text and 1 <= abs(value) < 1e9 else text
 
 
-def _compared(winner: Winner) -> str:
+def _candidates(winner: Winner) -> str:
     some = f"{winner.compared}" if winner.compared == winner.started else f"{winner.compared} of {winner.started}"
     kinds = [f"{some} started trial{'s' if winner.started != 1 else ''}"] if winner.started else []
-    return f"compared: {' and '.join([*kinds, *(['new configurations'] if winner.new else [])])}"
+    return " and ".join([*kinds, *(["new configurations"] if winner.new else [])])
 
 
 def _name(trial: int | None) -> str:

@@ -29,7 +29,7 @@ def are_due(state: FreezeThawState, share: float, end: float, misled: bool) -> b
 def why(reach: str, misled: bool) -> str:
     """Return the reason for a scout that is not paused before `reach`."""
     said = (
-        f"started: a scout, chosen without the model and not paused before {reach}, "
+        f"started as a scout: a configuration chosen without the model, which trains at least to {reach}, "
         "because a good trial that starts slowly cannot be recognized earlier"
     )
     if not misled:

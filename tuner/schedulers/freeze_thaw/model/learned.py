@@ -64,7 +64,7 @@ class Learned:
         if judged is None or judged.relevance is None:
             return ""
         each = ", ".join(f"{name} {weight:.2f}" for name, weight in zip(self.names, judged.relevance, strict=True))
-        return f"; so far, earlier experiments count by how well they have predicted this one: {each}"
+        return f"; the model also uses earlier experiments, weighted by how well they predict this one (0 to 1): {each}"
 
     def start(self, index: int) -> Start | None:
         """Return a Start with configuration `index` of the portfolio, or None if the portfolio has fewer configurations."""

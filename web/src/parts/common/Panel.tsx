@@ -28,7 +28,7 @@ export function Panel({ title, aside, children, flush, fill }: PanelProps) {
 }
 
 /** A list of names and values. With `scroll`, its name, it scrolls within a box and can be focused. */
-export function Facts({ items, scroll }: { items: [string, ReactNode][]; scroll?: string }) {
+export function Facts({ items, scroll }: { items: [string, ReactNode][]; scroll?: string | undefined }) {
   return (
     <dl
       className={`${classes.facts} ${scroll ? "upAndDown" : ""}`}

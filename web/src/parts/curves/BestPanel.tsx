@@ -1,16 +1,18 @@
+import type { ReactNode } from "react";
 import type { Experiment } from "../../api/types";
 import { curvesCall } from "../../charts/copies";
 import type { Across } from "../../curves/across";
 import { BestChart } from "../../curves/BestChart";
 import { expectedOf } from "../../curves/expected";
-import { leading, LINE_OF_FIRST_RUNS, metric, param, paramName, ran, readable, runsOf, title } from "../../format";
+import { leading, LINE_OF_FIRST_RUNS, metric, ran, runsOf, title } from "../../format";
 import { experimentEnded } from "../../live/states";
 import { useCurves, type LiveExperiment } from "../../live/useExperiment";
-import { Facts, Panel } from "../common/Panel";
+import { Panel } from "../common/Panel";
 import { SaveMenu } from "../common/SaveMenu";
 import classes from "../common/parts.module.css";
 import { useLater } from "../common/useLater";
 import { useNow } from "../common/useNow";
+import { mayHaveChanged, Parameters, useChanged } from "../trial/Schedule";
 
 interface BestPanelProps {
   experiment: Experiment;
@@ -21,14 +23,23 @@ interface BestPanelProps {
    */
   across: Across;
   onSelect: (number: number) => void;
+  /** A link to more about the changes of the configuration, if it changed during training. */
+  more?: ReactNode;
 }
 
 /** The best value over time, and the configuration that reached it. */
-export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps) {
+export function BestPanel({ experiment, live, across, onSelect, more }: BestPanelProps) {
   const curves = useCurves(live, experiment.metric, across);
   const ended = experimentEnded(experiment.state);
   const now = useNow(!ended);
   const { best } = experiment;
+  const own = curves.data?.series.find(({ number }) => number === best?.trial_number);
+  const changed = useChanged(
+    best?.trial_id ?? "",
+    "best",
+    best?.iteration,
+    own !== undefined && mayHaveChanged(own.segments),
+  );
   const until = ran(experiment, now);
   const soFar = curves.data?.best_so_far;
   // The answer is asked for together with the curves beside it, but those are drawn first.
@@ -76,12 +87,13 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
       )}
       {experiment.no_best && <p className={classes.finished}>{experiment.no_best}</p>}
       {best && (
-        <Facts
+        <Parameters
           scroll="Best configuration"
-          items={Object.entries(readable(best.params, experiment.labels)).map(([name, value]) => [
-            paramName(name, experiment.labels),
-            <span title={JSON.stringify(value)}>{param(value)}</span>,
-          ])}
+          params={best.params}
+          labels={experiment.labels}
+          changed={changed}
+          until={best.iteration === null ? "its end" : `iteration ${best.iteration}`}
+          more={more}
         />
       )}
       {best?.runs && <Runs experiment={experiment} runs={best.runs} onSelect={onSelect} />}

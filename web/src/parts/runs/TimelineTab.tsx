@@ -4,7 +4,18 @@ import { useMemo } from "react";
 import { api } from "../../api/client";
 import type { Experiment, Timeline } from "../../api/types";
 import { timelineCall } from "../../charts/copies";
-import { byDevice, byTrial, MOST_TIMED, PHASES, shares, shareWords, timelineRows } from "../../charts/timeline";
+import {
+  BAND,
+  byDevice,
+  byTrial,
+  FAILED,
+  MOST_TIMED,
+  PHASES,
+  shares,
+  shareWords,
+  timelineRows,
+  type Phase,
+} from "../../charts/timeline";
 import { TimelineChart } from "../../charts/TimelineChart";
 import { duration } from "../../format";
 import { keys } from "../../live/keys";
@@ -39,6 +50,8 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
   });
   const { data } = query;
   const lanes = useMemo(() => (data ? (devices ? byDevice(data) : byTrial(data)) : []), [data, devices]);
+  const failed = data?.trials.filter(({ state }) => state === "failed").length ?? 0;
+  const failures = data?.trials.reduce((sum, { failed_at }) => sum + failed_at.length, 0) ?? 0;
   const last = data?.trials[data.trials.length - 1]?.trial_number ?? first;
   return (
     <Panel
@@ -69,14 +82,23 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
         <>
           <ul className={classes.legend} aria-label="Time by phase, summed over trials">
             {shares(data.totals).map(({ phase, seconds, share }) => (
-              <li key={phase}>
-                <i style={{ background: PHASES[phase][theme], height: 12 * PHASES[phase].share }} />{" "}
-                {PHASES[phase].words} <b>{duration(seconds)}</b> ({shareWords(share)})
+              <li key={phase} title={MEANS[phase]}>
+                <Swatch phase={phase} theme={theme} /> {PHASES[phase].words} <b>{duration(seconds)}</b> (
+                {shareWords(share)})
               </li>
             ))}
             {devices && (
               <li>
-                <i style={{ background: PHASES.idle[theme], height: 12 * PHASES.idle.share }} /> idle
+                <Swatch phase="idle" theme={theme} /> idle
+              </li>
+            )}
+            {failed > 0 && !devices && (
+              <li>
+                <b style={{ color: FAILED[theme] }} aria-hidden>
+                  ✕
+                </b>{" "}
+                failed: {failed} {failed === 1 ? "trial" : "trials"}
+                {failures > failed && `, ${failures} failures in all`}
               </li>
             )}
           </ul>
@@ -84,6 +106,8 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
             Times are sums over {data.total > data.trials.length ? "the trials below" : "all trials"}, so they exceed
             the running time of the experiment if several trials run at the same time. The axis shows the time that the
             search has run.{pauseWords(data.pauses)}
+            {devices && lanes.some(({ label }) => label.includes(" slot ")) && SLOTS}
+            {!devices && (data.totals["paused"] ?? 0) > 0 && PAUSED}
           </p>
           {lanes.length > 0 ? (
             <TimelineChart
@@ -125,6 +149,35 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
         </>
       )}
     </Panel>
+  );
+}
+
+const PAUSED =
+  " A paused trial has a checkpoint and holds no resources: it waits for its turn, for other trials, or for a user. Its decisions say which.";
+const SLOTS =
+  " On a node without GPUs, a slot is the place of one worker: there are as many as ran there at the same time. The percentage is the share of the time in which trials held it.";
+
+/** The tooltips of the legend. */
+const MEANS: Partial<Record<Phase, string>> = {
+  running: "From the start of the training function until its processes have left; without checkpointing",
+  starting: "The processes start and load the code",
+  restarting: "The processes start again after a pause or a failure",
+  checkpointing: "The training waits until a checkpoint has been copied",
+  waiting: "The trial may run, but its resources are not free yet",
+  paused: "The trial has a checkpoint and holds no resources",
+};
+
+function Swatch({ phase, theme }: { phase: Phase; theme: "light" | "dark" }) {
+  const { [theme]: colour, share, band } = PHASES[phase];
+  const inside = band ? `color-mix(in srgb, ${colour} ${100 * BAND}%, transparent)` : colour;
+  return (
+    <i
+      style={{
+        background: inside,
+        height: 12 * share,
+        ...(band && { outline: `1px solid ${colour}`, outlineOffset: -1 }),
+      }}
+    />
   );
 }
 

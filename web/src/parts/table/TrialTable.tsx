@@ -19,6 +19,7 @@ import type { Rows } from "../../charts/save";
 import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../../curves/colours";
 import type { Expected } from "../../curves/expected";
 import { config, duration, metricInColumn, number, param, paramName, reachedAt } from "../../format";
+import { changesParams } from "../../live/states";
 import { Breakable } from "../common/Breakable";
 import { Panel } from "../common/Panel";
 import { SaveMenu } from "../common/SaveMenu";
@@ -37,7 +38,7 @@ export interface ColumnChoice {
 interface TrialTableProps {
   experiment: Pick<
     Experiment,
-    "metric" | "mode" | "scope" | "time_attr" | "objectives" | "labels" | "counts" | "trials"
+    "metric" | "mode" | "scope" | "time_attr" | "objectives" | "labels" | "counts" | "trials" | "scheduler" | "resolved"
   >;
   /** The trials of the charts. They determine which columns there are. */
   trials: readonly Trial[];
@@ -96,9 +97,10 @@ export function TrialTable(props: TrialTableProps) {
   const height = phone ? TALL_ROW : ROW;
 
   const { metric, time_attr, objectives, scope, labels } = experiment;
+  const changing = changesParams(experiment);
   const found = useMemo(
-    () => columnsOf(trials, metric, time_attr, objectives, scope, phone, labels, expected),
-    [trials, metric, time_attr, objectives, scope, phone, labels, expected],
+    () => columnsOf(trials, metric, time_attr, objectives, scope, phone, labels, expected, changing),
+    [trials, metric, time_attr, objectives, scope, phone, labels, expected, changing],
   );
   // Keep the same object while the columns are the same, or every row would be drawn again with every report.
   const columns = useSame(
@@ -229,11 +231,11 @@ export function TrialTable(props: TrialTableProps) {
         aria-sort={active ? (sort.descending ? "descending" : "ascending") : "none"}
       >
         {tableColumn.getCanSort() ? (
-          <button type="button" onClick={flip}>
+          <button type="button" title={column.hint} onClick={flip}>
             <Breakable name={column.label} end={<i aria-hidden>{active ? (sort.descending ? "▾" : "▴") : ""}</i>} />
           </button>
         ) : (
-          <span>{column.label}</span>
+          <span title={column.hint}>{column.label}</span>
         )}
       </th>
     );

@@ -23,7 +23,16 @@ export interface Column {
   outside?: (trial: Trial) => boolean;
   /** For whole configurations: the labels that the indices of choices stand for. */
   labels?: Labels;
+  /** A tooltip that explains the column. */
+  hint?: string;
 }
+
+/** The tooltip of a parameter's column if trials change their parameters. */
+const LAST_PARAM =
+  "The current value, or the last one. The search changes this parameter while a trial trains; the trial's page has all its values.";
+
+export const RAN_FOR =
+  "The training time, summed over the trial's segments, each from the start of the training to the last report. Starting, waiting and pauses do not count. In the timeline, a run ends a little later, when its processes have left.";
 
 /** Four significant digits: more would only be noise. */
 export function rounded(value: number | null): number | null {
@@ -32,7 +41,10 @@ export function rounded(value: number | null): number | null {
 
 const STATE_ORDER = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 
-/** Fixed columns, then one for each parameter that any trial has (conditional ones are empty elsewhere). */
+/**
+ * Fixed columns, then one for each parameter that any trial has (conditional ones are empty elsewhere). `changing`: trials change
+ * their parameters while they train.
+ */
 export function columnsOf(
   trials: readonly Trial[],
   metric: string,
@@ -42,6 +54,7 @@ export function columnsOf(
   narrow = false,
   labels: Labels = {},
   expected: Expected | null = null,
+  changing = false,
 ): Column[] {
   const front = objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives) : new Set<number>();
   const most = (value: (trial: Trial) => number | null | undefined) =>
@@ -112,7 +125,7 @@ export function columnsOf(
       ? [
           {
             id: BRIEF,
-            label: "Configuration, why",
+            label: changing ? "Last configuration, why" : "Configuration, why",
             numeric: false,
             value: (trial: Trial) => config(trial.params, labels),
             labels,
@@ -156,11 +169,12 @@ export function columnsOf(
     },
     ...[...params].map((name): Column => ({
       id: `param:${name}`,
-      label: paramName(name, labels),
+      label: changing ? `Last ${paramName(name, labels)}` : paramName(name, labels),
+      ...(changing && { hint: LAST_PARAM }),
       numeric: numeric.get(name) ?? false,
       value: (trial) => trial.params[name],
     })),
-    { id: "running_s", label: "Ran for", numeric: true, value: (trial) => trial.running_s },
+    { id: "running_s", label: "Ran for", hint: RAN_FOR, numeric: true, value: (trial) => trial.running_s },
     { id: "reason", label: "Why", numeric: false, value: (trial) => trial.reason },
   ];
 }

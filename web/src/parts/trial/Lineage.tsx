@@ -2,11 +2,10 @@ import { Anchor, Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { api } from "../../api/client";
 import type { Experiment, Lineage as Found, LineageSegment, TrialWithSegments } from "../../api/types";
-import { download } from "../../charts/save";
 import { config, param, paramName, readable } from "../../format";
 import { Heading } from "../common/Heading";
-import { Facts } from "../common/Panel";
 import { ProblemBox } from "../common/Problem";
+import { Schedule } from "./Schedule";
 import classes from "./TrialDetails.module.css";
 
 /** The origin of a trial's weights: segments of this and of other trials, oldest first, and the schedule that reproduces them. */
@@ -58,27 +57,14 @@ export function LineageOf({ found, labels, onSelect }: LineageProps) {
       {found.schedule.length > 1 && (
         <>
           <Heading>Schedule to reproduce these weights</Heading>
-          <Facts
-            items={found.schedule.map((entry) => [
-              entry.iteration === 0 ? "from the start" : `after iteration ${entry.iteration}`,
-              config(readable(entry.params, labels), labels),
-            ])}
-          />
+          <Schedule found={found} labels={labels} />
           <p className={classes.dimmed}>
-            <Anchor component="button" type="button" size="xs" onClick={() => save(found)}>
-              Download it as JSON
-            </Anchor>
-            , or print it with <code>tuner schedule {found.trial_id}</code>.
+            <code>tuner schedule {found.trial_id}</code> prints it, too.
           </p>
         </>
       )}
     </div>
   );
-}
-
-function save({ trial_number, schedule }: Found): void {
-  const text = `${JSON.stringify(schedule, null, 2)}\n`;
-  download(`schedule_of_trial_${trial_number}.json`, new Blob([text], { type: "application/json" }));
 }
 
 const WORDS: Record<LineageSegment["cause"], (own: number, before: number | undefined) => string> = {

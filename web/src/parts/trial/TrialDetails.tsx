@@ -5,19 +5,7 @@ import { api } from "../../api/client";
 import type { Experiment, Failure, Segment, Trial, TrialWithSegments } from "../../api/types";
 import { trialCall } from "../../charts/copies";
 import { chosenAcross, type Across } from "../../curves/across";
-import {
-  bytes,
-  config,
-  counted,
-  duration,
-  elapsed,
-  metric,
-  moment,
-  param,
-  paramName,
-  readable,
-  title,
-} from "../../format";
+import { bytes, config, counted, duration, elapsed, metric, moment, readable, title } from "../../format";
 import { expectedOf } from "../../curves/expected";
 import { hasEnded } from "../../live/states";
 import { keys } from "../../live/useExperiment";
@@ -28,6 +16,7 @@ import { DataSets } from "./DataSets";
 import { Lineage } from "./Lineage";
 import { Logs } from "./Logs";
 import { Neighbors } from "./Neighbors";
+import { mayHaveChanged, Parameters, useChanged } from "./Schedule";
 import { Heading } from "../common/Heading";
 import { Facts } from "../common/Panel";
 import { ProblemBox } from "../common/Problem";
@@ -36,6 +25,7 @@ import { StateBadge } from "../common/StateBadge";
 import { TrialActions } from "../actions/TrialActions";
 import { TrialCharts } from "./TrialCharts";
 import { Usage } from "./Usage";
+import { RAN_FOR } from "../table/trialColumns";
 import { useNow } from "../common/useNow";
 import classes from "./TrialDetails.module.css";
 
@@ -241,6 +231,7 @@ interface OverviewProps {
 
 function Overview({ trial, experiment, across, rank, of, address, onSelect }: OverviewProps) {
   const place = rank === undefined ? "" : `, place ${rank} of ${of}`;
+  const changed = useChanged(trial.id, "newest", trial.segments.length, mayHaveChanged(trial.segments));
   const ofRuns = repeatFacts(trial, experiment, place, onSelect);
   return (
     <div className={classes.overview}>
@@ -248,11 +239,20 @@ function Overview({ trial, experiment, across, rank, of, address, onSelect }: Ov
         <TrialCharts trial={trial} metric={experiment.metric} across={across} rank={rank} of={of} address={address} />
       )}
       <Heading>Parameters</Heading>
-      <Facts
-        items={Object.entries(readable(trial.params, experiment.labels)).map(([name, value]) => [
-          paramName(name, experiment.labels),
-          <span title={JSON.stringify(value)}>{param(value)}</span>,
-        ])}
+      <Parameters
+        params={trial.params}
+        labels={experiment.labels}
+        changed={changed}
+        until={`iteration ${trial.iteration}`}
+        more={
+          <>
+            {JSON.stringify(trial.best_params) !== JSON.stringify(trial.params) &&
+              `The best value was reported with ${config(readable(trial.best_params, experiment.labels), experiment.labels)}. `}
+            <Anchor component="button" type="button" size="sm" onClick={() => address.set({ view: "lineage" })}>
+              All changes
+            </Anchor>
+          </>
+        }
       />
       <Heading>Result</Heading>
       <Facts
@@ -273,7 +273,7 @@ function Overview({ trial, experiment, across, rank, of, address, onSelect }: Ov
             ? []
             : [["Within the constraints", trial.feasible ? "yes" : "no"] as [string, string]]),
           ["Iteration", String(trial.iteration)],
-          ["Trained for", duration(trial.running_s)],
+          ["Trained for", <span title={RAN_FOR}>{duration(trial.running_s)}</span>],
           ["Started", moment(trial.started_at)],
           ["Ended", moment(trial.ended_at)],
           ...(trial.failures ? [["Failures so far", String(trial.failures)] as [string, string]] : []),
