@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import logging
 import os
@@ -84,6 +85,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         files.setdefault(item.path, set()).update(getattr(item, "fixturenames", ()), item.keywords)
     _turns.update((path, _turn(names)) for path, names in files.items())
     items.sort(key=lambda item: _turns[item.path])  # keeps the order of equals
+
+
+def pytest_configure() -> None:
+    """Collect no garbage while the tests are imported: it all stays, and to look for garbage in it takes a tenth of the time."""
+    gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Collect garbage from now on, without looking at the modules and the tests each time."""
+    gc.freeze()
+    gc.enable()
 
 
 _turns: dict[Path, int] = {}
