@@ -168,7 +168,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.context = context
-    app.router.routes.extend(_ROUTES.routes)
+    app.router.routes += [lifecycle.DIRECT_CREATE, *_ROUTES.routes]
     if settings.oidc_issuer is not None:
         app.include_router(_sign_in(settings))
     app.include_router(pages.router(web))
