@@ -1,4 +1,4 @@
-"""Call a frequent route without FastAPI, which takes longer to find it and to read its parameters than the check of a spec takes."""
+"""Handle frequent requests without FastAPI, which needs longer to find their route and to read its parameters than they take."""
 
 from __future__ import annotations
 
