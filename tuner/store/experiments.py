@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import secrets
@@ -133,7 +132,7 @@ class Experiments:
         if self._project not in (None, spec.project):
             raise SpecError(f"this token is limited to the project {self._project!r}", "/project")
         if code is not None and spec.code is None:
-            spec = dataclasses.replace(spec, code=code.hash)
+            spec = spec.replaced(code=code.hash)
         wanted, time = public_id or f"exp_{secrets.token_hex(10)}", at(now)
 
         def write(cursor: Cursor) -> ExperimentRecord | str:

@@ -89,11 +89,29 @@ class Share(Generic[T]):
         try:
             self.run(cursor)
         except Exception as error:
-            if is_of_driver(error):  # it may have ended the transaction
-                raise
-            cursor.execute("ROLLBACK TO SAVEPOINT share")
+            _undo(cursor, "share", error)
             self.error = error
         cursor.execute("RELEASE SAVEPOINT share")
+
+
+def _run_all(shares: Sequence[Share[Any]], cursor: Cursor) -> None:
+    """Do the work of these shares. If one of them fails, undo it all, and begin again with a savepoint for each."""
+    cursor.execute("SAVEPOINT shares")
+    try:
+        for one in shares:
+            one.run(cursor)
+    except Exception as error:
+        _undo(cursor, "shares", error)
+        for one in shares:
+            one.run_beside_others(cursor)
+
+
+def _undo(cursor: Cursor, savepoint: str, error: Exception) -> None:
+    """Go back to a savepoint. Raise the error if it comes from the database, since it may have ended the transaction."""
+    if is_of_driver(error):
+        raise error
+    cursor.execute(f"ROLLBACK TO SAVEPOINT {savepoint}")
+    cursor.stored_code.clear()
 
 
 class Database:
@@ -321,8 +339,7 @@ class Database:
                     shares[0].run(cursor)
                 else:
                     spoiled = True
-                    for one in shares:
-                        one.run_beside_others(cursor)
+                    _run_all(shares, cursor)
                     spoiled = False
                 for one in shares:
                     one.note_commit()
