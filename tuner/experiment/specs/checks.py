@@ -57,7 +57,7 @@ def plain_and_text(data: Any) -> tuple[dict[str, Any], str]:
     if not isinstance(data, Mapping):
         raise SpecError(f"expected an object, got {shown(data)}")
     try:
-        text = json.dumps(data, default=_mapping)
+        text = _ENCODER.encode(data)
         plain: dict[str, Any] = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise SpecError(f"not JSON: {error}") from error
@@ -68,6 +68,9 @@ def _mapping(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{shown(value)} is not a JSON value")
+
+
+_ENCODER = json.JSONEncoder(default=_mapping)
 
 
 def check_entrypoint(model: Written, code: str | None, errors: Errors) -> None:

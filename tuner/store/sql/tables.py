@@ -68,7 +68,7 @@ def _fields(kind: type) -> tuple[str, ...] | None:
 
 
 def _plain(value: Any) -> Any:
-    if (names := _fields(type(value))) is not None:
+    if (names := _fields(value.__class__)) is not None:
         # without `dataclasses.asdict`, which would copy all that is in it; the encoder asks for what is inside in turn
         return {name: getattr(value, name) for name in names}
     if isinstance(value, Mapping):
