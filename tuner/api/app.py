@@ -166,6 +166,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         generate_unique_id_function=_operation_id,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # `Observe` has spans and metrics of its own
     )
     app.state.context = context
     app.router.routes += [lifecycle.DIRECT_CREATE, *_ROUTES.routes]

@@ -52,6 +52,7 @@ class Observe:
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: Sequence[Route], root_path: str = "") -> None:
         self._app = app
         self._metrics = metrics
+        self._fixed = {template for _, template in routes if "{" not in template}
         self._routes = routes
         self._root_path = root_path
 
@@ -92,6 +93,8 @@ class Observe:
 
     def _route(self, path: str) -> tuple[str, dict[str, str]]:
         """Return the template of the route with this path, and the ids of the experiment and the trial in the path."""
+        if path in self._fixed:
+            return path, {}
         for pattern, template in self._routes:
             if (found := pattern.fullmatch(path)) is not None:
                 ids = {name.removesuffix("_id"): value for name, value in found.groupdict().items()}

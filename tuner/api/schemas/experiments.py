@@ -175,11 +175,7 @@ class Resolved(Model):
 
     @classmethod
     def of(cls, spec: Spec) -> Resolved | None:
-        return (
-            cls(**{name: spec.resolved[name] for name in cls.model_fields if name in spec.resolved})
-            if spec.resolved
-            else None
-        )
+        return cls(**spec.resolved) if spec.resolved else None  # "runtime_env" is no field, and is left out
 
 
 class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
@@ -299,7 +295,6 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     @classmethod
     def of(cls, record: ExperimentRecord, metrics: list[str]) -> Self:
         spec = record.spec
-        counts = Counts(**record.counts)
         now = time.time()
         abandoned = record.abandoned(now)
         return cls(
@@ -310,7 +305,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             metric=spec.objective.metric,
             mode=spec.objective.mode,
             scope=spec.scope,
-            objectives=[Objective(metric=o.metric, mode=o.mode) for o in spec.objectives],
+            objectives=[{"metric": each.metric, "mode": each.mode} for each in spec.objectives],
             num_samples=spec.num_samples,
             max_t=spec.max_t,
             time_attr=spec.time_attr,
@@ -337,7 +332,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
             abandoned=abandoned,
             how_to_go_on=how_to_go_on(record) if abandoned else None,
             metrics=metrics,
-            counts=counts,
+            counts=dict(record.counts),
             expected_gpu_hours=expected_gpu_hours(record),
             trials=sum(record.counts.values()),
             best=_best(record),
