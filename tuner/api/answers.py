@@ -196,8 +196,10 @@ async def json_body(request: Request) -> Any:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise SpecError(f"the body is not UTF-8: byte {error.start} is {body[error.start]:#04x}") from error
+    if text.startswith("\ufeff"):
+        raise SpecError("not JSON: the body begins with a byte order mark")
     try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
+        return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise SpecError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
     except (RecursionError, ValueError) as error:
@@ -220,6 +222,9 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number in JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
 
 
 def plain_text(value: str) -> str:

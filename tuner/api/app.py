@@ -166,9 +166,10 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         generate_unique_id_function=_operation_id,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # `Observe` has spans and metrics of its own
     )
     app.state.context = context
-    app.router.routes.extend(_ROUTES.routes)
+    app.router.routes += [lifecycle.DIRECT_CREATE, *_ROUTES.routes]
     if settings.oidc_issuer is not None:
         app.include_router(_sign_in(settings))
     app.include_router(pages.router(web))

@@ -11,7 +11,7 @@ from tuner.driver.core import Core
 from tuner.errors import ErrorCollector
 from tuner.schedulers import from_json as scheduler_from_json
 from tuner.schedulers import has_one_trial
-from tuner.schedulers.base import Scheduler, SchedulerContext
+from tuner.schedulers.base import MetricConstraint, Scheduler, SchedulerContext
 from tuner.schedulers.stoppers import Stopper
 from tuner.schedulers.stoppers import from_json as stopper_from_json
 from tuner.search import from_json as searcher_from_json
@@ -73,13 +73,9 @@ def set_up(
     notes += spec.earlier.get("notes", ())
     with mistakes:
         searcher.setup(task)
-    setting = _setting(spec, space, saves_checkpoints)
     grid = not scheduler.PROPOSES and not mistakes.found  # a grid has more points than num_samples
-    setting = replace(
-        setting,
-        num_samples=searcher.total() if grid else setting.num_samples,
-        constraints=tuple(searcher.metric_constraints()),
-    )
+    total = searcher.total() if grid else spec.num_samples
+    setting = _setting(spec, space, saves_checkpoints, total, tuple(searcher.metric_constraints()))
     with mistakes:
         scheduler.setup(setting)
     max_t = getattr(scheduler, "max_t", None)
@@ -123,13 +119,19 @@ def why_no_repeats(spec: Spec, space: Space, scheduler: type[Scheduler]) -> str 
     return None
 
 
-def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> SchedulerContext:
+def _setting(
+    spec: Spec,
+    space: Space,
+    saves_checkpoints: bool | None,
+    num_samples: int | None,
+    constraints: tuple[MetricConstraint, ...] = (),
+) -> SchedulerContext:
     return SchedulerContext(
         objective=spec.objective,
         objectives=spec.objectives,
         time_attr=spec.time_attr,
         max_t=spec.max_t,
-        num_samples=spec.num_samples,
+        num_samples=num_samples,
         seed=spec.seed,
         space=space,
         slots=spec.limits.max_concurrent_trials,
@@ -140,6 +142,7 @@ def _setting(spec: Spec, space: Space, saves_checkpoints: bool | None) -> Schedu
         given_points=len(spec.points_to_evaluate),
         gpus=spec.scaling.bundle().get("GPU", 0.0) * spec.scaling.num_workers,
         earlier=spec.earlier or None,
+        constraints=constraints,
     )
 
 
@@ -162,7 +165,7 @@ def _choose(
         from tuner.schedulers.auto import resolve
 
         asked = searcher is not None or search.get("type") != "auto"
-        setting = _setting(spec, space, saves_checkpoints)
+        setting = _setting(spec, space, saves_checkpoints, spec.num_samples)
         scheduler, proposed, why = resolve(
             setting,
             saves_checkpoints,

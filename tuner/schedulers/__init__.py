@@ -6,6 +6,7 @@ scheduler, or an object of `ray.tune.schedulers`. CONTRIBUTING.md says what a ne
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,7 @@ def from_json(data: Mapping[str, Any], pointer: str = "/scheduler") -> Scheduler
     return build(_class_of(*pick(data.get("type"), REGISTRY, "scheduler", pointer)), data, pointer)
 
 
+@functools.cache
 def _class_of(module: str, name: str) -> type[Scheduler]:
     found: type[Scheduler] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     return found

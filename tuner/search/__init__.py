@@ -6,6 +6,7 @@ as `search_alg`. To add a searcher, write a module and add an entry to `REGISTRY
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -109,6 +110,10 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
 
 
 def _build(kind: str, options: Mapping[str, Any], pointer: str) -> Searcher:
-    module, name = REGISTRY[kind]
-    cls: type[Searcher] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    return build(cls, options, pointer)
+    return build(_class_of(*REGISTRY[kind]), options, pointer)
+
+
+@functools.cache
+def _class_of(module: str, name: str) -> type[Searcher]:
+    found: type[Searcher] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    return found

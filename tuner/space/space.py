@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,6 +19,9 @@ from tuner.space.parameter import Parameter
 from tuner.space.points import Checker
 from tuner.space.resolve import Unresolved, call, pending_functions, put, resolve, thaw
 from tuner.space.words import escape, show
+
+KEPT_TEXT = 4096
+"""The maximum length of the JSON text of a space that is kept for the next experiment with the same space."""
 
 
 class Space:
@@ -65,6 +70,13 @@ class Space:
         """
         if not isinstance(data, Mapping):
             raise SpecError(f"expected a search space, which is an object of parameters, got {show(data)}", pointer)
+        text = _text_of(data) if blob is None else None
+        if text is not None and len(text) <= KEPT_TEXT:
+            return _kept(text, opaque, pointer)
+        return cls._from_json(data, blob, opaque, pointer)
+
+    @classmethod
+    def _from_json(cls, data: Mapping[str, Any], blob: bytes | None, opaque: bool, pointer: str) -> Space:
         reader = Reader(load(blob, pointer), opaque)
         source = {str(key): reader.value(value, f"{pointer}/{escape(key)}", 1) for key, value in data.items()}
         if reader.errors:
@@ -252,3 +264,17 @@ class Space:
     def cardinality(self) -> int | None:
         """Return the number of different configurations, or None if there is no limit."""
         return count(self._root)
+
+
+def _text_of(data: Mapping[str, Any]) -> str | None:
+    """Return the JSON form of a space as text, or None if it has values that JSON does not have."""
+    try:
+        return json.dumps(data)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+@functools.lru_cache(maxsize=256)
+def _kept(text: str, opaque: bool, pointer: str) -> Space:
+    """Return the space whose JSON form is this text. Many experiments have the same space."""
+    return Space._from_json(json.loads(text), None, opaque, pointer)

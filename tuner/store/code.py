@@ -52,7 +52,10 @@ class Code:
 
 
 def put(cursor: Cursor, record: CodeRecord, now: float) -> None:
-    """Insert a trainable in the caller's transaction."""
+    """Insert a trainable in the caller's transaction, unless the transaction has already done so."""
+    if record.hash in cursor.stored_code:
+        return
     blobs = (record.blob, record.space_blob, record.parts_blob)
     where = (record.python, dumps(record.packages), dumps(list(record.sys_path)), clean(record.working_dir))
     cursor.execute(_INSERT, (record.hash, *blobs, *where, now))
+    cursor.stored_code.add(record.hash)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import secrets
@@ -41,12 +40,12 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?, 0, ?) ON CONFLICT (idem
 _NEW: dict[str, Any] = {
     **dict.fromkeys(("driver_epoch", "last_event_seq", "revision"), 0),
     **dict.fromkeys(("gpu_hours", "gpu_hours_saved", "cpu_hours", "paused_s"), 0.0),
-    **dict.fromkeys(("driver_owner", "lease_until", "best", "changes", "error", "pauses"), None),
+    **dict.fromkeys(("driver_owner", "lease_until", "best", "no_best", "error", "pauses"), None),
     **dict.fromkeys(("started_at", "ended_at", "archived_at", "thinned_at"), None),
-    "counts": {},
+    "state": ExperimentState.PENDING,
     "reason": "",
 }
-"""The initial values of the columns that start out the same in every experiment."""
+"""What a record has in every new experiment, except for the mappings, which are empty."""
 
 # This query runs for every new experiment, and SQLAlchemy would take longer than the database.
 _WITH_A_BEST = f"""
@@ -133,7 +132,7 @@ class Experiments:
         if self._project not in (None, spec.project):
             raise SpecError(f"your access is limited to the project {self._project!r}", "/project")
         if code is not None and spec.code is None:
-            spec = dataclasses.replace(spec, code=code.hash)
+            spec = spec.replaced(code=code.hash)
         wanted, time = public_id or f"exp_{secrets.token_hex(10)}", at(now)
 
         def write(cursor: Cursor) -> ExperimentRecord | str:
@@ -527,14 +526,11 @@ def _insert(
     cursor: Cursor, spec: Spec, public_id: str, source: str, key: str | None, now: float
 ) -> ExperimentRecord | str:
     """Insert an experiment and return its record, or return the id of the experiment that has this idempotency key."""
-    stored, state = (
-        dumps({each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)}),
-        ExperimentState.PENDING,
-    )
+    stored = dumps(spec)
     values = (
         public_id,
         clean(spec.name),
-        state.value,
+        ExperimentState.PENDING.value,
         stored,
         SPEC_VERSION,
         spec.seed,
@@ -547,8 +543,19 @@ def _insert(
     )
     row = cursor.value(_INSERT, values)
     if row is not None:
-        new = {"id": row, "public_id": public_id, "state": state, "spec": stored, "source": source}
-        return record({**_NEW, **new, "code_hash": spec.code, "project": spec.project, "created_at": now})
+        return ExperimentRecord(
+            **_NEW,
+            id=row,
+            public_id=public_id,
+            spec=spec,
+            first_spec=spec,
+            source=source,
+            code_hash=spec.code,
+            project=spec.project,
+            created_at=now,
+            counts={},
+            changes={},
+        )
     [(found, earlier)] = cursor.rows(
         "SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (_stored_key(spec, key),)
     )

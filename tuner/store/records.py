@@ -127,6 +127,10 @@ class ExperimentRecord:
 
     def as_created(self) -> ExperimentRecord:
         """Return the record as it was when the experiment was created."""
+        if self.state is ExperimentState.PENDING and not (
+            self.driver_epoch or self.last_event_seq or self.revision or self.archived_at
+        ):
+            return self  # nothing has happened since then
         return dataclasses.replace(
             self,
             state=ExperimentState.PENDING,

@@ -25,12 +25,12 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tuner.api.headers import header
 from tuner.api.paths import path_of
 from tuner.api.problems import problem_response
 from tuner.errors import Retryable, StoreError
@@ -388,7 +388,7 @@ class Authenticate:
 
 def _created(start: Message) -> str | None:
     """Return the public id of what a request has created, or None. The address of the new object ends with it."""
-    location = Headers(raw=start.get("headers") or []).get("location") if start["status"] == 201 else None
+    location = header(start, b"location") if start["status"] == 201 else None
     return location.rpartition("/")[2] if location else None
 
 
@@ -420,7 +420,7 @@ async def check_allowed(request: Request) -> None:
 
 def cookie_name(scope: Scope) -> str:
     """Return the name of the session's cookie, which ends with the port to which the browser sends its requests."""
-    host = Headers(scope=scope).get("host", "")
+    host = header(scope, b"host") or ""
     port = host.rpartition(":")[2]
     default = "443" if scope.get("scheme") == "https" else "80"
     return f"{COOKIE}_{port if port.isdecimal() and ':' in host else default}"
@@ -431,11 +431,10 @@ def credential_of(scope: Scope) -> Credential | None:
 
     Other schemes of Authorization, such as Basic, are ignored, since they may be meant for a proxy.
     """
-    headers = Headers(scope=scope)
-    scheme, _, secret = headers.get("authorization", "").partition(" ")
+    scheme, _, secret = (header(scope, b"authorization") or "").partition(" ")
     if scheme.lower() == "bearer":
         return Credential(secret.strip() or "none")
-    sent = headers.getlist("cookie")
+    sent = [value.decode("latin-1") for key, value in scope["headers"] if key == b"cookie"]
     if not sent:
         return None
     name, cookies = cookie_name(scope), [cookie_parser(header) for header in sent]

@@ -19,10 +19,10 @@ import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tuner.api.headers import header
 from tuner.api.paths import path_of
 from tuner.api.problems import problem_response
 from tuner.settings import Settings
@@ -75,38 +75,37 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
         send = _NoSniff(send)
         if scope["method"] == "HEAD":
             head = _HeadOnly(receive, send)
             scope, receive, send = {**scope, "method": "GET"}, head.receive, head.send
         accepted = ZIP if scope["method"] == "PUT" and path_of(scope).startswith(BUNDLES) else JSON
-        if refusal := self._refusal(scope["method"], headers, accepted):
+        if refusal := self._refusal(scope, accepted):
             status, detail = refusal
             await problem_response(status, detail)(scope, receive, send)
             return
-        known = headers.get("if-none-match")
+        known = header(scope, b"if-none-match")
         if scope["method"] not in SAFE:
             receive = _Counted(receive, accepted)
         await self._app(scope, receive, _NotModified(send, known) if known else send)
 
-    def _refusal(self, method: str, headers: Headers, accepted: Accepted) -> tuple[int, str] | None:
-        host = headers.get("host", "")
+    def _refusal(self, scope: Scope, accepted: Accepted) -> tuple[int, str] | None:
+        host = header(scope, b"host") or ""
         if not self._allowed(host):
             return (
                 421,
                 f"the Host header {host!r} is not a name of this service; add it to TUNER_ALLOWED_HOSTS if it should be",
             )
-        if method in SAFE:
+        if scope["method"] in SAFE:
             return None
-        origin = headers.get("origin")
+        origin = header(scope, b"origin")
         if origin is not None and _host_of(origin) != host.lower():
             return 403, f"web pages of {origin} may not change anything on this service"
-        length = headers.get("content-length", "0")
+        length = "0" if (sent := header(scope, b"content-length")) is None else sent
         if length.isdecimal() and int(length) > accepted.most:
             return 413, accepted.too_large
-        body = length != "0" or "transfer-encoding" in headers
-        kind, _, parameters = headers.get("content-type", "").lower().partition(";")
+        body = length != "0" or header(scope, b"transfer-encoding") is not None
+        kind, _, parameters = (header(scope, b"content-type") or "").lower().partition(";")
         if body and kind.strip() != accepted.kind:
             return 415, f"expected Content-Type: {accepted.kind}, got {kind.strip() or 'none'}"
         charset = parameters.strip().removeprefix("charset=").strip('"')

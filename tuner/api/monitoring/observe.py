@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tuner.api.headers import header
 from tuner.api.monitoring.metrics import Metrics
 from tuner.api.paths import path_of
 from tuner.store import watched_commits
@@ -38,6 +38,11 @@ def _span(name: str, route: str, carrier: Mapping[str, str]) -> AbstractContextM
     return nullcontext() if route in QUIET else tracing.span(name, carrier)
 
 
+def _below(root_path: str, location: bytes) -> bytes:
+    """Return the value of the header Location for clients that reach the service below a path."""
+    return root_path.encode() + location if location.startswith(b"/api/") else location
+
+
 class Observe:
     """The outermost ASGI middleware: gives each request an id, and logs and counts the response.
 
@@ -47,6 +52,7 @@ class Observe:
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: Sequence[Route], root_path: str = "") -> None:
         self._app = app
         self._metrics = metrics
+        self._fixed = {template for _, template in routes if "{" not in template}
         self._routes = routes
         self._root_path = root_path
 
@@ -57,8 +63,7 @@ class Observe:
         if self._root_path:
             # Routes then match with and without the prefix, because not all proxies strip it.
             scope["root_path"] = self._root_path
-        known = Headers(scope=scope)
-        sent = known.get("x-request-id", "")
+        sent = header(scope, b"x-request-id") or ""
         name = sent if REQUEST_ID.fullmatch(sent) else f"{random.getrandbits(64):016x}"
         route, ids = self._route(path_of(scope))
         begun, status = time.perf_counter(), 500
@@ -68,13 +73,13 @@ class Observe:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["X-Request-Id"] = name
-                if headers.get("location", "").startswith("/api/"):
-                    headers["location"] = scope.get("root_path", "") + headers["location"]
+                headers = [(key, value) for key, value in message["headers"] if key != b"x-request-id"]
+                if root := scope.get("root_path"):
+                    headers = [(key, _below(root, value) if key == b"location" else value) for key, value in headers]
+                message["headers"] = [*headers, (b"x-request-id", name.encode())]
             await send(message)
 
-        carrier = {key: value for key in ("traceparent", "tracestate") if (value := known.get(key))}
+        carrier = {key: value for key in ("traceparent", "tracestate") if (value := header(scope, key.encode()))}
         about = f"{scope['method']} {route}"
         with log_format.about(request_id=name, **ids), watched_commits(), _span(about, route, carrier) as span:
             try:
@@ -88,6 +93,8 @@ class Observe:
 
     def _route(self, path: str) -> tuple[str, dict[str, str]]:
         """Return the template of the route with this path, and the ids of the experiment and the trial in the path."""
+        if path in self._fixed:
+            return path, {}
         for pattern, template in self._routes:
             if (found := pattern.fullmatch(path)) is not None:
                 ids = {name.removesuffix("_id"): value for name, value in found.groupdict().items()}

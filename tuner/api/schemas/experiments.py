@@ -182,11 +182,7 @@ class Resolved(Model):
 
     @classmethod
     def of(cls, spec: Spec) -> Resolved | None:
-        return (
-            cls(**{name: spec.resolved[name] for name in cls.model_fields if name in spec.resolved})
-            if spec.resolved
-            else None
-        )
+        return cls(**spec.resolved) if spec.resolved else None  # "runtime_env" is no field, and is left out
 
 
 class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
@@ -338,7 +334,7 @@ def _shown(version: _Version) -> Experiment:
         metric=spec.objective.metric,
         mode=spec.objective.mode,
         scope=spec.scope,
-        objectives=[Objective(metric=o.metric, mode=o.mode) for o in spec.objectives],
+        objectives=[{"metric": each.metric, "mode": each.mode} for each in spec.objectives],
         num_samples=spec.num_samples,
         max_t=spec.max_t,
         time_attr=spec.time_attr,
@@ -365,7 +361,7 @@ def _shown(version: _Version) -> Experiment:
         abandoned=abandoned,
         next_step=next_step(record) if abandoned else None,
         metrics=[*version.metrics],
-        counts=Counts(**record.counts),
+        counts=dict(record.counts),
         expected_gpu_hours=expected_gpu_hours(record),
         trials=sum(record.counts.values()),
         best=_best(record),

@@ -25,7 +25,7 @@ def rfc3339(time: float) -> str:
     """Return a Unix timestamp as ``2026-01-31T12:00:00.123456Z``. Times out of range become 1970-01-01."""
     if not math.isfinite(time) or not 0 <= time < 253_402_300_800:
         time = 0.0
-    return f"{datetime.fromtimestamp(time, UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    return f"{datetime.fromtimestamp(time, UTC).isoformat(timespec='microseconds').removesuffix('+00:00')}Z"
 
 
 def rfc3339_or_none(time: float | None) -> str | None:

@@ -117,6 +117,8 @@ def packed(store: Store, spec: Spec, storage: str | None) -> Spec:
     Raises:
         SpecError: a path does not exist, or cannot be read or stored, or the spec names a package that is being deleted.
     """
+    if not spec.runtime_env:
+        return spec
     stored = Packages(store)
     stored.check(spec.runtime_env)
     if storage is None or spec.executor == "agents" or not packages.any_local(spec.runtime_env):

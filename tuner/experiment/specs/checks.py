@@ -48,19 +48,29 @@ def _section(plain: Mapping[str, Any], model: Written | None, name: str) -> Any:
 
 
 def plain_json(data: Any) -> dict[str, Any]:
+    """Return an object as plain JSON, with dicts and lists. Raise SpecError if it is no object, or not JSON."""
+    return plain_and_text(data)[0]
+
+
+def plain_and_text(data: Any) -> tuple[dict[str, Any], str]:
+    """Return `plain_json` and its text."""
     if not isinstance(data, Mapping):
         raise SpecError(f"expected an object, got {shown(data)}")
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(data, default=_mapping))
+        text = _ENCODER.encode(data)
+        plain: dict[str, Any] = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise SpecError(f"not JSON: {error}") from error
-    return plain
+    return plain, text
 
 
 def _mapping(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{shown(value)} is not a JSON value")
+
+
+_ENCODER = json.JSONEncoder(default=_mapping)
 
 
 def check_entrypoint(model: Written, code: str | None, errors: Errors) -> None:
@@ -177,9 +187,12 @@ def _check_environment(runtime_env: Mapping[str, Any], errors: Errors) -> None:
             errors.append((f"/runtime_env/env_vars/{escape(name)}", f"expected a string, got {shown(value)}"))
 
 
-def check_strings(plain: Mapping[str, Any], errors: Errors) -> None:
-    """Check that no string contains NUL or unpaired surrogates, which cannot be stored."""
-    text = json.dumps(plain)
+def check_strings(plain: Mapping[str, Any], errors: Errors, text: str | None = None) -> None:
+    """Check that no string contains NUL or unpaired surrogates, which cannot be stored.
+
+    text: the JSON text of `plain`, or of an object with the same strings, if the caller has it.
+    """
+    text = json.dumps(plain) if text is None else text
     if "\\u0000" not in text and "\\ud" not in text:  # nearly always, and much quicker than a walk
         return
     stack: list[tuple[str, Any]] = [("", plain)]

@@ -17,7 +17,14 @@ from tuner.domain.experiment import SECTIONS, Objective, Spec
 from tuner.driver.assemble import Parts, set_up
 from tuner.driver.parts import resolved_json
 from tuner.errors import SpecError
-from tuner.experiment.specs.checks import check_elastic, check_entrypoint, check_sections, check_strings, plain_json
+from tuner.experiment.specs.checks import (
+    check_elastic,
+    check_entrypoint,
+    check_sections,
+    check_strings,
+    plain_and_text,
+    plain_json,
+)
 from tuner.experiment.specs.messages import Errors, escape, field_of, in_words, pointer_to, shown
 from tuner.experiment.specs.model import DECLARED, SpecModel, Written
 from tuner.schedulers import stoppers
@@ -47,14 +54,15 @@ def parse_spec(
         SpecError: the spec has mistakes. The error lists all of them.
     """
     errors: Errors = []
-    plain = _with_range(_with_types(plain_json(data)), errors)
+    given, text = plain_and_text(data)
+    plain = _with_range(_with_types(given), errors)
     model = _shape(plain, errors)
     spec = None
     if model is not None:
         objectives = _objectives(model, errors)
         spec = _spec(model, objectives, plain["space"], code) if objectives else None
         check_entrypoint(model, code, errors)
-        check_strings(plain, errors)
+        check_strings(plain, errors, text)
         if spec is not None:
             check_elastic(spec, errors)
     check_sections(plain, model, errors)
@@ -64,7 +72,7 @@ def parse_spec(
         resolved = _resolved(spec, space, parts, errors)
     if errors or spec is None:
         raise SpecError(_in_order(errors, plain))
-    return replace(spec, resolved=resolved)
+    return spec.replaced(resolved=resolved)
 
 
 def written(spec: Spec) -> dict[str, Any]:

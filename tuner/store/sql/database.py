@@ -69,10 +69,15 @@ class Share(Generic[T]):
     work: Callable[[Cursor], T]
     order: str = ""
     commits: Commits | None = field(default_factory=_commits.get)
-    is_woken: threading.Event = field(default_factory=threading.Event)
+    is_woken: threading.Event | None = None  # only of the first of the shares that are passed to `write_all` together
     is_done: bool = False
     result: T | None = None
     error: BaseException | None = None
+
+    def wake(self) -> None:
+        """Wake the thread that waits for this share, if there is one."""
+        if self.is_woken is not None:
+            self.is_woken.set()
 
     def run(self, cursor: Cursor) -> None:
         self.result = self.work(cursor)
@@ -89,11 +94,29 @@ class Share(Generic[T]):
         try:
             self.run(cursor)
         except Exception as error:
-            if is_of_driver(error):  # it may have ended the transaction
-                raise
-            cursor.execute("ROLLBACK TO SAVEPOINT share")
+            _undo(cursor, "share", error)
             self.error = error
         cursor.execute("RELEASE SAVEPOINT share")
+
+
+def _run_all(shares: Sequence[Share[Any]], cursor: Cursor) -> None:
+    """Do the work of these shares. If one of them fails, undo it all, and begin again with a savepoint for each."""
+    cursor.execute("SAVEPOINT shares")
+    try:
+        for one in shares:
+            one.run(cursor)
+    except Exception as error:
+        _undo(cursor, "shares", error)
+        for one in shares:
+            one.run_beside_others(cursor)
+
+
+def _undo(cursor: Cursor, savepoint: str, error: Exception) -> None:
+    """Go back to a savepoint. Raise the error if it comes from the database, since it may have ended the transaction."""
+    if is_of_driver(error):
+        raise error
+    cursor.execute(f"ROLLBACK TO SAVEPOINT {savepoint}")
+    cursor.stored_code.clear()
 
 
 class Database:
@@ -239,12 +262,13 @@ class Database:
         if not shares:
             return
         first = shares[0]
+        first.is_woken = woken = threading.Event()
         with self._joining:
             self._shares += shares
             leads, self._has_leader = not self._has_leader, True
         if not leads:
             try:
-                first.is_woken.wait()
+                woken.wait()
             except BaseException:  # Ctrl-C
                 self._withdraw(shares)
                 raise
@@ -286,20 +310,20 @@ class Database:
                 self._appoint()
             for one in shares:
                 one.is_done = True
-                one.is_woken.set()
+                one.wake()
 
     def _appoint(self) -> None:
         """Wake the thread that has waited longest, so that it leads. The caller holds the lock `_joining`."""
         self._has_leader = bool(self._shares)
         if self._shares:
-            self._shares[0].is_woken.set()
+            self._shares[0].wake()
 
     def _withdraw(self, shares: Sequence[Share[Any]]) -> None:
         """Remove the shares of a thread that is no longer waiting. If that thread was to lead, let the next one lead."""
         with self._joining:
             if shares[0] in self._shares:
                 self._shares = [one for one in self._shares if one not in shares]
-                if shares[0].is_woken.is_set():
+                if shares[0].is_woken is not None and shares[0].is_woken.is_set():
                     self._appoint()
 
     def _taken(self) -> list[Share[Any]]:
@@ -321,8 +345,7 @@ class Database:
                     shares[0].run(cursor)
                 else:
                     spoiled = True
-                    for one in shares:
-                        one.run_beside_others(cursor)
+                    _run_all(shares, cursor)
                     spoiled = False
                 for one in shares:
                     one.note_commit()

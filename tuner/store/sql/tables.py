@@ -9,6 +9,7 @@ than the rows.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Container, Mapping
 from enum import StrEnum
@@ -60,12 +61,18 @@ def dumps(value: Any) -> str:
     return "".join(_encode(value, 0))
 
 
+@functools.cache
+def _fields(kind: type) -> tuple[str, ...] | None:
+    """Return the names of the fields of a dataclass, or None if this is another type."""
+    return tuple(each.name for each in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+
+
 def _plain(value: Any) -> Any:
+    if (names := _fields(value.__class__)) is not None:
+        # without `dataclasses.asdict`, which would copy all that is in it; the encoder asks for what is inside in turn
+        return {name: getattr(value, name) for name in names}
     if isinstance(value, Mapping):
         return dict(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # without `dataclasses.asdict`, which would copy all that is in it; the encoder asks for what is inside in turn
-        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     if isinstance(value, set | frozenset):
         return sorted(value)
     if hasattr(value, "item"):  # a scalar of numpy or torch

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response
+from starlette.types import Scope
 
 from tuner.api import schemas
 from tuner.api.answers import (
@@ -29,8 +30,11 @@ from tuner.api.answers import (
     revision_of,
     shown_experiment,
 )
-from tuner.api.context import Context, Here
+from tuner.api.context import Context, Here, context
 from tuner.api.creations import is_quick
+from tuner.api.direct import Direct
+from tuner.api.entry import check_request
+from tuner.api.paths import PREFIX
 from tuner.domain.states import ExperimentState
 from tuner.experiment.operations import trials, usecases
 from tuner.experiment.operations.copying import copy_of
@@ -42,10 +46,11 @@ from tuner.usercode.entrypoints import TakesLong
 
 router = APIRouter(route_class=Route, tags=["experiments"])
 
+LONGEST_KEY = 200
 IdempotencyKey = Annotated[
     str | None,
     Header(
-        max_length=200,
+        max_length=LONGEST_KEY,
         description="a key that identifies this request; if it is repeated with the same key, nothing is created, and it "
         "gets the response of the first request",
     ),
@@ -90,6 +95,21 @@ async def create(
         with contextlib.suppress(TakesLong):
             return await here.creations.create(check, show)
     return await here.off_the_pool(create)
+
+
+async def _create(request: Request) -> Response:
+    """Respond as FastAPI's route does with `create`."""
+    await check_request(request)
+    here, data = await context(request), await json_body(request)
+    return await create(request, here, data, request.headers.get("idempotency-key"))
+
+
+def _has_no_long_key(scope: Scope) -> bool:
+    return all(len(value) <= LONGEST_KEY for name, value in scope["headers"] if name == b"idempotency-key")
+
+
+DIRECT_CREATE = Direct("POST", f"{PREFIX}/experiments", _create, _has_no_long_key)
+"""Takes all requests that create an experiment, except those that FastAPI refuses because of their parameters."""
 
 
 @router.post(
