@@ -71,7 +71,7 @@ def growth(
         ended: when the trial of each row ended; None if it has not ended.
         objectives: the objective of each column, with its direction.
     """
-    finite: NDArray[np.bool_] = np.isfinite(values).all(axis=1)
+    finite = np.logical_and.reduce(np.isfinite(values), axis=1)
     if not finite.any():
         return []
     low, high = values[finite].min(axis=0), values[finite].max(axis=0)

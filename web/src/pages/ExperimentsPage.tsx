@@ -15,7 +15,7 @@ import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
 import { Progress } from "../parts/experiments/Progress";
 import { CopyMenu } from "../parts/common/CopyMenu";
-import { Spark, SPARK_AXES } from "../parts/experiments/Spark";
+import { FrontCount, FrontSpark, Spark, SPARK_AXES } from "../parts/experiments/Spark";
 import { StateBadge } from "../parts/common/StateBadge";
 import { useNow } from "../parts/common/useNow";
 import { useTitle } from "../parts/common/useTitle";
@@ -369,6 +369,7 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
   const navigate = useNavigate();
   const to = `/experiments/${experiment.id}`;
   const { best, objectives } = experiment;
+  const several = objectives.length > 1;
   const held = inUse(experiment);
   return (
     <tr
@@ -426,16 +427,29 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
             <span className={classes.use}>{bestWords(experiment, one)}</span>
           </span>
         ))}
-        {objectives.length > 1 && <span className={classes.use}>each by its own best trial</span>}
+        {several && (
+          <>
+            <span className={classes.use}>each by its own best trial</span>
+            <FrontCount experiment={experiment} className={classes.use} />
+          </>
+        )}
       </td>
       <td className={classes.wide}>
-        <Spark id={experiment.id} label={leading(experiment)} value={best?.value ?? null} repeated={!!best?.runs} />
+        {several ? (
+          <>
+            <FrontSpark experiment={experiment} />
+            <span className={classes.use}>hypervolume</span>
+          </>
+        ) : (
+          <Spark id={experiment.id} label={leading(experiment)} value={best?.value ?? null} repeated={!!best?.runs} />
+        )}
       </td>
       <td
         className={`${classes.wide} ${classes.clip}`}
         title={best ? config(readable(best.params, experiment.labels), experiment.labels) : undefined}
       >
         <span>{best ? config(readable(best.params, experiment.labels), experiment.labels) : "–"}</span>
+        {several && best && <span className={classes.use}>of the best {experiment.metric}</span>}
       </td>
       <td className={classes.wide}>{experiment.method}</td>
       <td

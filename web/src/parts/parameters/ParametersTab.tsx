@@ -6,6 +6,7 @@ import type { Experiment, Trial } from "../../api/types";
 import { trialsCall } from "../../charts/copies";
 import { trialsRows } from "../../charts/save";
 import { ParallelChart } from "../../charts/ParallelChart";
+import { BY_FRONT, frontsOf, pointsOf, ranksByFront } from "../../charts/pareto";
 import { isFinished } from "../../charts/scatter";
 import { inOrder, underObjective, type Dimension } from "../../charts/dimensions";
 import { ranks } from "../../curves/colours";
@@ -58,11 +59,10 @@ export default function ParametersTab({
   const asked = address.get("objective");
   const metric = asked !== null && asked !== experiment.metric && names.includes(asked) ? asked : null;
   const shown = useMemo(() => underObjective(experiment, trials, metric), [experiment, trials, metric]);
-  const places = useMemo(
-    () => (metric === null ? rank : ranks(shown.trials, shown.experiment.mode)),
-    [metric, rank, shown],
-  );
-  const objective = names.length > 1 && (
+  const several = names.length > 1;
+  // With several objectives, `rank` has the ranks by front.
+  const places = useMemo(() => (several ? ranks(shown.trials, shown.experiment.mode) : rank), [several, rank, shown]);
+  const objective = several && (
     <Select
       size="xs"
       w={150}
@@ -91,6 +91,21 @@ export default function ParametersTab({
       onChange={(event) => address.set({ finished: event.currentTarget.checked ? "only" : null })}
     />
   );
+  const coloured = address.get("color");
+  const colour = several && coloured !== null && names.includes(coloured) ? coloured : null;
+  const parallel = useMemo(() => {
+    const among = finishedOnly ? trials.filter(isFinished) : trials;
+    if (!several) return { trials: among, rank: plotted.rank };
+    if (colour !== null) {
+      const under = underObjective(experiment, among, colour);
+      return { trials: among, rank: ranks(under.trials, under.experiment.mode) };
+    }
+    const { objectives } = experiment;
+    return {
+      trials: among,
+      rank: finishedOnly ? ranksByFront(frontsOf(pointsOf(among, objectives), objectives)) : rank,
+    };
+  }, [several, finishedOnly, trials, plotted.rank, colour, experiment, rank]);
   const chosenWhere = finishedOnly ? [...where, "state=completed"] : where;
   const choices = (
     <>
@@ -134,6 +149,17 @@ export default function ParametersTab({
               </button>
             )}
             {finishedSwitch}
+            {several && (
+              <Select
+                size="xs"
+                w={150}
+                aria-label="Colors"
+                allowDeselect={false}
+                data={[{ value: "", label: "colors by front" }, ...names]}
+                value={colour ?? ""}
+                onChange={(value) => address.set({ color: value || null })}
+              />
+            )}
             <SaveMenu
               name={`${experiment.name} parameters`}
               rows={() => trialsRows(plotted.trials, rest.only)}
@@ -146,18 +172,22 @@ export default function ParametersTab({
         {ordered.length > 1 ? (
           <>
             <ParallelChart
-              trials={finishedOnly ? trials.filter(isFinished) : trials}
+              trials={parallel.trials}
               dimensions={ordered}
               brushes={brushes}
               onBrush={onBrush}
               onMove={onMove}
               height={340}
-              rank={plotted.rank}
+              rank={parallel.rank}
               {...rest}
             />
-            {plotted.rank.size > 0 && (
+            {parallel.rank.size > 0 && (
               <p className={`${classes.controls} ${classes.noShares}`}>
-                <RankScale rank={plotted.rank} /> by {shown.experiment.metric}
+                {several && colour === null ? (
+                  <RankScale rank={parallel.rank} by="front" title={BY_FRONT} />
+                ) : (
+                  <RankScale rank={parallel.rank} by={colour ?? experiment.metric} />
+                )}
               </p>
             )}
           </>

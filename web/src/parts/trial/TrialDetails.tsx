@@ -19,6 +19,7 @@ import {
   title,
 } from "../../format";
 import { expectedOf } from "../../curves/expected";
+import { rankWords } from "../../curves/colours";
 import { hasEnded } from "../../live/states";
 import { keys } from "../../live/useExperiment";
 import type { Address } from "../../pages/useAddress";
@@ -240,7 +241,8 @@ interface OverviewProps {
 }
 
 function Overview({ trial, experiment, across, rank, of, address, onSelect }: OverviewProps) {
-  const place = rank === undefined ? "" : `, place ${rank} of ${of}`;
+  const words = rankWords(rank, experiment.objectives.length > 1, of);
+  const place = words === null ? "" : `, ${words}`;
   const ofRuns = repeatFacts(trial, experiment, place, onSelect);
   return (
     <div className={classes.overview}>
