@@ -2650,6 +2650,11 @@ export interface components {
              */
             cpu_hours: number;
             /**
+             * Budget Spent
+             * @description the share of the budget of full trainings that is spent, from 0 to 1; null if there is no such budget, and before the first report
+             */
+            budget_spent: number | null;
+            /**
              * Paused S
              * @description seconds since `started_at` during which the experiment was not running: it was paused, had ended before a user continued it, or had no driver. A pause that is still in progress is not included
              */

@@ -585,7 +585,7 @@ function Header({ experiment, live, sample, trials, front, onSelect, address }: 
       </div>
       <div className={classes.status}>
         <div className={classes.progress}>
-          <Progress experiment={experiment} words spent={forecast?.budget_spent ?? null} />
+          <Progress experiment={experiment} words />
         </div>
         <div className={classes.actions}>
           <Actions experiment={experiment} />

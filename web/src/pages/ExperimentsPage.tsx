@@ -13,7 +13,7 @@ import { BulkActions } from "../parts/actions/Actions";
 import { FirstExperiment } from "../parts/experiments/FirstExperiment";
 import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
-import { Progress } from "../parts/experiments/Progress";
+import { Progress, spentShare } from "../parts/experiments/Progress";
 import { CopyMenu } from "../parts/common/CopyMenu";
 import { FrontCount, FrontSpark, Spark, SPARK_AXES } from "../parts/experiments/Spark";
 import { StateBadge } from "../parts/common/StateBadge";
@@ -371,6 +371,7 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
   const { best, objectives } = experiment;
   const several = objectives.length > 1;
   const held = inUse(experiment);
+  const spent = spentShare(experiment);
   return (
     <tr
       className={classes.clickable}
@@ -418,6 +419,7 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
       </td>
       <td>
         <Progress experiment={experiment} />
+        {spent !== null && <span className={classes.use}>{Math.round(100 * spent)} % of the budget</span>}
         {held && <span className={classes.use}>{held} in use</span>}
       </td>
       <td>

@@ -17,7 +17,7 @@ import { FinishedLegend } from "./parameters/FinishedLegend";
 import { cautionOf, earlyWords, Shares, sourceWords } from "./parameters/Importance";
 import { LineageOf } from "./trial/Lineage";
 import { ProblemBox } from "./common/Problem";
-import { heldWords, Progress } from "./experiments/Progress";
+import { heldWords, Progress, spentShare } from "./experiments/Progress";
 import { savedOfMany, savedShare, savedTraining } from "./common/saved";
 import { domainsOf, domainWords, learnedWords, Setup } from "./setup/Setup";
 import { places, repeatFacts } from "./trial/TrialDetails";
@@ -447,8 +447,15 @@ describe("small parts", () => {
   it("shows how much of the training budget is spent", () => {
     const counts = { ...NONE, running: 2, paused: 18 };
     const resolved = { budget: "20 full trainings" } as never;
-    const running = { state: "running", counts, trials: 20, num_samples: 100, resolved } as const;
-    const { container } = show(<Progress experiment={running} words spent={0.52} />);
+    const running = {
+      state: "running",
+      counts,
+      trials: 20,
+      num_samples: 100,
+      resolved,
+      budget_spent: 0.52,
+    } as const;
+    const { container } = show(<Progress experiment={running} words />);
     expect(screen.getByText("52 % of the training budget").title).toBe("20 full trainings");
     const bar = screen.getByRole("img");
     expect(bar.getAttribute("aria-label")).toBe(
@@ -457,6 +464,7 @@ describe("small parts", () => {
     const widths = [...bar.children].map((part) => parseFloat((part as HTMLElement).style.width));
     expect(widths.reduce((sum, width) => sum + width, 0)).toBeCloseTo(52);
     expect(container.textContent).toContain("80 to come, if the budget allows");
+    expect([spentShare(running), spentShare({ ...running, state: "completed" })]).toEqual([0.52, null]);
   });
 
   it("is full once the budget has ended the search", () => {
