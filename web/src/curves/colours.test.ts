@@ -1,5 +1,5 @@
-import { rankWords, describe, expect, it } from "vitest";
-import { colourAt, palette, ranks, SHADES, shareOfRank } from "./colours";
+import { describe, expect, it } from "vitest";
+import { colourAt, palette, ranks, SHADES, shareOfRank, rankWords } from "./colours";
 
 /** OKLab of a hex color, by the forward formulas. */
 function lab(hex: string): [number, number, number] {

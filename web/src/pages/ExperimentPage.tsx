@@ -358,6 +358,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                       experiment={experiment}
                       live={live}
                       across={axesOf(experiment, trials, address, experiment.metric).across}
+                      trial={byNumber.get(experiment.best?.trial_number ?? -1)}
                       onSelect={select}
                     />
                     {later && (

@@ -1,4 +1,4 @@
-import type { Experiment } from "../../api/types";
+import type { Experiment, Trial } from "../../api/types";
 import { curvesCall } from "../../charts/copies";
 import type { Across } from "../../curves/across";
 import { BestChart } from "../../curves/BestChart";
@@ -20,11 +20,13 @@ interface BestPanelProps {
    * only once.
    */
   across: Across;
+  /** The best trial; undefined if it is not known. */
+  trial: Pick<Trial, "state" | "iteration"> | undefined;
   onSelect: (number: number) => void;
 }
 
 /** The best value over time, and the configuration that reached it. */
-export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps) {
+export function BestPanel({ experiment, live, across, trial, onSelect }: BestPanelProps) {
   const curves = useCurves(live, experiment.metric, across);
   const ended = experimentEnded(experiment.state);
   const now = useNow(!ended);
@@ -85,9 +87,17 @@ export function BestPanel({ experiment, live, across, onSelect }: BestPanelProps
         />
       )}
       {best?.runs && <Runs experiment={experiment} runs={best.runs} onSelect={onSelect} />}
+      {best && !best.runs && trial && (trial.state === "failed" || trial.state === "cancelled") && (
+        <p className={classes.caution}>{unfinishedWords(best.trial_number, trial)}</p>
+      )}
       {best && !best.runs && <Finished experiment={experiment} onSelect={onSelect} />}
     </Panel>
   );
+}
+
+/** Say that the best trial did not train to its end, because it failed or was cancelled. */
+export function unfinishedWords(number: number, { state, iteration }: Pick<Trial, "state" | "iteration">): string {
+  return `Trial ${number} ${state === "failed" ? "failed" : "was cancelled"} after iteration ${iteration}: it has a good value, but did not train to its end.`;
 }
 
 type BestRuns = NonNullable<NonNullable<Experiment["best"]>["runs"]>;
