@@ -94,7 +94,7 @@ export function ComparedTable({ columns, rows, best, words, address }: ComparedT
                       >
                         <div ref={reachable}>
                           {best.get(row)?.includes(i) ? (
-                            <b className={classes.best}>
+                            <b className={classes.best} title="the best of them">
                               {words(row, value)} <small>best</small>
                             </b>
                           ) : (
