@@ -9098,7 +9098,7 @@ export interface operations {
     experiments_forecast: {
         parameters: {
             query?: {
-                /** @description the additional training whose gain `more` predicts, in GPU hours, or in hours of running time if trials use no GPUs; capped at twice the training so far */
+                /** @description the additional training whose gain `more` predicts, in GPU hours, or in hours of running time if trials use no GPUs; at most twice as much as the trials have trained */
                 hours?: number;
             };
             header?: never;

@@ -569,7 +569,7 @@ function Header({ experiment, live, sample, trials, front, onSelect, address }: 
         <Figure
           label="Time"
           value={ranWords(experiment, now)}
-          title={`running time since the start at ${moment(experiment.started_at)}, without the time in which it was paused or had ended before it was continued`}
+          title={`The time for which it ran since ${moment(experiment.started_at)}. Pauses do not count, nor does the time between an end and a continuation.`}
         />
         {saved && (
           <Figure

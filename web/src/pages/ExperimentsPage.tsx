@@ -207,7 +207,7 @@ export default function ExperimentsPage() {
             size="compact-sm"
             variant="default"
             disabled={chosen.length < 2}
-            title="the best values so far over their cost, and how they differ"
+            title="the best value of each experiment over its training, and the differences between them"
             onClick={() =>
               void navigate(
                 `/compare?experiments=${chosen

@@ -270,7 +270,7 @@ def forecast(
             allow_inf_nan=False,
             description=(
                 "the additional training whose gain `more` predicts, in GPU hours, or in hours of running time if trials use no "
-                "GPUs; capped at twice the training so far"
+                "GPUs; at most twice as much as the trials have trained"
             ),
         ),
     ] = 1.0,

@@ -46,7 +46,7 @@ export function BestPanel({ experiment, live, across, trial, onSelect }: BestPan
               trial {best.trial_number},{" "}
               {best.runs
                 ? runsOf(best.runs)
-                : `${experiment.scope === "last" ? "last" : "best"}, at iteration ${best.iteration}`}
+                : `${experiment.scope === "last" ? "last report" : "best"} at iteration ${best.iteration}`}
             </button>
           )}
           {soFar && (
@@ -158,7 +158,7 @@ function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | 
         , at iteration {finished.iteration}
         {experiment.scope === "all" &&
           finished.trial_number !== experiment.best?.trial_number &&
-          ". It differs from the leader above, which leads by the best value of all its reports."}
+          `. Trial ${experiment.best?.trial_number} leads because one of its reports, not its last one, was the best of all.`}
       </p>
     );
   }

@@ -8,7 +8,7 @@ import { BestChart } from "../../curves/BestChart";
 import { ParetoChart } from "../../charts/ParetoChart";
 import { ran } from "../../format";
 import { experimentEnded } from "../../live/states";
-import { useHypervolume } from "../../live/useHypervolume";
+import { HYPERVOLUME, useHypervolume } from "../../live/useHypervolume";
 import type { Address } from "../../pages/useAddress";
 import type { Sample } from "../../live/changes";
 import { Panel } from "../common/Panel";
@@ -131,10 +131,7 @@ export default function ParetoTab({
           }
         >
           <BestChart best={growth} label="Best hypervolume" until={ran(experiment, now)} height={150} />
-          <p className={classes.noShares}>
-            The hypervolume that the Pareto front dominates after each trial, as a share of the box from the worst to
-            the best value of each objective.
-          </p>
+          <p className={classes.noShares}>{HYPERVOLUME}</p>
         </Panel>
       )}
     </>
