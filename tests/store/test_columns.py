@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.store.examples import T0, a_report, begin
+from tests.store.examples import T0, a_report, a_spec, begin
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Stop
 from tuner.domain.events import DriverStarted
+from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Trial
 from tuner.errors import SpecError
@@ -20,6 +21,7 @@ from tuner.store import Store
 from tuner.store.columns import Filter
 from tuner.store.records import Training
 
+MAX, MIN = (Objective("loss", "max"),), (Objective("loss", "min"),)
 LRS: list[Any] = [0.1, 0.3, 0.1, None, 0.2, 0.3, 0.05]
 NAMES: list[Any] = ["sgd", "adam", "adam", None, "sgd", "rmsprop", "adam"]
 
@@ -187,16 +189,16 @@ def test_pages_are_the_whole_in_order(sqlite_store: Store, params: list[Any], si
 
 def test_a_sample_has_the_best_trials_and_others_from_all_ranks(store: Store) -> None:
     made, _, _ = seven(store)
-    whole = store.trials.sample(made.id, "max", 100)
+    whole = store.trials.sample(made.id, MAX, 100)
     assert [trial.number for trial in whole.trials] == list(range(7))
     assert sorted(whole.ranks) == list(range(1, 8))
-    some = store.trials.sample(made.id, "max", 4)
+    some = store.trials.sample(made.id, MAX, 4)
     by_rank = {rank: trial.number for rank, trial in zip(some.ranks, some.trials, strict=True)}
     assert [by_rank[rank] for rank in sorted(by_rank)] == [6, 0, 2, 3]
     assert sorted(by_rank) == [1, 2, 3, 7]
     assert some.total == 7
-    assert store.trials.sample_numbers(made.id, "max", 4) == [0, 2, 3, 6]
-    assert [trial.number for trial in store.trials.sample(made.id, "min", 1).trials] == [1]
+    assert store.trials.sample_numbers(made.id, MAX, 4) == [0, 2, 3, 6]
+    assert [trial.number for trial in store.trials.sample(made.id, MIN, 1).trials] == [1]
 
 
 def constrained(store: Store, values: list[tuple[float | None, bool | None]]) -> int:
@@ -217,10 +219,10 @@ def test_trials_that_violate_the_constraints_come_after_the_others(store: Store)
         assert numbers(store, made, size, sort="best_value") == [6, 1, 4, 0, 5, 3, 2]
         assert numbers(store, made, size, sort="-best_value", where=["number!=1"]) == [4, 6, 3, 0, 5, 2]
     assert numbers(store, made, sort="number") == list(range(7))
-    some = store.trials.sample(made, "max", 6)
+    some = store.trials.sample(made, MAX, 6)
     by_rank = {rank: trial.number for rank, trial in zip(some.ranks, some.trials, strict=True)}
     assert [by_rank[rank] for rank in sorted(by_rank)] == [4, 1, 6, 3, 0, 2]
-    assert store.trials.sample_numbers(made, "min", 2) == [1, 6]
+    assert store.trials.sample_numbers(made, MIN, 2) == [1, 6]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -271,7 +273,7 @@ def test_a_sample_of_many_trials_is_spread_evenly(sqlite_store: Store) -> None:
     for trial in trials:
         trial.best_value = float(trial.number)
     sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
-    found = sqlite_store.trials.sample(made.id, "min", 60)
+    found = sqlite_store.trials.sample(made.id, MIN, 60)
     assert len(found.trials) == len(set(found.ranks)) == 60
     numbers = [trial.number for trial in found.trials]
     assert numbers[:30] == list(range(30))
@@ -352,14 +354,14 @@ def test_expected_values_sort_trials_with_their_repeats(store: Store) -> None:
 
 def test_a_sample_ranks_by_expected_values_and_the_runs_of_a_configuration_share_a_rank(store: Store) -> None:
     made, _, _ = repeated(store)
-    whole = store.trials.sample(made.id, "min", 100)
+    whole = store.trials.sample(made.id, MIN, 100)
     by_number = dict(zip([trial.number for trial in whole.trials], whole.ranks, strict=True))
     assert by_number == {1: 1, 5: 1, 2: 3, 0: 4, 4: 4, 3: 6, 6: 7}
-    some = store.trials.sample(made.id, "min", 4)
+    some = store.trials.sample(made.id, MIN, 4)
     assert [(trial.number, rank) for trial, rank in zip(some.trials, some.ranks, strict=True)] == [
         (1, 1), (2, 3), (5, 1), (6, 7),
     ]  # fmt: skip
-    assert store.trials.sample_numbers(made.id, "min", 4) == [1, 2, 5, 6]
+    assert store.trials.sample_numbers(made.id, MIN, 4) == [1, 2, 5, 6]
 
 
 def test_a_configuration_outside_the_constraints_comes_after_the_others_with_its_runs(store: Store) -> None:
@@ -389,3 +391,22 @@ def test_a_new_model_changes_the_values_of_all_trials(store: Store, database_url
         assert numbers(reader, made.id, sort="expected_value") == [0, 4, 1, 5, 2, 3, 6]
         behind = reader.trials.sorted_page(made.id, sort="expected_value", page_token=page.next_token)[0]
         assert [trial.number for trial in behind.items] == [2, 3, 6], "the page continues after the value of trial 5"
+
+
+def test_fronts_sort_and_rank_the_trials_of_several_objectives(store: Store) -> None:
+    objectives = (Objective("accuracy", "max"), Objective("latency", "min"))
+    made, epoch, trials = begin(store, 7, spec=a_spec(objectives=objectives))
+    values = [(0.9, 9.0), (0.5, 2.0), (0.4, 3.0), (0.9, 9.0), (0.3, 4.0), (None, 1.0), (0.99, 0.1)]
+    for trial, (accuracy, latency) in zip(trials, values, strict=True):
+        trial.best_value, trial.last = accuracy, {"accuracy": accuracy, "latency": latency}
+    trials[6].feasible = False
+    store.drivers.commit(made.id, epoch, Batch(log=[(16, a_report(0, 1))], trials=trials), T0)
+    assert numbers(store, made.id, 2, sort="front") == [0, 1, 3, 2, 4, 5, 6]
+    assert numbers(store, made.id, 2, sort="-front") == [4, 2, 0, 1, 3, 5, 6]
+    assert numbers(store, made.id, where=["front=1"]) == [0, 1, 3]
+    found = store.trials.sample(made.id, objectives, 100)
+    assert found.ranks[:5] == (1, 1, 4, 1, 5), "the trials of a front share a rank"
+    assert store.trials.sample_numbers(made.id, objectives, 5) == [0, 1, 2, 3, 6], "the whole front, and others"
+    trials[2].last = {"accuracy": 0.95, "latency": 0.5}
+    store.drivers.commit(made.id, epoch, Batch(log=[(17, a_report(2, 2))], trials=trials), T0)
+    assert numbers(store, made.id, where=["front=1"]) == [2], "a new report changes the fronts of all trials"

@@ -95,7 +95,7 @@ def test_of_many_trials_the_service_sorts_by_expected_values_after_repeats(visit
 
 
 def _drawn(service: Service, experiment: int) -> set[int]:
-    return set(service.store.trials.sample_numbers(experiment, "max", 1000))
+    return set(service.store.trials.sample_numbers(experiment, digits().objectives, 1000))
 
 
 def test_trials_of_two_experiments_are_compared(visit: Open, service: Service) -> None:

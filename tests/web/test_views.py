@@ -322,9 +322,24 @@ def test_several_objectives_are_shown_as_a_front(visit: Open, service: Service, 
     page.mouse.click(x, y)
     expect(page).to_have_url(re.compile(f"trial={best}"))
     page.goto(page.url.split("?")[0])
-    page.get_by_role("button", name="Front", exact=True).click()
-    marks = page.get_by_role("table").get_by_text("front", exact=True)
-    expect(marks).to_have_count(len(front))
+    # The table begins with the front, and all trials of the front have the same color, that of rank 1.
+    table = page.get_by_role("region", name="Trials")
+    expect(table.get_by_title("on the Pareto front")).to_have_count(len(front))
+    rows = "rows => rows.map(row => row.querySelector('a').textContent).map(Number)"
+    first = table.locator("tbody tr:has(a)").evaluate_all(rows)[: len(front)]
+    assert first == sorted(front)
+    dots = table.get_by_title("on the Pareto front").locator("i")
+    assert len(set(dots.evaluate_all("all => all.map(one => one.style.background)"))) == 1
+    expect(page.locator("main header").first).to_contain_text(re.compile(r"Hypervolume0\.\d+"))
+    page.goto(service.url)
+    expect(page.get_by_text(f"front of {len(front)} trials")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^Hypervolume over time, from 0"))).to_be_visible()
+    page.goto(f"{service.url}/experiments/{search.public_id}?tab=parameters")
+    expect(page.get_by_text("1 by front")).to_be_visible()
+    page.get_by_role("combobox", name="Colors").click()
+    page.get_by_role("option", name="latency").click()
+    expect(page.get_by_text("1 by latency")).to_be_visible()
+    expect(page).to_have_url(re.compile("color=latency"))
     page.goto(page.url.split("?")[0] + "?tab=parameters")
     expect(page.get_by_role("heading", name="Importance of parameters for accuracy")).to_be_visible()
     page.get_by_role("combobox", name="Objective").first.click()

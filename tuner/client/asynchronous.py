@@ -668,6 +668,13 @@ class AsyncExperimentHandle:
         """
         return read(schemas.BestSoFarOf, await self._get("/best-so-far", {"metric": metric, "x": x}))
 
+    async def hypervolume(self) -> schemas.Hypervolume:
+        """Return how the Pareto front of several objectives grew, and how many trials are on it.
+
+        The hypervolume is a share of the box between the worst and the best value of each objective, from 0 to 1.
+        """
+        return read(schemas.Hypervolume, await self._get("/hypervolume"))
+
     async def importance(
         self, metric: str | None = None, *, where: str | Sequence[str] | None = None
     ) -> schemas.Importances:

@@ -665,6 +665,13 @@ class ExperimentHandle:
         """
         return read(schemas.BestSoFarOf, self._get("/best-so-far", {"metric": metric, "x": x}))
 
+    def hypervolume(self) -> schemas.Hypervolume:
+        """Return how the Pareto front of several objectives grew, and how many trials are on it.
+
+        The hypervolume is a share of the box between the worst and the best value of each objective, from 0 to 1.
+        """
+        return read(schemas.Hypervolume, self._get("/hypervolume"))
+
     def importance(self, metric: str | None = None, *, where: str | Sequence[str] | None = None) -> schemas.Importances:
         """Return how important each parameter is for an objective.
 

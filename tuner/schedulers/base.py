@@ -232,6 +232,10 @@ class Scheduler(ABC):
         """Return, in words, the scheduler's limit on the training and the argument that raises it; None if it has no limit."""
         return None
 
+    def budget_spent(self) -> float | None:
+        """Return the share of the limit on the training that is spent, at most 1; None without a limit or any training."""
+        return None
+
     def milestone(self, trial: Trial, trials: Population) -> float | None:
         """Return the value of time_attr at which `decide` is next called for this trial, or None for never.
 

@@ -1,8 +1,8 @@
 """Sort and filter the trials of one experiment by any column, including parameters and metrics by name.
 
 No index can sort by a value inside JSON text, or by one that a new result of any trial changes for all trials, as the expected
-value is. So the columns by which trials were sorted or filtered are kept in memory. When the log has grown, only the trials
-named in its new entries are read again.
+value and the front are. So the columns by which trials were sorted or filtered are kept in memory. When the log has grown, only
+the trials named in its new entries are read again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sqlalchemy import Boolean
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
 from tuner.store.expected import Expected
+from tuner.store.fronts import fronts
 from tuner.store.sql.paging import Place, decoded, encoded
 from tuner.store.sql.tables import JsonText, dumps, trial
 from tuner.store.writing.writer import Cursor
@@ -36,7 +37,10 @@ _LONG = ("reason", "waiting")
 _SORTED = [c.name for c in trial.c if not isinstance(c.type, JsonText | Boolean) and not c.name.endswith("id")]
 EXPECTED = "expected_value"
 """The column of what is expected of a trial's configuration, given all its runs; without repeats, of the trial's best value."""
-NAMES = (*(name for name in _SORTED if name not in _LONG), EXPECTED, *_LONG)
+FRONT = "front"
+"""The column of the trial's front by the newest values of all objectives: 1 for the Pareto front. None without all of them, or if
+the trial violates the constraints."""
+NAMES = (*(name for name in _SORTED if name not in _LONG), EXPECTED, FRONT, *_LONG)
 """The columns by which trials can be sorted and filtered, besides parameters and metrics."""
 
 _JUDGED = ("best_value", EXPECTED)  # the first trial in the order of these columns is the best one
@@ -158,6 +162,7 @@ class Columns:
         self._values: dict[str, list[Any]] = {}  # column of the table -> its values
         self._columns: dict[str, Column] = {}
         self._orders: dict[str, NDArray[np.intp]] = {}
+        self._objectives: list[tuple[str, str]] = []  # the metric and the mode of each objective
         self.expected: Expected | None = None  # what is expected of the trials; None before the first repeat
 
     def __len__(self) -> int:
@@ -170,6 +175,9 @@ class Columns:
         if public_id != self._public_id:  # after a backup is restored, another experiment can have this internal id
             self._forget()
             self._public_id = public_id
+        if FRONT in needed and not self._objectives:
+            [(spec,)] = cursor.rows("SELECT spec FROM experiment WHERE id = ?", (self._experiment,)) or [("{}",)]
+            self._objectives = [(one["metric"], one["mode"]) for one in json.loads(spec).get("objectives", ())]
         if last != self._seq:
             self._columns.clear()
             self._orders.clear()
@@ -193,6 +201,7 @@ class Columns:
         self._values.clear()
         self._columns.clear()
         self._orders.clear()
+        self._objectives = []
         self.expected = None
 
     def _changed(self, cursor: Cursor, last: int) -> list[int] | None:
@@ -225,8 +234,22 @@ class Columns:
     def column(self, name: str) -> Column:
         found = self._columns.get(name)
         if found is None:
-            found = self._columns[name] = self._expected() if name == EXPECTED else self._read_column(name)
+            made = {EXPECTED: self._expected, FRONT: self._fronts}.get(name)
+            found = self._columns[name] = self._read_column(name) if made is None else made()
         return found
+
+    def _fronts(self) -> Column:
+        last = self._values["last"]
+        rows = [[(kept or {}).get(metric) for metric, _ in self._objectives] for kept in last]
+        # A metric can be null, which becomes NaN, or a text.
+        numbers = [[one if isinstance(one, int | float) else math.nan for one in row] for row in rows]
+        values = np.array(numbers, np.float64).reshape(len(rows), len(self._objectives))
+        values[self._violating()] = math.nan
+        return Column(fronts(values, [mode for _, mode in self._objectives]))
+
+    def _violating(self) -> NDArray[np.bool_]:
+        """Return a mask of the trials whose results violate the constraints."""
+        return np.array([feasible is not None and not feasible for feasible in self._values["feasible"]], np.bool_)
 
     def _read_column(self, name: str) -> Column:
         stored = _stored(name)
@@ -274,7 +297,7 @@ class Columns:
         """
         if name not in _JUDGED:
             return np.zeros(len(self), np.bool_)
-        outside = np.array([feasible is not None and not feasible for feasible in self._values["feasible"]], np.bool_)
+        outside = self._violating()
         if name == EXPECTED and self.expected is not None:
             outside |= self.expected.is_dropped(self.numbers(), self.column("repeat_of").keys)
         return outside & ~np.isnan(self.column(name).keys)
@@ -282,12 +305,12 @@ class Columns:
     def ranks(self, sort: str) -> NDArray[np.intp]:
         """Return the rank of each place in the order of `sort`, from 1.
 
-        After repeats, the runs of one configuration share a rank, as all trials with equal values do.
+        After repeats, the runs of one configuration share a rank, as all trials with equal values do. So do those of a front.
         """
         order = self.order(sort)
         places = np.arange(1, len(order) + 1, dtype=np.intp)
         name = sort.removeprefix("-")
-        if name != EXPECTED or self.expected is None or not len(order):
+        if not len(order) or (name != FRONT and (name != EXPECTED or self.expected is None)):
             return places
         keys, outside = self.column(name).keys[order], self.outside(name)[order]
         equal = (keys[1:] == keys[:-1]) & (outside[1:] == outside[:-1])
@@ -302,8 +325,8 @@ def _stored(name: str) -> str:
 
 def _read_for(name: str) -> list[str]:
     """Return the table columns that are needed to sort and filter by a column."""
-    needed = ["best_value", "repeat_of"] if name == EXPECTED else [_stored(name)]
-    return [*needed, "feasible"] if name in _JUDGED else needed
+    needed = {EXPECTED: ["best_value", "repeat_of"], FRONT: ["last"]}.get(name, [_stored(name)])
+    return [*needed, "feasible"] if name in (*_JUDGED, FRONT) else needed
 
 
 def _plain(value: Any) -> Any:

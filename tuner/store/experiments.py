@@ -40,7 +40,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '', ?, 0, ?) ON CONFLICT (idem
 _NEW: dict[str, Any] = {
     **dict.fromkeys(("driver_epoch", "last_event_seq", "revision"), 0),
     **dict.fromkeys(("gpu_hours", "gpu_hours_saved", "cpu_hours", "paused_s"), 0.0),
-    **dict.fromkeys(("driver_owner", "lease_until", "best", "no_best", "error", "pauses"), None),
+    **dict.fromkeys(("driver_owner", "lease_until", "best", "no_best", "error", "pauses", "budget_spent"), None),
     **dict.fromkeys(("started_at", "ended_at", "archived_at", "thinned_at"), None),
     "state": ExperimentState.PENDING,
     "reason": "",

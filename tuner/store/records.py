@@ -77,6 +77,13 @@ class ExperimentRecord:
     cpu_hours: Annotated[
         float, About("CPU hours that were reserved for the experiment's trials, as of its newest event")
     ]
+    budget_spent: Annotated[
+        float | None,
+        About(
+            "the share of the budget of full trainings that is spent, from 0 to 1; null if there is no such budget, and before "
+            "the first report"
+        ),
+    ]
     pauses: Sequence[tuple[float, float | None]] | None
     paused_s: Annotated[
         float,
@@ -144,6 +151,7 @@ class ExperimentRecord:
             gpu_hours=0.0,
             gpu_hours_saved=0.0,
             cpu_hours=0.0,
+            budget_spent=None,
             pauses=None,
             paused_s=0.0,
             reason="",

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, case, func, select
 
+from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
 from tuner.errors import NotFound
 from tuner.store import columns
@@ -126,24 +127,25 @@ class Trials:
                 found += [(of, params, revision) for of, params, revision in connection.execute(part)]
         return sorted(found, key=lambda one: one[0])
 
-    def sample(self, experiment_id: int, mode: str, size: int) -> TrialSample:
+    def sample(self, experiment_id: int, objectives: Sequence[Objective], size: int) -> TrialSample:
         """Return at most `size` trials: the best ones, and others that are spread evenly over the rest of the ranking.
 
-        After repeats, trials rank by the expected values of their configurations. Trials that violate the constraints rank
-        after those that do not. If there are no more than `size` trials, return all of them.
+        After repeats, trials rank by the expected values of their configurations. With several objectives, they rank by front,
+        and the trials of a front share a rank. Trials that violate the constraints rank after those that do not. If there are no
+        more than `size` trials, return all of them.
         """
         with self._database.cursor() as (cursor, connection):
-            places, total = self._sorter.sample(cursor, experiment_id, _by_expected(mode), size)
+            places, total = self._sorter.sample(cursor, experiment_id, _best_first(objectives), size)
             trials: list[TrialRecord] = []
             numbers = sorted(places)
             for at in range(0, len(numbers), 1000):  # a statement takes a limited number of parameters
                 trials += numbered(connection, experiment_id, numbers[at : at + 1000])
             return TrialSample(tuple(trials), tuple(places[found.number] for found in trials), total)
 
-    def sample_numbers(self, experiment_id: int, mode: str, size: int) -> list[int]:
+    def sample_numbers(self, experiment_id: int, objectives: Sequence[Objective], size: int) -> list[int]:
         """Return the numbers of the trials that `sample` returns, in order."""
         with self._database.cursor() as (cursor, _):
-            return sorted(self._sorter.sample(cursor, experiment_id, _by_expected(mode), size)[0])
+            return sorted(self._sorter.sample(cursor, experiment_id, _best_first(objectives), size)[0])
 
     def trained(self, experiment_id: int, longest: float) -> int:
         """Return how many iterations all completed and stopped trials have trained, including repeated ones.
@@ -337,20 +339,25 @@ class Trials:
             if cursor.rowcount == 1:  # otherwise the row already had this value, or the checkpoint is deleted
                 insert(cursor, experiment_id, "pin", None, "by a user", payload, at(now))
 
-    def objectives(self, experiment_id: int, metrics: Sequence[str]) -> tuple[list[int], list[list[float]]]:
-        """Return the numbers of the trials that have reported all of these metrics, and their newest values.
+    def objectives(
+        self, experiment_id: int, metrics: Sequence[str]
+    ) -> tuple[list[int], list[list[float]], list[float | None]]:
+        """Return the numbers of the trials that have reported all of these metrics, their newest values, and when they ended.
 
-        Trials that violate the constraints are left out.
+        Trials that violate the constraints are left out. A trial that has not ended has None as its end.
         """
-        query = select(trial.c.number, trial.c.last).where(trial.c.experiment_id == experiment_id)
+        query = select(trial.c.number, trial.c.last, trial.c.ended_at).where(trial.c.experiment_id == experiment_id)
         query = query.where(trial.c.feasible.is_not(False)).order_by(trial.c.number)
-        numbers, values = [], []
+        numbers: list[int] = []
+        values: list[list[float]] = []
+        ends: list[float | None] = []
         with self._database.read() as connection:
-            for found, last in connection.execute(query):
+            for found, last, ended_at in connection.execute(query):
                 if last and all(name in last for name in metrics):
                     numbers.append(found)
                     values.append([math.nan if last[name] is None else float(last[name]) for name in metrics])
-        return numbers, values
+                    ends.append(ended_at)
+        return numbers, values, ends
 
     def numbered(self, experiment_id: int, numbers: Sequence[int]) -> list[TrialRecord]:
         """Return the trials with these numbers, by number, without segments."""
@@ -368,8 +375,11 @@ class Trials:
         return query if self._project is None else query.where(experiment.c.project == self._project)
 
 
-def _by_expected(mode: str) -> str:
-    return f"-{columns.EXPECTED}" if mode == "max" else columns.EXPECTED
+def _best_first(objectives: Sequence[Objective]) -> str:
+    """Return the column by which the best trials come first, with a minus for descending order."""
+    if len(objectives) > 1:
+        return columns.FRONT
+    return f"-{columns.EXPECTED}" if objectives[0].mode == "max" else columns.EXPECTED
 
 
 def _trials() -> Select[Any]:

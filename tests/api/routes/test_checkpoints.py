@@ -232,6 +232,27 @@ async def test_lists_name_the_actions_of_their_items(
     assert (await client.get(base)).json()["actions"] == ["continue", "edit", "fork", "enqueue", "archive", "delete"]
 
 
+async def test_the_hypervolume_grows_as_trials_end(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    spec = a_spec(num_samples=4, objectives=(Objective("accuracy", "max"), Objective("latency", "min")))
+    made, epoch, trials = begin(sqlite_store, 4, spec=spec)
+    url = f"{API}/experiments/{made.public_id}/hypervolume"
+    empty = (await client.get(url)).json()
+    assert empty == {"metrics": ["accuracy", "latency"], "x": [], "y": [], "front": 0, "of": 0}
+    values = [(0.9, 8.0), (0.5, 1.0), (0.4, 9.0), (0.7, 3.0)]
+    for trial, (accuracy, latency) in zip(trials, values, strict=True):
+        trial.last = {"accuracy": accuracy, "latency": latency}
+        trial.ended_at = T0 + 10 * (trial.number + 1)
+    trials[3].ended_at = None
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(10, a_report(1, 1))], trials=trials), T0 + 9)
+    answer = await client.get(url)
+    found = answer.json()
+    assert (found["front"], found["of"], len(found["x"])) == (3, 4, 2)
+    assert found["x"][1] - found["x"][0] == 10
+    assert found["y"] == pytest.approx([1 / 8, 1 / 8 + 0.2 * 7 / 8])
+    tag = {"If-None-Match": answer.headers["etag"]}
+    assert (await client.get(url, headers=tag)).status_code == 304
+
+
 async def test_best_and_pareto(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     spec = a_spec(num_samples=4)
     made, epoch, trials = begin(sqlite_store, 4, spec=spec)

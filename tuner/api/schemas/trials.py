@@ -189,7 +189,8 @@ class TrialSample(Model):
         list[int],
         Field(
             description="the rank of each trial in `items` among all trials, from 1 for the best value; after repeats, by the "
-            "expected values of their configurations; trials without a value rank last"
+            "expected values of their configurations; with several objectives, by the front that the trial is on, so that the "
+            "trials of a front share a rank; trials without a value rank last"
         ),
     ]
     total: Annotated[int, Field(description="the total number of trials of the experiment")]
@@ -217,4 +218,23 @@ class Pareto(Model):
     metrics: Annotated[list[str], Field(description="the objectives, in the order of the spec")]
     items: Annotated[list[Trial], Field(description="the trials on the front, by number; at most 1,000")]
     total: Annotated[int, Field(description="the number of trials on the front")]
+    of: Annotated[int, Field(description="the number of trials that were compared")]
+
+
+class Hypervolume(Model):
+    """How the Pareto front grew: the hypervolume that the ended trials dominate, after each trial that increased it.
+
+    It is a share of the box between the worst and the best value of each objective among all trials.
+    """
+
+    metrics: Annotated[list[str], Field(description="the objectives, in the order of the spec")]
+    x: Annotated[list[float], Field(description="seconds that the experiment had been running, without pauses")]
+    y: Annotated[
+        list[float],
+        Field(
+            description="the hypervolume at these times, from 0 to 1; of very many times, some; empty if no trial has ended, or "
+            "if there are so many objectives that it would take too long to compute"
+        ),
+    ]
+    front: Annotated[int, Field(description="the number of trials on the front")]
     of: Annotated[int, Field(description="the number of trials that were compared")]

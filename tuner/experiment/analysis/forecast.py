@@ -428,12 +428,11 @@ def _summary(
     elif end is not None:
         said.append("the best value at the end is not known yet" + (f": {unknown}" if unknown else ""))
     if more is not None:
-        hours = (
-            f"{more.gpu_hours:.3g} more GPU hours" if more.gpu_hours is not None else f"{_duration(more.seconds)} more"
-        )
-        because = " (twice the training so far)" if more.furthest else ""
+        gpus = f"{more.gpu_hours:.3g} GPU hours" if more.gpu_hours is not None else None
         gain = more.gain
-        said.append(f"with {hours}{because}, the chance of any improvement is {100 * gain.chance:.0f} %")
+        better = f"would improve the best {metric} with a probability of {100 * gain.chance:.0f} %"
+        furthest = " (more training than that cannot be forecast yet)" if more.furthest else ""
+        said.append(f"another {gpus or _duration(more.seconds)} of training {better}{furthest}")
         if found is not None and found.is_bound(gain.mean):
             said.append(f"how much {metric} would improve is not known yet")
         else:

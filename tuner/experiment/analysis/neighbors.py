@@ -54,7 +54,7 @@ def neighbors(store: Store, record: ExperimentRecord, trial: TrialRecord, count:
     revisions = Revisions.of(record.spec)
     space = revisions.present
     total = sum(record.counts.values())
-    numbers = store.trials.sample_numbers(record.id, record.spec.objective.mode, MAX_COMPARED)
+    numbers = store.trials.sample_numbers(record.id, record.spec.objectives, MAX_COMPARED)
     found_params = [one for one in store.trials.configurations(record.id, numbers) if one[0] != trial.number]
     others = [(number, revisions.carried(params, rev, clip=True).params) for number, params, rev in found_params]
     if not others or not len(space):

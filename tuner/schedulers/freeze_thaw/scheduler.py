@@ -182,6 +182,9 @@ class FreezeThawScheduler(Scheduler):
     def budget_words(self) -> str | None:
         return self._budget.in_words()
 
+    def budget_spent(self) -> float | None:
+        return self._budget.share(self.state.spent)
+
     # -- facts -----------------------------------------------------------------------------------------------------------
 
     def milestone(self, trial: Trial, trials: Population) -> float | None:

@@ -229,6 +229,9 @@ experiment = Table(
     Column("tags", JsonText),  # the tags of the changed spec, for filtering
     Column("thinned_at", Real),  # when most of its points were deleted; NULL: all points are kept
     Column("thinned_upto", Id),  # during the deletion: the last segment that was thinned; otherwise NULL
+    Column(
+        "budget_spent", Real
+    ),  # the share of the training budget; NULL: there is none, or an older version wrote the row
 )
 
 trial = Table(

@@ -30,6 +30,7 @@ _EXPERIMENT = """
 UPDATE experiment SET
   last_event_seq = COALESCE(?, last_event_seq), best = COALESCE(?, best), counts = COALESCE(?, counts),
   gpu_hours = COALESCE(?, gpu_hours), gpu_hours_saved = COALESCE(?, gpu_hours_saved), cpu_hours = COALESCE(?, cpu_hours),
+  budget_spent = COALESCE(?, budget_spent),
   pauses = COALESCE(?, pauses), paused_s = COALESCE(?, paused_s),
   reason = COALESCE(?, reason), error = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(?, error) END, state = COALESCE(?, state),
   started_at = COALESCE(started_at, ?), ended_at = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(ended_at, ?) END
@@ -38,7 +39,8 @@ WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
 _FIGURES = """
 UPDATE experiment SET
   last_event_seq = ?, best = COALESCE(?, best), counts = COALESCE(?, counts), gpu_hours = COALESCE(?, gpu_hours),
-  gpu_hours_saved = COALESCE(?, gpu_hours_saved), cpu_hours = COALESCE(?, cpu_hours)
+  gpu_hours_saved = COALESCE(?, gpu_hours_saved), cpu_hours = COALESCE(?, cpu_hours),
+  budget_spent = COALESCE(?, budget_spent)
 WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
 _PROGRESS = """
 UPDATE experiment SET last_event_seq = ? WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
@@ -270,6 +272,7 @@ class Writer:
                 summary.get("gpu_hours"),
                 summary.get("gpu_hours_saved"),
                 summary.get("cpu_hours"),
+                summary.get("budget_spent"),
             )
             outlook = state, summary.get("reason"), summary.get("error")
             runs = state is not None and not state.ended

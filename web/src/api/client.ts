@@ -255,6 +255,14 @@ export const api = {
       }),
       signal,
     ),
+  hypervolume: (id: string, signal?: AbortSignal) =>
+    answered(
+      http.GET("/api/v1/experiments/{experiment_id}/hypervolume", {
+        params: { path: { experiment_id: id } },
+        ...aborting(signal),
+      }),
+      signal,
+    ),
   /** Check a spec, which may have mistakes; the ApiError then names each of them. */
   dryRun: (spec: object, configurations: number, seconds: number | null, signal?: AbortSignal) =>
     answered(

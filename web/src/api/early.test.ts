@@ -9,7 +9,7 @@ const WANTED = {
   rows: 200,
   decisions: 50,
 };
-const EXPERIMENT = { metric: "val/loss", mode: "min", trials: 7, time_attr: "training_iteration" };
+const EXPERIMENT = { metric: "val/loss", mode: "min", trials: 7, time_attr: "training_iteration", objectives: [{}] };
 
 // happy-dom would load them.
 const links = vi.spyOn(document.head, "append").mockReturnValue();
@@ -94,6 +94,9 @@ describe("askEarly", () => {
     const repeated = open("/experiments/exp_1", { ...many, best: { runs } });
     await settled();
     expect(repeated[1]).toBe("/api/v1/experiments/exp_1/trials?sort=expected_value&page_size=200");
+    const several = open("/experiments/exp_1", { ...many, objectives: [{}, {}] });
+    await settled();
+    expect(several[1]).toBe("/api/v1/experiments/exp_1/trials?sort=front&page_size=200");
     const sorted = open("/experiments/exp_1?sort=number&tab=parameters", many);
     await settled();
     expect(sorted.slice(1)).toEqual([

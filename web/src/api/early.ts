@@ -24,7 +24,7 @@ export interface Wanted {
 }
 
 /** What the script needs of an experiment. */
-type Asked = Pick<Experiment, "metric" | "mode" | "trials" | "time_attr" | "best">;
+type Asked = Pick<Experiment, "metric" | "mode" | "objectives" | "trials" | "time_attr" | "best">;
 
 /**
  * Begin to load an experiment's page and its data. index.html contains the text of this function, so it refers to
@@ -54,10 +54,11 @@ export function askEarly({ files, columns, points, sample, rows, decisions }: Wa
     .then((experiment: Asked | null) => {
       if (!experiment) return;
       const many = experiment.trials > sample;
-      // After repeats, the table begins in the order of another column; see `expectedOf`.
-      const sort = typeof experiment.best?.runs?.single?.middle === "number" ? "expected_value" : "best_value";
+      // After repeats and with several objectives, the table begins in the order of another column; see `expectedOf`.
+      const value = typeof experiment.best?.runs?.single?.middle === "number" ? "expected_value" : "best_value";
+      const sort = experiment.objectives.length > 1 ? "front" : `${experiment.mode === "max" ? "-" : ""}${value}`;
       if (many && !["sort", "state", "brush"].some((key) => chosen.has(key)))
-        void ask(`/trials?sort=${experiment.mode === "max" ? "-" : ""}${sort}&page_size=${rows}`);
+        void ask(`/trials?sort=${sort}&page_size=${rows}`);
       let curves: Promise<unknown> | undefined;
       if ((chosen.get("tab") ?? "curves") === "curves") {
         const metric = name(chosen.get("metric") ?? experiment.metric);

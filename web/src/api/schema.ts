@@ -359,6 +359,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/hypervolume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get how the Pareto front of several objectives grew, with a point for each improvement. */
+        get: operations["experiments_hypervolume"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/curves": {
         parameters: {
             query?: never;
@@ -2665,6 +2682,11 @@ export interface components {
              */
             cpu_hours: number;
             /**
+             * Budget Spent
+             * @description the share of the budget of full trainings that is spent, from 0 to 1; null if there is no such budget, and before the first report
+             */
+            budget_spent: number | null;
+            /**
              * Paused S
              * @description seconds since `started_at` during which the experiment was not running: it was paused, had ended before a user continued it, or had no driver. A pause that is still in progress is not included
              */
@@ -3161,6 +3183,39 @@ export interface components {
              * @description the lease ends in this many seconds, unless the agent sends another request
              */
             lease_s: number;
+        };
+        /**
+         * Hypervolume
+         * @description How the Pareto front grew: the hypervolume that the ended trials dominate, after each trial that increased it.
+         *
+         *     It is a share of the box between the worst and the best value of each objective among all trials.
+         */
+        Hypervolume: {
+            /**
+             * Metrics
+             * @description the objectives, in the order of the spec
+             */
+            metrics: string[];
+            /**
+             * X
+             * @description seconds that the experiment had been running, without pauses
+             */
+            x: number[];
+            /**
+             * Y
+             * @description the hypervolume at these times, from 0 to 1; of very many times, some; empty if no trial has ended, or if there are so many objectives that it would take too long to compute
+             */
+            y: number[];
+            /**
+             * Front
+             * @description the number of trials on the front
+             */
+            front: number;
+            /**
+             * Of
+             * @description the number of trials that were compared
+             */
+            of: number;
         };
         /** Importances */
         Importances: {
@@ -5270,7 +5325,7 @@ export interface components {
             items: components["schemas"]["Trial"][];
             /**
              * Ranks
-             * @description the rank of each trial in `items` among all trials, from 1 for the best value; after repeats, by the expected values of their configurations; trials without a value rank last
+             * @description the rank of each trial in `items` among all trials, from 1 for the best value; after repeats, by the expected values of their configurations; with several objectives, by the front that the trial is on, so that the trials of a front share a rank; trials without a value rank last
              */
             ranks: number[];
             /**
@@ -8065,7 +8120,7 @@ export interface operations {
             query?: {
                 /** @description only trials in this state */
                 state?: components["schemas"]["TrialState"] | null;
-                /** @description the column to sort by: number, state, best_value, expected_value (after repeats: of the trial's configuration, given all its runs), iteration, params.NAME, last.METRIC, ...; a minus before the column sorts in descending order; trials without a value come last, and trials with equal values are sorted by number; if sorted by best_value or expected_value, trials that violate the constraints come after those that do not */
+                /** @description the column to sort by: number, state, best_value, expected_value (after repeats: of the trial's configuration, given all its runs), front (1 for the Pareto front), iteration, params.NAME, last.METRIC, ...; a minus before the column sorts in descending order; trials without a value come last, and trials with equal values are sorted by number; if sorted by best_value or expected_value, trials that violate the constraints come after those that do not */
                 sort?: string;
                 /** @description a condition that the trials must meet: a column, an operator and a value; the operators are = != < <= > >= ~ (the column contains this text) ?= (the column is in this JSON list; null in the list means no value); if the parameter is repeated, all conditions must hold */
                 where?: string[] | null;
@@ -8709,6 +8764,72 @@ export interface operations {
             };
         };
     };
+    experiments_hypervolume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description exp_..., or the name of an experiment if no other experiment has it */
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Hypervolume"];
+                };
+            };
+            /** @description the client already has this response: its ETag was in If-None-Match */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description a token is required, and this request has no valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description an object named in the path does not exist */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the Host header is not a name of this service */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     experiments_curves: {
         parameters: {
             query?: {
@@ -9014,7 +9135,7 @@ export interface operations {
     experiments_forecast: {
         parameters: {
             query?: {
-                /** @description the additional training whose gain `more` predicts, in GPU hours, or in hours of running time if trials use no GPUs; capped at twice the training so far */
+                /** @description the additional training whose gain `more` predicts, in GPU hours, or in hours of running time if trials use no GPUs; at most twice as much as the trials have trained */
                 hours?: number;
             };
             header?: never;

@@ -18,7 +18,7 @@ import {
 } from "./dimensions";
 import { shownNames, titlePlace } from "./ParallelChart";
 import { numberPlace, numbersOf } from "./ParetoChart";
-import { frontOf, pointsOf, staircase, type Point } from "./pareto";
+import { firstOf, frontsOf, pointsOf, ranksByFront, staircase, type Point } from "./pareto";
 
 const TRIALS = after(nothing(), story(40)).trials;
 const SPACE = {
@@ -234,9 +234,23 @@ describe("the Pareto front", () => {
             list.every(({ mode }, i) => !better(one.values[i]!, other.values[i]!, mode)) &&
             list.some(({ mode }, i) => better(other.values[i]!, one.values[i]!, mode)),
         );
-      expect([...frontOf(points, [...list])].sort((a, b) => a - b)).toEqual(
+      const fronts = frontsOf(points, [...list]);
+      expect([...firstOf(fronts)].sort((a, b) => a - b)).toEqual(
         points.filter((one) => !dominated(one)).map((one) => one.number),
       );
+      // Each further front is the Pareto front of what is left.
+      for (let front = 2; front <= Math.max(...fronts.values()); front++) {
+        const left = points.filter(({ number }) => fronts.get(number)! >= front);
+        const expected = firstOf(frontsOf(left, [...list]));
+        expect(new Set(left.filter(({ number }) => fronts.get(number) === front).map(({ number }) => number))).toEqual(
+          expected,
+        );
+      }
+      const rank = ranksByFront(fronts);
+      for (const { number } of points) {
+        const better = points.filter((one) => fronts.get(one.number)! < fronts.get(number)!);
+        expect(rank.get(number)).toBe(better.length + 1);
+      }
     }
   });
 
@@ -246,7 +260,7 @@ describe("the Pareto front", () => {
       last: i < 3 ? { accuracy: 0.5, latency: i === 0 ? null : i } : { accuracy: 0.5 },
     })) as Trial[];
     expect(pointsOf(trials, [...objectives]).map((one) => one.number)).toEqual([1, 2]);
-    expect([...frontOf(pointsOf(trials, [...objectives]), [...objectives])]).toEqual([1]);
+    expect([...firstOf(frontsOf(pointsOf(trials, [...objectives]), [...objectives]))]).toEqual([1]);
   });
 
   it("has its labels on the side of the better values, away from the line, and inside the chart", () => {

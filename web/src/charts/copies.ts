@@ -70,6 +70,11 @@ export function bestCall(experiments: readonly string[], metric: string, x: "tim
   return { name: "best", python, reads: experiments.map((id) => ({ path: `experiments/${id}/best-so-far`, query })) };
 }
 
+export function hypervolumeCall(experiment: string): Call {
+  const python = `${experimentOf(experiment)}.hypervolume()`;
+  return { name: "growth", python, reads: [{ path: `experiments/${experiment}/hypervolume`, query: {} }] };
+}
+
 /** `metric`: the objective; null for the first one. */
 export function importanceCall(experiment: string, where: readonly string[], metric: string | null = null): Call {
   const query = { metric, where: orNull(where) };

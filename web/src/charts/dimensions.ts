@@ -246,6 +246,13 @@ export function underObjective(
   };
 }
 
+/** Return the trials that failed or were cancelled before they had a value of any of these objectives. */
+export function valueless(trials: readonly Trial[], dimensions: readonly Dimension[]): readonly Trial[] {
+  const objectives = dimensions.filter((one) => one.objective);
+  const gone = (trial: Trial) => trial.state === "failed" || trial.state === "cancelled";
+  return trials.filter((trial) => gone(trial) && objectives.every((one) => valueOf(trial, one) === ABSENT));
+}
+
 /** Put the axes that `ids` names into its order. The others follow, in their previous order. */
 export function inOrder(dimensions: readonly Dimension[], ids: readonly string[]): readonly Dimension[] {
   const named = ids.flatMap((id) => dimensions.find((one) => one.id === id) ?? []);

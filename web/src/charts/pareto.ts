@@ -21,18 +21,43 @@ export function pointsOf(trials: readonly Trial[], objectives: readonly Objectiv
   return found;
 }
 
-/** The numbers of the trials that no other one dominates. */
-export function frontOf(points: readonly Point[], objectives: readonly Objective[]): Set<number> {
+/**
+ * Return the front of each point, by trial number: 1 for the Pareto front, 2 for the Pareto front of the points that are left
+ * without it, and so on.
+ */
+export function frontsOf(points: readonly Point[], objectives: readonly Objective[]): Map<number, number> {
   const signs = objectives.map(({ mode }) => (mode === "max" ? -1 : 1));
   const scored = points.map(({ number, values }) => ({ number, scores: values.map((value, i) => signs[i]! * value) }));
   // Sort by the first objective, so that a point can be dominated only by points before it.
   scored.sort((a, b) => compare(a.scores, b.scores));
-  const front: typeof scored = [];
-  for (const one of scored) {
-    if (!front.some((other) => dominates(other.scores, one.scores))) front.push(one);
+  const fronts: (readonly number[])[][] = [];
+  const found = new Map<number, number>();
+  for (const { number, scores } of scored) {
+    let at = fronts.findIndex((front) => !front.some((other) => dominates(other, scores)));
+    if (at === -1) at = fronts.push([]) - 1;
+    fronts[at]!.push(scores);
+    found.set(number, at + 1);
   }
-  return new Set(front.map((one) => one.number));
+  return found;
 }
+
+/** Return the numbers of the trials on the Pareto front. */
+export function firstOf(fronts: ReadonlyMap<number, number>): Set<number> {
+  return new Set([...fronts].flatMap(([number, front]) => (front === 1 ? [number] : [])));
+}
+
+/** Return the 1-based rank of each trial by its front. The trials of a front share a rank. */
+export function ranksByFront(fronts: ReadonlyMap<number, number>): Map<number, number> {
+  const sizes: number[] = [];
+  for (const front of fronts.values()) sizes[front] = (sizes[front] ?? 0) + 1;
+  const first: number[] = [];
+  sizes.forEach((size, front) => (first[front + 1] = (first[front] ?? 1) + size));
+  return new Map([...fronts].map(([number, front]) => [number, first[front] ?? 1]));
+}
+
+/** What is said of ranks that come from fronts. */
+export const BY_FRONT =
+  "Front 1 is the Pareto front: no other trial is at least as good in every objective and better in one. Front 2 is the Pareto front of the trials that are left without it, and so on. The trials of a front have the same rank and the same color.";
 
 function compare(a: readonly number[], b: readonly number[]): number {
   for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return a[i]! - b[i]!;
@@ -62,68 +87,4 @@ export function staircase(
     corners.push([x, y]);
   });
   return sorted.length < 2 ? [] : corners;
-}
-
-/**
- * The hypervolume as a share of the box between the worst and the best value of each objective: the part of the box
- * that the points dominate. The reference is the corner of the worst values. 0 for no points.
- */
-export function hypervolume(points: readonly (readonly number[])[]): number {
-  const front = nondominated(points);
-  const dimensions = front[0]?.length ?? 0;
-  if (dimensions === 0) return 0;
-  if (dimensions === 1) return Math.max(...front.map(([x]) => x!));
-  // Slices along the last axis, from its best value down; each is covered by the points that reach it.
-  const last = dimensions - 1;
-  const sorted = [...front].sort((a, b) => b[last]! - a[last]!);
-  let volume = 0;
-  sorted.forEach((point, i) => {
-    const height = point[last]! - (sorted[i + 1]?.[last] ?? 0);
-    if (height > 0) volume += height * hypervolume(sorted.slice(0, i + 1).map((one) => one.slice(0, last)));
-  });
-  return volume;
-}
-
-function nondominated(points: readonly (readonly number[])[]): (readonly number[])[] {
-  const sorted = [...points].sort((a, b) => compare(b, a));
-  const front: (readonly number[])[] = [];
-  for (const one of sorted) if (!front.some((other) => other.every((value, i) => value >= one[i]!))) front.push(one);
-  return front;
-}
-
-/**
- * Return how the front grew: the hypervolume after each ended trial that increased it, as [seconds, share]. `secondsOf`
- * returns how long the search had run at a given time. The box is that of all points, so the shares of a running search
- * can change when it finds worse or better extremes.
- */
-export function hypervolumeOverTime(
-  points: readonly Point[],
-  objectives: readonly Objective[],
-  trials: ReadonlyMap<number, Trial>,
-  secondsOf: (time: string) => number,
-): [number, number][] {
-  const ends = objectives.map((_, i) => {
-    const values = points.map((one) => one.values[i]!);
-    return { min: Math.min(...values), max: Math.max(...values) };
-  });
-  const ended = points.flatMap(({ number, values }) => {
-    const end = trials.get(number)?.ended_at;
-    if (!end) return [];
-    const good = values.map((value, i) => {
-      const { min, max } = ends[i]!;
-      const share = max > min ? (value - min) / (max - min) : 1;
-      return objectives[i]!.mode === "max" || max === min ? share : 1 - share;
-    });
-    return [{ at: secondsOf(end), good }];
-  });
-  ended.sort((a, b) => a.at - b.at);
-  const found: [number, number][] = [];
-  let front: (readonly number[])[] = [];
-  for (const { at, good } of ended) {
-    if (front.some((other) => other.every((value, i) => value >= good[i]!))) continue;
-    front = nondominated([...front, good]);
-    const share = hypervolume(front);
-    if (share > (found[found.length - 1]?.[1] ?? 0)) found.push([at, share]);
-  }
-  return found;
 }

@@ -1,9 +1,7 @@
 import { describe, expect, it } from "vitest";
-import type { Experiment, Trial } from "../api/types";
-import { after, nothing, random, story } from "../test/run";
+import type { Trial } from "../api/types";
+import { after, nothing, story } from "../test/run";
 import { dimensionsOf } from "./dimensions";
-import { hypervolume, hypervolumeOverTime } from "./pareto";
-import { runningClock } from "./timeline";
 import { bestByNumber, countAxis, dotsOf, heatOf, isSingle, marksOf } from "./scatter";
 
 const { trials } = after(nothing(), story(10));
@@ -132,58 +130,5 @@ describe("isSingle", () => {
     expect(isSingle([...once, made(2, {}, 1, { state: "running", iteration: 2 })])).toBe(false);
     expect(isSingle([made(0, {}, 1, { state: "stopped", iteration: 1 })])).toBe(false);
     expect(isSingle([])).toBe(false);
-  });
-});
-
-describe("the hypervolume", () => {
-  it("is the area under a staircase", () => {
-    expect(hypervolume([])).toBe(0);
-    expect(hypervolume([[0.5, 0.5]])).toBeCloseTo(0.25, 12);
-    expect(
-      hypervolume([
-        [1, 0.2],
-        [0.5, 0.5],
-        [0.2, 1],
-        [0.4, 0.4],
-      ]),
-    ).toBeCloseTo(0.2 + 0.5 * 0.3 + 0.2 * 0.5, 12);
-  });
-
-  it("equals the volume that counting cells gives, in three dimensions", () => {
-    const next = random(3);
-    const size = 12;
-    for (let round = 0; round < 10; round++) {
-      const points = Array.from({ length: 8 }, () => [0, 1, 2].map(() => Math.floor(next() * (size + 1)) / size));
-      let cells = 0;
-      for (let x = 0; x < size; x++)
-        for (let y = 0; y < size; y++)
-          for (let z = 0; z < size; z++) {
-            const corner = [x, y, z].map((at) => (at + 0.5) / size);
-            if (points.some((point) => point.every((value, i) => value >= corner[i]!))) cells++;
-          }
-      expect(hypervolume(points)).toBeCloseTo(cells / size ** 3, 9);
-    }
-  });
-
-  it("grows over time, whether objectives are minimized or maximized", () => {
-    const objectives: Experiment["objectives"] = [
-      { metric: "accuracy", mode: "max" },
-      { metric: "latency", mode: "min" },
-    ];
-    const at = (seconds: number) => new Date(Date.parse("2026-03-01T10:00:00Z") + 1000 * seconds).toISOString();
-    const ends = new Map([0, 1, 2, 3].map((i) => [i, made(i, {}, 0, { number: i, ended_at: at(10 * (4 - i)) })]));
-    const points = [
-      { number: 0, values: [0.9, 9] },
-      { number: 1, values: [0.5, 10] },
-      { number: 2, values: [0.4, 1] },
-      { number: 3, values: [0.9, 1] },
-    ];
-    const since = runningClock({ started_at: at(0), pauses: [] });
-    expect(hypervolumeOverTime(points, objectives, ends, since)).toEqual([[10, 1]]);
-    const grown = hypervolumeOverTime(points.slice(0, 3), objectives, ends, since);
-    expect(grown.map(([when]) => when)).toEqual([40]);
-    expect(grown[0]![1]).toBeCloseTo(1 / 9, 9);
-    const paused = runningClock({ started_at: at(0), pauses: [{ at: 5, seconds: 15 }] });
-    expect(hypervolumeOverTime(points.slice(0, 3), objectives, ends, paused).map(([when]) => when)).toEqual([25]);
   });
 });

@@ -5,6 +5,8 @@ import { apart, counted, metric, reachedAt } from "../format";
 import { hasEnded } from "../live/states";
 import { labelOf, placeWords } from "./across";
 import classes from "./curves.module.css";
+import { BY_FRONT } from "../charts/pareto";
+import { rankWords } from "./colours";
 import { RankScale } from "./RankScale";
 import { pointAt, tookOver, type Source } from "./geometry";
 import { CurvesPlot, type Hover, type Zoom } from "./plot";
@@ -20,6 +22,8 @@ export interface CurvesChartProps {
   colours: ReadonlyMap<number, string>;
   objective: Pick<Experiment, "metric" | "mode" | "scope" | "best" | "labels">;
   rank: ReadonlyMap<number, number>;
+  /** The ranks are those of fronts, because there are several objectives. */
+  byFront?: boolean;
   trials: ReadonlyMap<number, Trial>;
   source: (trial: number, ordinal: number) => Source | undefined;
   live: boolean;
@@ -47,6 +51,7 @@ export function CurvesChart(props: CurvesChartProps) {
     colours,
     objective,
     rank,
+    byFront = false,
     trials,
     source,
     live,
@@ -154,13 +159,13 @@ export function CurvesChart(props: CurvesChartProps) {
           curves={curves}
           objective={objective}
           trials={trials}
-          rank={rank.get(hover.number)}
+          rank={rankWords(rank.get(hover.number), byFront)}
           colour={hover.colour}
           source={source}
         />
       )}
       <div className={classes.legend}>
-        <RankScale rank={rank} />
+        <RankScale rank={rank} {...(byFront ? { by: "front", title: BY_FRONT } : {})} />
         {(states.has("stopped") || states.has("cancelled")) && (
           <span>
             <i className={classes.dot} aria-hidden />{" "}
@@ -222,7 +227,8 @@ interface TooltipProps {
   curves: Curves;
   objective: Pick<Experiment, "metric" | "mode" | "scope" | "best" | "labels">;
   trials: ReadonlyMap<number, Trial>;
-  rank: number | undefined;
+  /** The rank in words; null if the trial has none. */
+  rank: string | null;
   colour: string;
   source: (trial: number, ordinal: number) => Source | undefined;
 }
@@ -242,7 +248,7 @@ function Tooltip({ hover, curves, objective, trials, rank, colour, source }: Too
       <div className={classes.tooltipHead}>
         <i style={{ background: colour }} aria-hidden />
         <b>Trial {hover.number}</b> {series.state}
-        {rank !== undefined && <span>rank {rank}</span>}
+        {rank && <span>{rank}</span>}
       </div>
       <div>
         {curves.metric} <b>{metric(point.y)}</b> {placeWords(curves, point.x)}

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { colourAt, palette, ranks, SHADES, shareOfRank } from "./colours";
+import { colourAt, palette, ranks, SHADES, shareOfRank, rankWords } from "./colours";
 
 /** OKLab of a hex color, by the forward formulas. */
 function lab(hex: string): [number, number, number] {
@@ -90,5 +90,20 @@ describe("ranks", () => {
     expect(shareOfRank(10, 1000)).toBeCloseTo(2 / 3);
     expect(shareOfRank(1, 1)).toBe(1);
     expect(shareOfRank(undefined, 5)).toBe(0);
+  });
+});
+
+describe("a rank in words", () => {
+  it("says that it is one of fronts if there are several objectives", () => {
+    expect([rankWords(3, false), rankWords(3, false, 27), rankWords(undefined, true)]).toEqual([
+      "rank 3",
+      "place 3 of 27",
+      null,
+    ]);
+    expect([rankWords(1, true), rankWords(12, true), rankWords(12, true, 40)]).toEqual([
+      "on the Pareto front",
+      "rank 12 by front",
+      "place 12 of 40 by front",
+    ]);
   });
 });

@@ -98,6 +98,17 @@ export function rankedOf(rank: ReadonlyMap<number, number>): number {
   return found;
 }
 
+/**
+ * Return a rank in words, such as "rank 3" or, given how many trials have one, "place 3 of 27"; null without a rank. `byFront`: the
+ * ranks are those of fronts.
+ */
+export function rankWords(rank: number | undefined, byFront: boolean, of?: number): string | null {
+  if (rank === undefined) return null;
+  if (byFront && rank === 1) return "on the Pareto front";
+  const words = of === undefined ? `rank ${rank}` : `place ${rank} of ${of}`;
+  return byFront ? `${words} by front` : words;
+}
+
 /** Colors for picked trials, in the order in which they were picked: Okabe and Ito's, which color-blind people can tell apart. */
 const IDENTITY: Record<Theme, readonly string[]> = {
   light: ["#d55e00", "#0072b2", "#00875f", "#b8559a", "#8a6d00", "#3a87b8", "#7a3b00", "#5b3fa8", "#b00040", "#3d3d3d"],

@@ -103,6 +103,25 @@ describe("the chart of curves", () => {
     expect(plot.drawn.all).toBe(1);
   });
 
+  it("changes the colors of all curves at once if ranks change, and soon if there are very many points", async () => {
+    const others = new Map([...RANK].map(([number, rank]) => [number, 31 - rank]));
+    await begin(many);
+    plot.setData(data(many, { rank: others }));
+    expect(plot.drawn).toEqual({ all: 1, alone: 0 });
+    const long = Array.from({ length: 30 }, (_, i) => curve(i, 2000));
+    await begin(long);
+    vi.advanceTimersByTime(10_000);
+    Object.assign(plot.drawn, { all: 0, alone: 0 });
+    plot.setData(data(long.map((one, i) => (i === 3 ? { ...one } : one))));
+    expect(plot.drawn).toEqual({ all: 0, alone: 1 });
+    plot.setData(data(long, { rank: others }));
+    expect(plot.drawn.all).toBe(0);
+    vi.advanceTimersByTime(1500);
+    expect(plot.drawn.all).toBe(1);
+    vi.advanceTimersByTime(10_000);
+    expect(plot.drawn.all).toBe(1);
+  });
+
   it("draws nothing if nothing has changed", async () => {
     await begin(many);
     plot.setData(data([...many]));

@@ -4,7 +4,7 @@
  * by CSS, so it costs the same with ten curves as with thousands.
  *
  * While reports come in, only the curves that have changed are drawn, over what is there. All of them are drawn again when the
- * axes change, and else every few seconds, since a new best value shifts the ranks and so the colors of the others. A drawing
+ * axes change, when a new best value shifts the ranks and so the colors of the others, and else every few seconds. A drawing
  * of many points is spread over frames.
  */
 
@@ -95,6 +95,8 @@ const MOST_ARROWS = 60;
 const MOST_RAW = 60;
 /** Milliseconds after which all curves are drawn again while only some change. */
 const SETTLE_MS = 3000;
+/** If the ranks change, very many curves are drawn again after this many times the time that drawing them takes. */
+const COLOURS_SHARE = 5;
 /** Points drawn in one frame. */
 const FRAME_POINTS = 20_000;
 const NOTHING_LEFT_OUT = { below: 0, above: 0 };
@@ -129,6 +131,11 @@ export class CurvesPlot {
   private pressed: { x: number; y: number } | null = null;
   private frame = 0;
   private settling: ReturnType<typeof setTimeout> | undefined;
+  /** When all curves will be drawn again. */
+  private due = Infinity;
+  /** The number of points when all curves were last drawn, and the milliseconds that this took. */
+  private points = 0;
+  private took = 0;
   /** The number of times that all curves were drawn, and that single curves were drawn: for tests. */
   readonly drawn = { all: 0, alone: 0 };
 
@@ -175,7 +182,9 @@ export class CurvesPlot {
     this.handlers.onOutside(below + above);
     if (!this.zoomed && this.fit()) return;
     if (!this.shown && !this.zoomed) return this.draw();
-    if (fewer || sources || first || (colours && !data.live)) this.draw();
+    // The ranks of the table change now, so the colors of the curves do, too, unless there are very many points.
+    const few = this.points <= FRAME_POINTS;
+    if (fewer || sources || first || (colours && (few || !data.live))) this.draw();
     else this.drawOnly(changed, colours);
   }
 
@@ -372,11 +381,14 @@ export class CurvesPlot {
     this.frame = 0;
     clearTimeout(this.settling);
     this.settling = undefined;
+    this.due = Infinity;
     const axes = this.axes();
     if (!axes) return;
+    const began = performance.now();
     this.drawn.all += 1;
     this.layOutAll(axes);
     const points = this.lines.reduce((n, line) => n + line.points.length / 2, 0);
+    this.points = points;
     const target = quietly && points > FRAME_POINTS ? this.spare : this.lower;
     const context = clear(target, axes.x.to, axes.y.from);
     const steps = this.paint(context, axes);
@@ -402,6 +414,7 @@ export class CurvesPlot {
         );
       }
       this.frame = 0;
+      this.took = performance.now() - began;
       this.drawUpper();
     };
     step();
@@ -424,7 +437,17 @@ export class CurvesPlot {
       );
       this.drawUpper();
     }
-    if (changed.length > 0 || colours) this.settling ??= setTimeout(() => this.draw(true), SETTLE_MS);
+    if (colours) this.drawWithin(Math.min(SETTLE_MS, COLOURS_SHARE * this.took));
+    else if (changed.length > 0) this.drawWithin(SETTLE_MS);
+  }
+
+  /** Draw all curves again at most this many milliseconds from now. */
+  private drawWithin(ms: number): void {
+    const due = performance.now() + ms;
+    if (due >= this.due) return;
+    clearTimeout(this.settling);
+    this.due = due;
+    this.settling = setTimeout(() => this.draw(true), ms);
   }
 
   /** Paint everything, a frame's worth of points at a time. */

@@ -164,7 +164,7 @@ export default function ClusterPage() {
           <Panel flush title="Shares">
             <Table
               label="Shares"
-              heads={["Experiment", "Priority", "Weight", "Share held", "Running", "Starting or waiting"]}
+              heads={["Experiment", "Priority", "Weight", "Share in use", "Running", "Starting or waiting"]}
               empty="This service is not driving any experiment."
               rows={found.experiments.map((one) => [
                 experiment(one.experiment_id),

@@ -17,7 +17,8 @@ import { LinearOrLog, MetricSelect } from "../parts/curves/controls";
 import { domainsOf } from "../parts/setup/Setup";
 import { useKeys } from "../parts/common/useKeys";
 import { lineageQuery, overTraining } from "../parts/trial/Schedule";
-import { ARROWS, lineagesOf, rowsOf, type ComparedRow } from "./compare";
+import { ARROWS, bestOf, lineagesOf, rowsOf, type ComparedRow, verdictWords } from "./compare";
+import { LineNames } from "./LineNames";
 import { ComparedTable } from "./ComparedTable";
 import classes from "./ComparePage.module.css";
 import type { Address } from "./useAddress";
@@ -83,6 +84,7 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
     });
   return (
     <>
+      <ExperimentVerdict experiments={experiments} names={names} metric={metric} />
       <Panel
         title={
           <MetricSelect
@@ -120,15 +122,18 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
         }
       >
         {series.some((one) => one.segments.length > 0) ? (
-          <OverlayChart
-            series={series}
-            names={names}
-            metric={metric}
-            across={across}
-            xLabel={cost === "time" ? "time that the experiment has run" : "training time of all trials together"}
-            log={log}
-            height={340}
-          />
+          <>
+            <OverlayChart
+              series={series}
+              names={names}
+              metric={metric}
+              across={across}
+              xLabel={cost === "time" ? "time that the experiment has run" : "training time of all trials together"}
+              log={log}
+              height={340}
+            />
+            <LineNames series={series} names={names} />
+          </>
         ) : (
           <div className={classes.empty}>None of these experiments has a value of {metric} yet.</div>
         )}
@@ -199,7 +204,6 @@ function experimentRows(experiments: readonly Experiment[], changed: ReadonlyMap
     ...rowsOf(
       "Results",
       experiments.map((one) => ({
-        state: one.state,
         ...Object.fromEntries(
           one.objectives.map(({ metric }, i) => [
             bestName(one, metric),
@@ -258,17 +262,73 @@ function section(name: string, options: Readonly<Record<string, unknown>>): Reco
   return Object.fromEntries(Object.entries(options).map(([key, value]) => [`${name}: ${key}`, value]));
 }
 
-function bestColumn(row: ComparedRow, experiments: readonly Experiment[]): number | null {
-  const objective = experiments
-    .flatMap((one) => one.objectives.map((objective) => ({ ...objective, name: bestName(one, objective.metric) })))
-    .find(({ name }) => row.group === "Results" && row.name === name);
-  if (!objective) return null;
-  const sign = objective.mode === "max" ? 1 : -1;
-  let best: number | null = null;
-  row.values.forEach((value, i) => {
-    if (typeof value === "number" && (best === null || sign * value > sign * (row.values[best] as number))) best = i;
-  });
-  return best;
+function bestColumn(row: ComparedRow, experiments: readonly Experiment[]): readonly number[] {
+  const modes = new Set(
+    experiments.flatMap((one) =>
+      one.objectives.flatMap(({ metric, mode }) => (row.name === bestName(one, metric) ? [mode] : [])),
+    ),
+  );
+  return row.group === "Results" && modes.size === 1 ? bestOf(row.values, [...modes][0]!) : [];
+}
+
+/** Say first which experiment found the best value, and what makes the experiments hard to compare. */
+export function ExperimentVerdict({
+  experiments,
+  names,
+  metric,
+}: {
+  experiments: readonly Experiment[];
+  names: readonly string[];
+  metric: string;
+}) {
+  const valueIn = (one: Experiment) =>
+    one.best?.objectives.find((other) => other.metric === metric)?.value ??
+    (one.metric === metric ? (one.best?.value ?? null) : null);
+  const modes = new Set(
+    experiments.flatMap((one) => one.objectives.flatMap((each) => (each.metric === metric ? [each.mode] : []))),
+  );
+  const [mode] = modes;
+  const verdict =
+    mode && modes.size === 1
+      ? verdictWords(
+          `best ${metric}`,
+          mode,
+          experiments.map((one, i) => ({ name: names[i]!, value: valueIn(one) })),
+        )
+      : null;
+  const without = names.filter((_, i) => !experiments[i]!.objectives.some((one) => one.metric === metric));
+  const open = names.filter((_, i) => !experimentEnded(experiments[i]!.state));
+  const longest = new Set(experiments.map(longestOf));
+  return (
+    <div>
+      {verdict && (
+        <p className={classes.verdict}>
+          <b>{verdict.first}</b> {verdict.rest}
+        </p>
+      )}
+      {modes.size > 1 && (
+        <p className={classes.caution}>
+          Some of these experiments minimize {metric} and others maximize it, so none of them is called the best.
+        </p>
+      )}
+      {without.length > 0 && (
+        <p className={classes.caution}>
+          {metric} is not an objective of {without.join(", ")}.
+        </p>
+      )}
+      {open.length > 0 && (
+        <p className={classes.caution}>
+          {open.join(", ")} {open.length === 1 ? "has" : "have"} not ended, so {open.length === 1 ? "its" : "their"}{" "}
+          best value may still improve.
+        </p>
+      )}
+      {longest.size > 1 && (
+        <p className={classes.caution}>
+          Trials of these experiments may train for different lengths: see &quot;longest trial&quot; below.
+        </p>
+      )}
+    </div>
+  );
 }
 
 function cellWords(row: ComparedRow, value: unknown): string {

@@ -16,7 +16,11 @@ function show(x: string) {
   const experiment = {
     id: "exp_1",
     metric: "loss",
+    mode: "min",
+    scope: "all",
+    objectives: [{ metric: "loss", mode: "min" }],
     metrics: ["accuracy", "loss"],
+    space: {},
     labels: {},
     scaling: {},
     scheduler: {},

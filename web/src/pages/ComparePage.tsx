@@ -10,6 +10,7 @@ import { OverlayChart } from "../curves/OverlayChart";
 import { counted, duration, longestOf, metric as written, named, param, readable } from "../format";
 import { keys } from "../live/keys";
 import { hasEnded } from "../live/states";
+import { dimensionsOf } from "../charts/dimensions";
 import { trialCurvesCall } from "../charts/copies";
 import { comparedCurvesRows } from "../charts/save";
 import { Panel } from "../parts/common/Panel";
@@ -26,9 +27,13 @@ import {
   parseExperiments,
   parseTrials,
   rowsOf,
+  spreadOf,
+  unfinishedTrials,
+  verdictWords,
   widestGap,
   type ComparedRow,
 } from "./compare";
+import { LineNames } from "./LineNames";
 import { ComparedTable } from "./ComparedTable";
 import { CompareExperiments } from "./CompareExperiments";
 import classes from "./ComparePage.module.css";
@@ -173,10 +178,10 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
     combine: lineagesOf,
   });
   const rows = useMemo(() => comparedRows(trials, experiments, changed), [trials, experiments, changed]);
-  const best = useMemo(() => {
-    const of = experiments.get(trials[0]!.experiment_id);
-    return new Map(rows.map((row) => [row, bestIn(row, of)]));
-  }, [rows, experiments, trials]);
+  const best = useMemo(
+    () => new Map(rows.map((row) => [row, bestIn(row, [...experiments.values()])])),
+    [rows, experiments],
+  );
   const columns = trials.map((trial, i) => ({
     id: trial.id,
     name: names[i]!,
@@ -186,6 +191,7 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
   }));
   return (
     <>
+      <Verdict trials={trials} names={names} experiments={[...experiments.values()]} />
       <Panel
         title={
           <MetricSelect
@@ -222,7 +228,10 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
         }
       >
         {series.some((one) => one.segments.length > 0) ? (
-          <OverlayChart series={series} names={names} metric={metric} across={across} log={log} height={340} />
+          <>
+            <OverlayChart series={series} names={names} metric={metric} across={across} log={log} height={340} />
+            <LineNames series={series} names={names} />
+          </>
         ) : (
           <div className={classes.empty}>
             {missingWords(across, metric || "a metric") ??
@@ -248,6 +257,59 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
   );
 }
 
+interface VerdictProps {
+  trials: readonly TrialWithSegments[];
+  names: readonly string[];
+  experiments: readonly Experiment[];
+}
+
+/** Say first which trial is the best one, and what makes the values hard to compare. */
+export function Verdict({ trials, names, experiments }: VerdictProps) {
+  const first = experiments[0];
+  if (!first) return null;
+  const goals = [...new Set(experiments.map(({ metric, mode }) => `${mode} ${metric}`))];
+  const verdict =
+    goals.length === 1
+      ? verdictWords(
+          counted(first),
+          first.mode,
+          trials.map((trial, i) => ({ name: names[i]!, value: trial.feasible === false ? null : trial.best_value })),
+        )
+      : null;
+  const outside = names.filter((_, i) => trials[i]!.feasible === false);
+  const unfinished = unfinishedTrials(trials.map(({ state, iteration }, i) => ({ name: names[i]!, state, iteration })));
+  return (
+    <div>
+      {verdict && (
+        <p className={classes.verdict}>
+          <b>{verdict.first}</b> {verdict.rest}
+        </p>
+      )}
+      {goals.length > 1 && (
+        <p className={classes.caution}>
+          The experiments of these trials have different objectives ({goals.join("; ")}), so none of the trials is
+          called the best.
+        </p>
+      )}
+      {goals.length === 1 && first.objectives.length > 1 && (
+        <p className={classes.caution}>
+          {counted(first)} is only the first of {first.objectives.length} objectives; the table marks the best value of
+          each.
+        </p>
+      )}
+      {goals.length === 1 && experiments.length > 1 && (
+        <p className={classes.caution}>
+          The trials belong to {experiments.length} experiments, whose training code and data may differ.
+        </p>
+      )}
+      {outside.length > 0 && (
+        <p className={classes.caution}>Outside the constraints, so not counted: {outside.join(", ")}.</p>
+      )}
+      {unfinished && <p className={classes.caution}>{unfinished}</p>}
+    </div>
+  );
+}
+
 function cellWords(row: ComparedRow, value: unknown): string {
   if (value === undefined || value === null) return row.group === "Parameters" ? "not present" : "–";
   if (row.name === "trained for") return duration(value as number);
@@ -262,19 +324,10 @@ function comparedRows(
   const of = (trial: TrialWithSegments) => experiments.get(trial.experiment_id);
   return [
     ...rowsOf(
-      "Parameters",
-      trials.map((trial) => {
-        const labels = of(trial)?.labels ?? {};
-        const lineage = changed.get(trial.id);
-        return named(lineage ? overTraining(trial.params, lineage, labels) : readable(trial.params, labels), labels);
-      }),
-    ),
-    ...rowsOf(
       "Results",
       trials.map((trial) => ({
-        state: trial.state,
-        ...Object.fromEntries(Object.entries(trial.last).map(([name, value]) => [`last ${name}`, value])),
         [counted(of(trial) ?? { metric: "value", scope: "all" })]: trial.best_value,
+        ...Object.fromEntries(Object.entries(trial.last).map(([name, value]) => [`last ${name}`, value])),
         [of(trial)?.scope === "last" ? "last value at iteration" : "best value at iteration"]: trial.best_iteration,
         "trained to iteration": trial.iteration,
         "trained for": trial.running_s,
@@ -283,6 +336,7 @@ function comparedRows(
         why: trial.reason || null,
       })),
     ),
+    ...parameterRows(trials, experiments, changed),
     ...rowsOf(
       "Experiment",
       trials.map((trial) => {
@@ -300,4 +354,34 @@ function comparedRows(
       }),
     ),
   ];
+}
+
+/** The parameters: first those that differ the most within their ranges, then those that are not numbers. */
+export function parameterRows(
+  trials: readonly TrialWithSegments[],
+  experiments: ReadonlyMap<string, Experiment>,
+  changed: ReadonlyMap<string, Lineage>,
+): ComparedRow[] {
+  const of = (trial: TrialWithSegments) => experiments.get(trial.experiment_id);
+  const rows = rowsOf(
+    "Parameters",
+    trials.map((trial) => {
+      const labels = of(trial)?.labels ?? {};
+      const lineage = changed.get(trial.id);
+      return named(lineage ? overTraining(trial.params, lineage, labels) : readable(trial.params, labels), labels);
+    }),
+  );
+  const first = of(trials[0]!);
+  if (!first || experiments.size > 1) return rows;
+  const dimensions = new Map(dimensionsOf(trials, first).map((one) => [one.label, one]));
+  const found = rows.map((row) => {
+    const spread = spreadOf(row.values, dimensions.get(row.name));
+    const note = spread === null || row.same ? {} : { note: `differs by ${shareWords(spread)} of its range` };
+    return { row: { ...row, ...note }, spread: spread ?? -1 };
+  });
+  return found.sort((a, b) => b.spread - a.spread).map(({ row }) => row);
+}
+
+function shareWords(share: number): string {
+  return share < 0.01 ? "less than 1 %" : `${Math.round(100 * share)} %`;
 }

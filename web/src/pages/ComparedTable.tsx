@@ -19,8 +19,8 @@ interface ComparedTableProps {
     onRemove: () => void;
   }[];
   rows: readonly ComparedRow[];
-  /** The column of the best value, for rows that have one. */
-  best: ReadonlyMap<ComparedRow, number | null>;
+  /** The columns of the best value, for rows that have one. */
+  best: ReadonlyMap<ComparedRow, readonly number[]>;
   words: (row: ComparedRow, value: unknown) => string;
   /** A note below the table. */
   note?: string | null;
@@ -87,12 +87,18 @@ export function ComparedTable({ columns, rows, best, words, note, address }: Com
                   <tr key={row.name}>
                     <th scope="row">
                       <Breakable name={row.name} words />
+                      {row.note && <span className={classes.note}>{row.note}</span>}
                     </th>
                     {row.values.map((value, i) => (
-                      <td key={columns[i]!.id}>
+                      <td
+                        key={columns[i]!.id}
+                        data-bad={row.group === "Results" && columns[i]!.state === "failed" ? true : undefined}
+                      >
                         <div ref={reachable}>
-                          {i === best.get(row) ? (
-                            <b title="the best of them">{words(row, value)}</b>
+                          {best.get(row)?.includes(i) ? (
+                            <b className={classes.best} title="the best of them">
+                              {words(row, value)} <small>best</small>
+                            </b>
                           ) : (
                             words(row, value)
                           )}

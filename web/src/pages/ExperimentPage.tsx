@@ -8,11 +8,11 @@ import type { Experiment, Forecast, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
 import { experimentCall, trialsCall } from "../charts/copies";
 import { chosenWords, conditionsOf, dimensionsOf, matches, type Dimension } from "../charts/dimensions";
-import { frontOf, pointsOf } from "../charts/pareto";
+import { firstOf, frontsOf, pointsOf, ranksByFront } from "../charts/pareto";
 import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
 import { expectedOf } from "../curves/expected";
-import { leading, metric, moment, rangeWords, ranWords, readable } from "../format";
+import { leading, metric, moment, number, rangeWords, ranWords, readable } from "../format";
 import { experimentEnded, isBred } from "../live/states";
 import type { Sample } from "../live/changes";
 import {
@@ -24,6 +24,7 @@ import {
   useTrialNumbered,
   type LiveExperiment,
 } from "../live/useExperiment";
+import { HYPERVOLUME, useHypervolume } from "../live/useHypervolume";
 import { Actions } from "../parts/actions/Actions";
 import { BestPanel } from "../parts/curves/BestPanel";
 import { axesOf, CurvesPanel } from "../parts/curves/CurvesPanel";
@@ -39,7 +40,7 @@ import { CopyMenu } from "../parts/common/CopyMenu";
 import { Sentence } from "../parts/common/Sentence";
 import { Setup } from "../parts/setup/Setup";
 import { StateBadge } from "../parts/common/StateBadge";
-import { columnsOf, EXPECTED, serverColumn, sortTrials } from "../parts/table/trialColumns";
+import { columnsOf, EXPECTED, FRONT, serverColumn, sortTrials } from "../parts/table/trialColumns";
 import { TrialTable } from "../parts/table/TrialTable";
 import { useLater } from "../parts/common/useLater";
 import { useNow } from "../parts/common/useNow";
@@ -64,6 +65,7 @@ const TimelineTab = lazy(() => import("../parts/runs/TimelineTab"));
 
 const NO_DIMENSIONS: readonly Dimension[] = [];
 const NO_TRIALS: readonly Trial[] = [];
+const NO_FRONTS: ReadonlyMap<number, number> = new Map();
 const STATES: readonly TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 
 export default function ExperimentPage() {
@@ -112,9 +114,17 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
   const places = sample?.places;
   const expected = useMemo(() => expectedOf(experiment.best), [experiment.best]);
-  // If there are very many trials, the ranks come from the service.
+  const { objectives } = experiment;
+  const several = objectives.length > 1;
+  // If there are very many trials, the ranks come from the service, and only the Pareto front is known.
+  const fronts = useSameMap(
+    useMemo(() => (several ? frontsAmong(trials, objectives, places) : null), [several, trials, objectives, places]),
+  );
   const rank = useSameMap(
-    useMemo(() => places ?? ranks(trials, experiment.mode, expected), [places, trials, experiment.mode, expected]),
+    useMemo(
+      () => places ?? (fronts ? ranksByFront(fronts) : ranks(trials, experiment.mode, expected)),
+      [places, fronts, trials, experiment.mode, expected],
+    ),
   );
 
   const chosen = address.get("trial");
@@ -143,7 +153,6 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     void navigate(`/compare?trials=${ids.join(",")}`);
   };
 
-  const several = experiment.objectives.length > 1;
   const single = useMemo(() => isSingle(trials) && !several, [trials, several]);
   const history = single && address.get("x") === null;
   const bred = isBred(experiment);
@@ -163,7 +172,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const brushText = address.get("brush");
   // Compute the dimensions only if they are shown, since they change with every report.
   const wanted = tab === "parameters" || brushText !== null || (history && tab === "curves");
-  const { metric: objective, objectives, space, scope } = experiment;
+  const { metric: objective, space, scope } = experiment;
   const dimensions = useMemo(
     () => (wanted ? dimensionsOf(trials, { metric: objective, objectives, space, labels, scope }) : NO_DIMENSIONS),
     [wanted, trials, objective, objectives, space, labels, scope],
@@ -181,8 +190,11 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const only = useMemo(() => (filtered ? new Set(shown.map((trial) => trial.number)) : null), [filtered, shown]);
 
   const best = useMemo(
-    () => ({ column: expected ? EXPECTED : "best", descending: experiment.mode === "max" }),
-    [experiment.mode, expected],
+    () =>
+      several
+        ? { column: FRONT, descending: false }
+        : { column: expected ? EXPECTED : "best", descending: experiment.mode === "max" },
+    [several, experiment.mode, expected],
   );
   const sortText = address.get("sort");
   const sort = useMemo(() => parseSort(sortText, best), [sortText, best]);
@@ -201,13 +213,14 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         trials,
         experiment.metric,
         experiment.time_attr,
-        experiment.objectives,
+        objectives,
         experiment.scope,
         false,
         labels,
         expected,
+        fronts,
       ),
-    [trials, experiment.metric, experiment.time_attr, experiment.objectives, experiment.scope, labels, expected],
+    [trials, experiment.metric, experiment.time_attr, objectives, experiment.scope, labels, expected, fronts],
   );
   const sorted = useMemo(
     () => (complete ? sortTrials(shown, columns, sort) : read),
@@ -261,6 +274,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
           sortedByService={!complete}
           rank={rank}
           expected={expected}
+          fronts={fronts}
           {...(colourOf ? { colourOf } : {})}
           theme={theme}
           selected={selected}
@@ -284,7 +298,15 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
 
   return (
     <div className={classes.page} data-drawer={open}>
-      <Header experiment={experiment} live={live} sample={sample} trials={trials} onSelect={select} address={address} />
+      <Header
+        experiment={experiment}
+        live={live}
+        sample={sample}
+        trials={trials}
+        front={fronts && firstOf(fronts).size}
+        onSelect={select}
+        address={address}
+      />
       <Tabs
         value={tab}
         onChange={(next) => set({ tab: next === tabs[0][0] ? null : next })}
@@ -336,6 +358,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                       experiment={experiment}
                       live={live}
                       across={axesOf(experiment, trials, address, experiment.metric).across}
+                      trial={byNumber.get(experiment.best?.trial_number ?? -1)}
                       onSelect={select}
                       more={
                         bred && (
@@ -377,6 +400,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                   experiment={experiment}
                   sample={sample}
                   trials={trials}
+                  fronts={fronts ?? NO_FRONTS}
                   byNumber={byNumber}
                   where={where}
                   {...views}
@@ -453,10 +477,26 @@ function inWords(trials: readonly Trial[], labels: Experiment["labels"]): readon
   return trials.map((trial) => ({ ...trial, params: readable(trial.params, labels) }));
 }
 
+/** Return the fronts of the trials. Of a sample, return only those on the Pareto front, according to the service's ranks. */
+function frontsAmong(
+  trials: readonly Trial[],
+  objectives: Experiment["objectives"],
+  places: ReadonlyMap<number, number> | null | undefined,
+): ReadonlyMap<number, number> {
+  const points = pointsOf(trials, objectives);
+  if (!places) return frontsOf(points, objectives);
+  return new Map(points.flatMap(({ number }) => (places.get(number) === 1 ? [[number, 1]] : [])));
+}
+
 /** Return the previous map if the new one is equal, so that what was drawn from it is not drawn again. */
-function useSameMap(map: ReadonlyMap<number, number>): ReadonlyMap<number, number> {
+function useSameMap<T extends ReadonlyMap<number, number> | null>(map: T): T {
   const [kept, keep] = useState(map);
-  const same = kept === map || (kept.size === map.size && [...map].every(([key, value]) => kept.get(key) === value));
+  const same =
+    kept === map ||
+    (kept !== null &&
+      map !== null &&
+      kept.size === map.size &&
+      [...map].every(([key, value]) => kept.get(key) === value));
   if (!same) keep(map);
   return same ? kept : map;
 }
@@ -477,11 +517,13 @@ interface HeaderProps {
   live: LiveExperiment;
   sample: Sample | undefined;
   trials: readonly Trial[];
+  /** The number of trials on the Pareto front; null with one objective. */
+  front: number | null;
   onSelect: (number: number) => void;
   address: Address;
 }
 
-function Header({ experiment, live, sample, trials, onSelect, address }: HeaderProps) {
+function Header({ experiment, live, sample, trials, front, onSelect, address }: HeaderProps) {
   const now = useNow(!experimentEnded(experiment.state));
   const ofFailed = trials.some(({ number, state }) => number === experiment.best?.trial_number && state === "failed");
   const saved = useMemo(
@@ -496,10 +538,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
   const forecast = useForecast(experiment);
   const waste = useWaste(experiment);
   const { objectives } = experiment;
-  const front = useMemo(
-    () => (objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives).size : 0),
-    [trials, objectives],
-  );
+  const hypervolume = useHypervolume(experiment)?.y.at(-1);
   return (
     <header className={classes.header}>
       <div className={classes.title}>
@@ -511,12 +550,17 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         </div>
       </div>
       <div className={classes.figures}>
-        {objectives.length > 1 ? (
-          <Figure
-            label="Pareto front"
-            value={`${front} ${front === 1 ? "trial" : "trials"}`}
-            title={objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", ")}
-          />
+        {front !== null ? (
+          <>
+            <Figure
+              label="Pareto front"
+              value={`${front} ${front === 1 ? "trial" : "trials"}`}
+              title={objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", ")}
+            />
+            {hypervolume !== undefined && (
+              <Figure label="Hypervolume" value={number(Number(hypervolume.toPrecision(3)))} title={HYPERVOLUME} />
+            )}
+          </>
         ) : (
           <Figure
             label={`${leading(experiment)}${experiment.best?.runs ? ", mean" : ofFailed ? ", of a failed trial" : ""}`}
@@ -532,7 +576,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
         <Figure
           label="Time"
           value={ranWords(experiment, now)}
-          title={`running time since the start at ${moment(experiment.started_at)}, without the time in which it was paused or had ended before it was continued`}
+          title={`The time for which it ran since ${moment(experiment.started_at)}. Pauses do not count, nor does the time between an end and a continuation.`}
         />
         {saved && (
           <Figure
@@ -549,7 +593,7 @@ function Header({ experiment, live, sample, trials, onSelect, address }: HeaderP
       </div>
       <div className={classes.status}>
         <div className={classes.progress}>
-          <Progress experiment={experiment} words spent={forecast?.budget_spent ?? null} />
+          <Progress experiment={experiment} words />
         </div>
         <div className={classes.actions}>
           <Actions experiment={experiment} />

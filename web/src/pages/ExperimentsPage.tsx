@@ -13,9 +13,9 @@ import { BulkActions } from "../parts/actions/Actions";
 import { FirstExperiment } from "../parts/experiments/FirstExperiment";
 import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
-import { Progress } from "../parts/experiments/Progress";
+import { Progress, spentShare } from "../parts/experiments/Progress";
 import { CopyMenu } from "../parts/common/CopyMenu";
-import { Spark, SPARK_AXES } from "../parts/experiments/Spark";
+import { FrontCount, FrontSpark, Spark, SPARK_AXES } from "../parts/experiments/Spark";
 import { StateBadge } from "../parts/common/StateBadge";
 import { useNow } from "../parts/common/useNow";
 import { useTitle } from "../parts/common/useTitle";
@@ -207,7 +207,7 @@ export default function ExperimentsPage() {
             size="compact-sm"
             variant="default"
             disabled={chosen.length < 2}
-            title="the best values so far over their cost, and how they differ"
+            title="the best value of each experiment over its training, and the differences between them"
             onClick={() =>
               void navigate(
                 `/compare?experiments=${chosen
@@ -369,7 +369,9 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
   const navigate = useNavigate();
   const to = `/experiments/${experiment.id}`;
   const { best, objectives } = experiment;
+  const several = objectives.length > 1;
   const held = inUse(experiment);
+  const spent = spentShare(experiment);
   return (
     <tr
       className={classes.clickable}
@@ -417,6 +419,7 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
       </td>
       <td>
         <Progress experiment={experiment} />
+        {spent !== null && <span className={classes.use}>{Math.round(100 * spent)} % of the budget</span>}
         {held && <span className={classes.use}>{held} in use</span>}
       </td>
       <td>
@@ -426,16 +429,29 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
             <span className={classes.use}>{bestWords(experiment, one)}</span>
           </span>
         ))}
-        {objectives.length > 1 && <span className={classes.use}>each by its own best trial</span>}
+        {several && (
+          <>
+            <span className={classes.use}>each by its own best trial</span>
+            <FrontCount experiment={experiment} className={classes.use} />
+          </>
+        )}
       </td>
       <td className={classes.wide}>
-        <Spark id={experiment.id} label={leading(experiment)} value={best?.value ?? null} repeated={!!best?.runs} />
+        {several ? (
+          <>
+            <FrontSpark experiment={experiment} />
+            <span className={classes.use}>hypervolume</span>
+          </>
+        ) : (
+          <Spark id={experiment.id} label={leading(experiment)} value={best?.value ?? null} repeated={!!best?.runs} />
+        )}
       </td>
       <td
         className={`${classes.wide} ${classes.clip}`}
         title={best ? config(readable(best.params, experiment.labels), experiment.labels) : undefined}
       >
         <span>{best ? config(readable(best.params, experiment.labels), experiment.labels) : "–"}</span>
+        {several && best && <span className={classes.use}>of the best {experiment.metric}</span>}
       </td>
       <td className={classes.wide}>{experiment.method}</td>
       <td

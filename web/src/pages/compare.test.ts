@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { bestIn, parseTrials, rowsOf, widestGap } from "./compare";
+import type { TrialState } from "../api/types";
+import { bestIn, parseTrials, rowsOf, spreadOf, unfinishedTrials, verdictWords, widestGap } from "./compare";
 
 describe("a comparison", () => {
   it("knows which rows are the same in all trials", () => {
@@ -35,13 +36,78 @@ describe("a comparison", () => {
 describe("the best of the compared values", () => {
   const row = { group: "Results", name: "best loss", values: [0.3, undefined, 0.1], same: false };
 
+  const loss = { metric: "loss", mode: "min", scope: "all" } as const;
+
   it("depends on the mode of the objective", () => {
-    expect(bestIn(row, { metric: "loss", mode: "min", scope: "all" })).toBe(2);
-    expect(bestIn(row, { metric: "loss", mode: "max", scope: "all" })).toBe(0);
+    expect(bestIn(row, [loss])).toEqual([2]);
+    expect(bestIn(row, [{ ...loss, mode: "max" }])).toEqual([0]);
+    expect(bestIn({ ...row, values: [0.1, 0.3, 0.1] }, [loss])).toEqual([0, 2]);
   });
 
-  it("is marked in the row of the objective only", () => {
-    expect(bestIn({ ...row, name: "last loss" }, { metric: "loss", mode: "min", scope: "all" })).toBeNull();
-    expect(bestIn({ ...row, name: "last loss" }, { metric: "loss", mode: "min", scope: "last" })).toBe(2);
+  it("is marked in every row of an objective, and in no other", () => {
+    const last = { ...row, name: "last loss" };
+    expect([bestIn(last, [loss]), bestIn(last, [{ ...loss, scope: "last" }])]).toEqual([[2], [2]]);
+    expect(bestIn({ ...row, name: "last latency" }, [loss])).toEqual([]);
+    const objectives = [
+      { metric: "loss", mode: "min" as const },
+      { metric: "latency", mode: "max" as const },
+    ];
+    expect(bestIn({ ...row, name: "last latency" }, [{ ...loss, objectives }])).toEqual([0]);
+    expect(bestIn({ ...row, group: "Parameters" }, [loss])).toEqual([]);
+  });
+
+  it("is not marked if experiments disagree which value is better, or if only one has a value", () => {
+    expect(bestIn(row, [loss, { ...loss, mode: "max" }])).toEqual([]);
+    expect(bestIn({ ...row, values: [0.3, undefined] }, [loss])).toEqual([]);
+  });
+});
+
+describe("the verdict of a comparison", () => {
+  const named = (values: readonly (number | null)[]) => values.map((value, i) => ({ name: `trial ${i}`, value }));
+
+  it("says who is the best, and how much better than the next one", () => {
+    expect(verdictWords("best accuracy", "max", named([0.95, 0.9625, null]))).toEqual({
+      first: "Trial 1",
+      rest: "has the best accuracy of 0.9625. It is 0.0125 higher than that of trial 0, the next one (0.95).",
+    });
+    expect(verdictWords("best loss", "min", named([0.3, 0.1]))!.rest).toMatch(
+      /^has the best loss of 0\.1\. It is 0\.2 lower/,
+    );
+    expect(verdictWords("best loss", "min", named([0.1, 0.1, 0.3]))).toEqual({
+      first: "Trial 0 and trial 1",
+      rest: "have the same best loss, 0.1.",
+    });
+    expect(verdictWords("best loss", "min", named([0.1, null]))).toBeNull();
+  });
+
+  it("says which trials did not train to their end", () => {
+    const of = (name: string, state: TrialState, iteration: number) => ({ name, state, iteration });
+    expect(
+      unfinishedTrials([
+        of("trial 0", "completed", 27),
+        of("trial 4", "failed", 3),
+        of("trial 10", "stopped", 9),
+        of("trial 18", "stopped", 1),
+      ]),
+    ).toBe(
+      "Trial 4 failed, at iteration 3; trial 10 and trial 18 were stopped early, at iterations 9 and 1. Their values are from less training than those of the trials that trained to their end.",
+    );
+    expect(unfinishedTrials([of("trial 1", "running", 2)])).toBe(
+      "Trial 1 is still training, at iteration 2. Their values are from less training than a whole run.",
+    );
+    expect(unfinishedTrials([of("trial 0", "completed", 27)])).toBeNull();
+  });
+
+  it("measures how much a parameter differs within its range", () => {
+    const lr = {
+      id: "lr",
+      label: "lr",
+      objective: false,
+      optional: false,
+      categories: [],
+      range: { min: 1e-4, max: 1, log: true },
+    };
+    expect(spreadOf([1e-3, 1e-1, undefined], lr)).toBeCloseTo(0.5);
+    expect([spreadOf([0.1], lr), spreadOf(["a", "b"], undefined)]).toEqual([null, null]);
   });
 });

@@ -1,7 +1,8 @@
 /** The differences between trials: rows of a table whose values differ, and where their curves differ the most. */
 
-import type { CurveSegment, Experiment, Lineage } from "../api/types";
-import { counted } from "../format";
+import type { CurveSegment, Experiment, Lineage, TrialState } from "../api/types";
+import { positionOf, type Dimension } from "../charts/dimensions";
+import { counted, metric, number, title } from "../format";
 
 export interface ComparedRow {
   group: string;
@@ -9,6 +10,8 @@ export interface ComparedRow {
   /** One for each trial; undefined where it has none. */
   values: unknown[];
   same: boolean;
+  /** How much the values differ, in words. */
+  note?: string;
 }
 
 /** The note below a table with parameters that changed during training. */
@@ -32,15 +35,114 @@ export function rowsOf(group: string, objects: readonly Readonly<Record<string, 
   });
 }
 
-/** The column of the best value in the row of the objective's best values; null for other rows. */
-export function bestIn(row: ComparedRow, of: Pick<Experiment, "metric" | "mode" | "scope"> | undefined): number | null {
-  if (!of || row.group !== "Results" || row.name !== counted(of)) return null;
-  const sign = of.mode === "max" ? 1 : -1;
-  let best: number | null = null;
-  row.values.forEach((value, i) => {
-    if (typeof value === "number" && (best === null || sign * value > sign * (row.values[best] as number))) best = i;
+type Judged = Pick<Experiment, "metric" | "mode" | "scope"> & Partial<Pick<Experiment, "objectives">>;
+
+/** The columns of the best value in a row of values of an objective, several if they are equal; none in other rows. */
+export function bestIn(row: ComparedRow, of: readonly (Judged | undefined)[]): readonly number[] {
+  if (row.group !== "Results") return [];
+  const modes = new Set(
+    of.flatMap((one) => {
+      if (!one) return [];
+      const others = (one.objectives ?? []).flatMap(({ metric, mode }) =>
+        row.name === `last ${metric}` ? [mode] : [],
+      );
+      return row.name === counted(one) || row.name === `last ${one.metric}` ? [one.mode] : others;
+    }),
+  );
+  // Experiments with opposite modes do not agree which value is better.
+  return modes.size === 1 ? bestOf(row.values, [...modes][0]!) : [];
+}
+
+/** The indices of the best number among values, several if they are equal; none if there are fewer than two numbers. */
+export function bestOf(values: readonly unknown[], mode: "min" | "max"): readonly number[] {
+  const numbers = values.filter((value): value is number => typeof value === "number" && Number.isFinite(value));
+  if (numbers.length < 2) return [];
+  const best = mode === "max" ? Math.max(...numbers) : Math.min(...numbers);
+  return values.flatMap((value, i) => (value === best ? [i] : []));
+}
+
+export interface Contender {
+  name: string;
+  value: number | null;
+}
+
+/** Say who has the best value, and by how much it is better than the next one; null if fewer than two have a value. */
+export function verdictWords(
+  label: string,
+  mode: "min" | "max",
+  contenders: readonly Contender[],
+): { first: string; rest: string } | null {
+  const sign = mode === "max" ? -1 : 1;
+  const valued = contenders.flatMap(({ name, value }) =>
+    value !== null && Number.isFinite(value) ? [{ name, value }] : [],
+  );
+  valued.sort((a, b) => sign * (a.value - b.value));
+  const [best] = valued;
+  if (!best || valued.length < 2) return null;
+  const equal = valued.filter(({ value }) => value === best.value);
+  if (equal.length > 1) {
+    return {
+      first: opening(listed(equal.map(({ name }) => name))),
+      rest: `have the same ${label}, ${metric(best.value)}.`,
+    };
+  }
+  const next = valued[1]!;
+  const difference = number(Number(Math.abs(best.value - next.value).toPrecision(3)));
+  const order = mode === "max" ? "higher" : "lower";
+  return {
+    first: opening(best.name),
+    rest: `has the ${label} of ${metric(best.value)}. It is ${difference} ${order} than that of ${next.name}, the next one (${metric(next.value)}).`,
+  };
+}
+
+/** Say which trials did not train to their end, so that their values are from less training; null if all did. */
+export function unfinishedTrials(
+  trials: readonly { name: string; state: TrialState; iteration: number }[],
+): string | null {
+  const said = (
+    [
+      ["failed", "failed"],
+      ["cancelled", "cancelled"],
+      ["stopped", "stopped early"],
+      ["paused", "paused"],
+      ["running", "still training"],
+      ["pending", "not started"],
+    ] as const
+  ).flatMap(([state, words]) => {
+    const some = trials.filter((one) => one.state === state);
+    if (some.length === 0) return [];
+    const one = some.length === 1;
+    const over = state === "stopped" || state === "cancelled";
+    const verb = state === "failed" ? "" : over ? (one ? "was " : "were ") : one ? "is " : "are ";
+    const places = `, at ${one ? "iteration" : "iterations"} ${listed(some.map(({ iteration }) => String(iteration)))}`;
+    const at = some.every(({ iteration }) => iteration === 0) ? "" : places;
+    return [`${listed(some.map(({ name }) => name))} ${verb}${words}${at}`];
   });
-  return best;
+  if (said.length === 0) return null;
+  const whole = trials.some(({ state }) => state === "completed")
+    ? " than those of the trials that trained to their end"
+    : " than a whole run";
+  return `${opening(said.join("; "))}. Their values are from less training${whole}.`;
+}
+
+/** The names of trials begin with a capital letter at the beginning of a sentence, but those of experiments do not. */
+function opening(text: string): string {
+  return text.startsWith("trial ") ? title(text) : text;
+}
+
+/** "a", "a and b", "a, b and c" */
+function listed(names: readonly string[]): string {
+  return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]!}`;
+}
+
+/** Say how much a parameter differs between trials, as a share of its range; null if it is no number, or if they are equal. */
+export function spreadOf(values: readonly unknown[], dimension: Dimension | undefined): number | null {
+  if (!dimension?.range) return null;
+  const places = values.flatMap((value) => {
+    const place = typeof value === "number" ? positionOf(dimension, value) : null;
+    return place === null ? [] : [place];
+  });
+  return places.length < 2 ? null : Math.max(...places) - Math.min(...places);
 }
 
 export interface Gap {

@@ -8,10 +8,10 @@ type Best = NonNullable<Forecast["best"]>;
 
 /** Say what the number "Ends in" includes. */
 export function endTitle({ seconds, starting }: Pick<End, "seconds" | "starting">): string {
-  const about = `about ${duration(seconds.expected)}; in this interval with a probability of 80 %.`;
+  const about = `About ${duration(seconds.expected)}. The end lies in this interval with a probability of 80 %.`;
   return starting > 0
-    ? `${about} It includes ${duration(starting)} in which trials start again, as long as earlier starts took. Waiting for resources and later pauses come on top.`
-    : `${about} Later pauses come on top.`;
+    ? `${about} It includes ${duration(starting)} in which trials start again; earlier starts took this long. Waiting for resources and later pauses are not included.`
+    : `${about} Later pauses are not included.`;
 }
 
 /**
@@ -28,7 +28,7 @@ export function bestFigure(best: Best, open: boolean, mode: Experiment["mode"]):
   }
   return {
     value: `${expected(best.low)} to ${expected(best.high)}`,
-    title: `about ${expected(best.expected)}; in this interval with a probability of 80 %. It cannot become worse than it is now.`,
+    title: `About ${expected(best.expected)}. The best value will lie in this interval with a probability of 80 %. It cannot become worse than it is now.`,
   };
 }
 

@@ -11,13 +11,15 @@ import { after, nothing, story } from "../test/run";
 import { TONE } from "./common/StateBadge";
 import { DecisionLog, factsOf, toneOf } from "./decisions/DecisionLog";
 import { parseKinds } from "./decisions/DecisionsTab";
-import { Runs } from "./curves/BestPanel";
+import { valueless } from "../charts/dimensions";
+import { Runs, unfinishedWords } from "./curves/BestPanel";
+import { emptyWords } from "./parameters/ParametersTab";
 import { FailureNotice } from "./trial/FailureNotice";
 import { FinishedLegend } from "./parameters/FinishedLegend";
 import { cautionOf, earlyWords, Shares, sourceWords } from "./parameters/Importance";
 import { LineageOf } from "./trial/Lineage";
 import { ProblemBox } from "./common/Problem";
-import { heldWords, Progress } from "./experiments/Progress";
+import { heldWords, Progress, spentShare } from "./experiments/Progress";
 import { savedOfMany, savedShare, savedTraining } from "./common/saved";
 import { domainsOf, domainWords, learnedWords, Setup } from "./setup/Setup";
 import { places, repeatFacts } from "./trial/TrialDetails";
@@ -449,8 +451,15 @@ describe("small parts", () => {
   it("shows how much of the training budget is spent", () => {
     const counts = { ...NONE, running: 2, paused: 18 };
     const resolved = { budget: "20 full trainings" } as never;
-    const running = { state: "running", counts, trials: 20, num_samples: 100, resolved } as const;
-    const { container } = show(<Progress experiment={running} words spent={0.52} />);
+    const running = {
+      state: "running",
+      counts,
+      trials: 20,
+      num_samples: 100,
+      resolved,
+      budget_spent: 0.52,
+    } as const;
+    const { container } = show(<Progress experiment={running} words />);
     expect(screen.getByText("52 % of the training budget").title).toBe("20 full trainings");
     const bar = screen.getByRole("img");
     expect(bar.getAttribute("aria-label")).toBe(
@@ -459,6 +468,7 @@ describe("small parts", () => {
     const widths = [...bar.children].map((part) => parseFloat((part as HTMLElement).style.width));
     expect(widths.reduce((sum, width) => sum + width, 0)).toBeCloseTo(52);
     expect(container.textContent).toContain("80 to come, if the budget allows");
+    expect([spentShare(running), spentShare({ ...running, state: "completed" })]).toEqual([0.52, null]);
   });
 
   it("is full once the budget has ended the search", () => {
@@ -634,6 +644,16 @@ describe("the legend of completed trials", () => {
     expect(screen.queryByText(/completed/)).toBeNull();
   });
 
+  it("has no symbols where all trials are drawn as lines", () => {
+    const [done, cut] = [
+      { state: "completed" as const, best_value: 0.9, feasible: null },
+      { state: "stopped" as const, best_value: 0.5, feasible: null },
+    ];
+    const { container } = show(<FinishedLegend trials={[done, cut]} symbols={false} />);
+    expect(container.querySelector("i")).toBeNull();
+    expect(container.textContent).toContain("1 stopped: not trained to the end");
+  });
+
   it("names those that violate the constraints", () => {
     const done = { state: "completed" as const, best_value: 0.9, feasible: true };
     const { container } = show(<FinishedLegend trials={[done, done, { ...done, feasible: false }]} />);
@@ -693,9 +713,18 @@ describe("the importance of parameters", () => {
     );
     expect(cautionOf({ ...found, stopped: 0 }, experiment(40, 400)), "only completed trials were chosen").toBeNull();
     const early = [{ state: "completed" as const }, { state: "stopped" as const }];
-    expect(earlyWords(experiment(20, 20), early)).toBeNull();
+    expect(earlyWords(experiment(20, 19), early)).toBeNull();
+    expect(earlyWords(experiment(20, 20), early), "one more failed").toMatch(/^21 of 41 trials were not trained/);
     expect(earlyWords(experiment(1, 39), early.slice(0, 1))).toBeNull();
-    expect(earlyWords(experiment(1, 39), early)).toMatch(/^39 of 41 trials were stopped early, so most values/);
+    const none = { ...experiment(2, 39), counts: { ...NONE, completed: 2, stopped: 39 }, trials: 41 };
+    expect(earlyWords(none, early)).toMatch(/^39 of 41 trials were stopped early, so most values/);
+    const mixed = { ...experiment(1, 30), counts: { ...NONE, completed: 1, stopped: 30, failed: 8, paused: 2 } };
+    expect(earlyWords({ ...mixed, trials: 41 }, early)).toMatch(
+      /^40 of 41 trials were not trained to the end \(30 stopped, 8 failed, 2 paused\), so most values/,
+    );
+    expect(cautionOf({ ...found, completed: 10, stopped: 20 }, experiment(10, 20))).toMatch(
+      /^30 of these 40 trials were not trained to the end: 20 stopped early, 10 failed or cancelled\. Their values/,
+    );
     expect(cautionOf({ ...found, trials: 15, stopped: 0 }, experiment(15, 0))).toMatch(
       /^15 trials are few for 2 parameters/,
     );
@@ -852,5 +881,37 @@ describe("the runs of the best configuration", () => {
     expect(
       repeatFacts({ number: 7, best_value: 200, repeat_of: null }, { metric: "accuracy", best: null }, "", () => {}),
     ).toEqual([]);
+  });
+});
+
+describe("trials that failed before they had a result", () => {
+  it("are found, and said to be left out", () => {
+    const objective = {
+      id: "objective:loss",
+      label: "best loss",
+      objective: true,
+      optional: true,
+      categories: [],
+      range: { min: 0, max: 1, log: false },
+    };
+    const trial = (number: number, state: Trial["state"], best_value: number | null) =>
+      ({ number, state, best_value, last: {} }) as unknown as Trial;
+    const trials = [
+      trial(0, "completed", 0.3),
+      trial(1, "failed", null),
+      trial(2, "failed", 0.5),
+      trial(3, "running", null),
+      trial(4, "cancelled", null),
+    ];
+    const empty = valueless(trials, [objective]);
+    expect(empty.map(({ number }) => number)).toEqual([1, 4]);
+    expect(emptyWords(empty, false)).toBe("1 failed and 1 cancelled trials without a result are left out.");
+    expect(emptyWords(empty.slice(0, 1), true)).toBe('1 failed trial without a result is drawn to "no value".');
+  });
+
+  it("are named if the best trial is one that failed later", () => {
+    expect(unfinishedWords(4, { state: "failed", iteration: 3 })).toBe(
+      "Trial 4 failed after iteration 3: it has a good value, but did not train to its end.",
+    );
   });
 });

@@ -63,6 +63,16 @@ def test_trials_that_are_stopped_save_what_they_would_have_used_until_max_t() ->
     assert bench.successor().core.summary()["gpu_hours_saved"] == saved
 
 
+def test_the_summary_says_which_share_of_the_training_budget_is_spent() -> None:
+    bench = Bench(scheduler={"type": "freeze_thaw", "max_t": 10, "budget": 2}, max_t=10)
+    assert bench.core.summary()["budget_spent"] is None, "nothing is trained yet"
+    bench.reported(0)
+    bench.reported(0)
+    assert bench.core.summary()["budget_spent"] == 2 / 20
+    assert bench.successor().core.summary()["budget_spent"] == 2 / 20
+    assert Bench(max_t=10).core.summary()["budget_spent"] is None, "without a budget"
+
+
 def test_the_time_without_a_driver_does_not_count() -> None:
     bench = Bench(scaling=GPUS)
     bench.started(0)

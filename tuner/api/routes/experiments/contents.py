@@ -45,9 +45,10 @@ def list_trials(
             max_length=1000,
             description=(
                 "the column to sort by: number, state, best_value, expected_value (after repeats: of the trial's configuration, "
-                "given all its runs), iteration, params.NAME, last.METRIC, ...; a minus before the column sorts in descending "
-                "order; trials without a value come last, and trials with equal values are sorted by number; if sorted by "
-                "best_value or expected_value, trials that violate the constraints come after those that do not"
+                "given all its runs), front (1 for the Pareto front), iteration, params.NAME, last.METRIC, ...; a minus before "
+                "the column sorts in descending order; trials without a value come last, and trials with equal values are sorted "
+                "by number; if sorted by best_value or expected_value, trials that violate the constraints come after those that "
+                "do not"
             ),
         ),
     ] = "number",
@@ -95,7 +96,7 @@ def sample(
     ] = 1000,
 ) -> Response:
     record = found_experiment(here.store, experiment_id)
-    found = here.store.trials.sample(record.id, record.spec.objective.mode, size)
+    found = here.store.trials.sample(record.id, record.spec.objectives, size)
     longest = (record.spec.resolved or {}).get("scheduler", record.spec.scheduler).get("max_t") or record.spec.max_t
     trained = None
     if isinstance(longest, int | float) and record.spec.time_attr == "training_iteration":

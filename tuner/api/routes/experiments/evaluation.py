@@ -30,7 +30,7 @@ from tuner.errors import NotFound, SpecError
 from tuner.experiment.analysis import forecast as forecasts
 from tuner.experiment.analysis import replay as replays
 from tuner.experiment.analysis import timeline as timelines
-from tuner.experiment.analysis.pareto import front
+from tuner.experiment.analysis.pareto import front, growth
 
 router = APIRouter(route_class=Route, tags=["experiments"])
 MOST_REPLAYED = 200_000
@@ -63,11 +63,38 @@ def pareto(here: Here, request: Request, experiment_id: ExperimentId) -> Respons
     if knows(request, tag):
         return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache"})
     metrics = [objective.metric for objective in record.spec.objectives]
-    numbers, values = here.store.trials.objectives(record.id, metrics)
+    numbers, values, _ = here.store.trials.objectives(record.id, metrics)
     rows = front(np.array(values, float).reshape(-1, len(metrics)), record.spec.objectives)
     found = here.store.trials.numbered(record.id, [numbers[row] for row in rows[:1000]])
     items = [schemas.Trial.of(trial, record) for trial in found]
     return answer(schemas.Pareto(metrics=metrics, items=items, total=len(rows), of=len(numbers)), tag=tag)
+
+
+@router.get(
+    "/experiments/{experiment_id}/hypervolume",
+    response_model=schemas.Hypervolume,
+    responses=NOT_FOUND,
+    summary="Get how the Pareto front of several objectives grew, with a point for each improvement.",
+)
+def hypervolume(here: Here, request: Request, experiment_id: ExperimentId) -> Response:
+    record = found_experiment(here.store, experiment_id)
+    tag = etag(f"hypervolume {record.public_id} {record.last_event_seq} {record.state}".encode())
+    if knows(request, tag):
+        return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache"})
+    objectives = record.spec.objectives
+    metrics = [objective.metric for objective in objectives]
+    numbers, rows, ended = here.store.trials.objectives(record.id, metrics)
+    values = np.array(rows, float).reshape(-1, len(metrics))
+    times = [None if time is None else float(record.clock.seconds(time)) for time in ended]
+    points = growth(values, times, objectives)
+    found = schemas.Hypervolume(
+        metrics=metrics,
+        x=[time for time, _ in points],
+        y=[share for _, share in points],
+        front=len(front(values, objectives)),
+        of=len(numbers),
+    )
+    return answer(found, tag=tag)
 
 
 @router.get(
@@ -127,7 +154,7 @@ def curves(
     total = sum(record.counts.values())
     wanted = None if trial is None else [number for number in trial if 0 <= number < 2**31]
     if wanted is None and total > limit:
-        wanted = here.store.trials.sample_numbers(record.id, record.spec.objective.mode, limit)
+        wanted = here.store.trials.sample_numbers(record.id, record.spec.objectives, limit)
     x_metric = optional_text(x_metric)
     found = here.store.metrics.curve_columns(
         record.id,
@@ -243,7 +270,7 @@ def forecast(
             allow_inf_nan=False,
             description=(
                 "the additional training whose gain `more` predicts, in GPU hours, or in hours of running time if trials use no "
-                "GPUs; capped at twice the training so far"
+                "GPUs; at most twice as much as the trials have trained"
             ),
         ),
     ] = 1.0,

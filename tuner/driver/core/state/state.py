@@ -165,7 +165,16 @@ class State:
             "cpu_hours": self.usage.cpu_hours(self.now),
         }
         times = {"pauses": list(self.pauses.spans)}
-        return {"best": best, "counts": counts, "reason": self.finishing or "", "error": self.error, **hours, **times}
+        spent = {"budget_spent": self.scheduler.budget_spent()}
+        return {
+            "best": best,
+            "counts": counts,
+            "reason": self.finishing or "",
+            "error": self.error,
+            **hours,
+            **spent,
+            **times,
+        }
 
     # -- what changes it -------------------------------------------------------------------------------------------------
 

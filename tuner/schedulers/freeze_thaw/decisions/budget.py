@@ -63,6 +63,10 @@ class Budget:
         """Return True if the budget is derived from num_samples because the user set none."""
         return self._given is None and self.total is not None
 
+    def share(self, spent: float) -> float | None:
+        """Return the share of the budget that is spent, at most 1; None without a budget, or if nothing is spent yet."""
+        return min(spent / (self.total * self._end), 1.0) if self.total and spent else None
+
     def is_spent(self, spent: float, finishing: Sequence[int], trials: Population) -> bool:
         """Return True if the budget is spent, except for the part that is reserved for the leading trial.
 

@@ -126,7 +126,7 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
       {(patch.space || draft.assume) && (
         <Textarea
           label="Values of new parameters in the trials so far"
-          description="as YAML, such as width: 32; null if it is not known; models then leave these trials out"
+          description="as YAML, such as width: 32. Enter null if a value is not known; models then leave these trials out"
           classNames={{ input: classes.yaml! }}
           autosize
           minRows={1}

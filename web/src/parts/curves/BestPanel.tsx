@@ -1,5 +1,5 @@
 import type { ReactNode } from "react";
-import type { Experiment } from "../../api/types";
+import type { Experiment, Trial } from "../../api/types";
 import { curvesCall } from "../../charts/copies";
 import type { Across } from "../../curves/across";
 import { BestChart } from "../../curves/BestChart";
@@ -22,13 +22,15 @@ interface BestPanelProps {
    * only once.
    */
   across: Across;
+  /** The best trial; undefined if it is not known. */
+  trial: Pick<Trial, "state" | "iteration"> | undefined;
   onSelect: (number: number) => void;
   /** A link to more about the changes of the configuration, if it changed during training. */
   more?: ReactNode;
 }
 
 /** The best value over time, and the configuration that reached it. */
-export function BestPanel({ experiment, live, across, onSelect, more }: BestPanelProps) {
+export function BestPanel({ experiment, live, across, trial, onSelect, more }: BestPanelProps) {
   const curves = useCurves(live, experiment.metric, across);
   const ended = experimentEnded(experiment.state);
   const now = useNow(!ended);
@@ -55,7 +57,7 @@ export function BestPanel({ experiment, live, across, onSelect, more }: BestPane
               trial {best.trial_number},{" "}
               {best.runs
                 ? runsOf(best.runs)
-                : `${experiment.scope === "last" ? "last" : "best"}, at iteration ${best.iteration}`}
+                : `${experiment.scope === "last" ? "last report" : "best"} at iteration ${best.iteration}`}
             </button>
           )}
           {soFar && (
@@ -97,9 +99,17 @@ export function BestPanel({ experiment, live, across, onSelect, more }: BestPane
         />
       )}
       {best?.runs && <Runs experiment={experiment} runs={best.runs} onSelect={onSelect} />}
+      {best && !best.runs && trial && (trial.state === "failed" || trial.state === "cancelled") && (
+        <p className={classes.caution}>{unfinishedWords(best.trial_number, trial)}</p>
+      )}
       {best && !best.runs && <Finished experiment={experiment} onSelect={onSelect} />}
     </Panel>
   );
+}
+
+/** Say that the best trial did not train to its end, because it failed or was cancelled. */
+export function unfinishedWords(number: number, { state, iteration }: Pick<Trial, "state" | "iteration">): string {
+  return `Trial ${number} ${state === "failed" ? "failed" : "was cancelled"} after iteration ${iteration}: it has a good value, but did not train to its end.`;
 }
 
 type BestRuns = NonNullable<NonNullable<Experiment["best"]>["runs"]>;
@@ -160,7 +170,7 @@ function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | 
         , at iteration {finished.iteration}
         {experiment.scope === "all" &&
           finished.trial_number !== experiment.best?.trial_number &&
-          ". It differs from the leader above, which leads by the best value of all its reports."}
+          `. Trial ${experiment.best?.trial_number} leads because one of its reports, not its last one, was the best of all.`}
       </p>
     );
   }

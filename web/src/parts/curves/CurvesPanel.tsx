@@ -200,6 +200,7 @@ export function CurvesPanel({
           colours={colours}
           objective={experiment}
           rank={rank}
+          byFront={experiment.objectives.length > 1}
           trials={trials}
           source={source}
           live={!experimentEnded(experiment.state)}

@@ -5,28 +5,34 @@ import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { Experiment, LogEntry } from "../../api/types";
 import EventsTab from "./EventsTab";
-import { eventWords, GROUPS, iterationsOf, kindsOf } from "./eventWords";
+import { eventWords, grouped, GROUPS, groupWords, iterationsOf, kindsOf } from "./eventWords";
 
 describe("an event in words", () => {
   it.each<[LogEntry["kind"], Record<string, unknown>, string]>([
     [
       "driver_started",
       { epoch: 2, slots: 4, executor: "on Ray" },
-      "A driver took over (epoch 2); there is room for 4 trials at once; on Ray",
+      "A new driver took over the experiment (driver 2); there is room for 4 trials at once; it runs trials on Ray",
     ],
     [
       "segment_started",
       { segment: 1, startup_s: 1.3, warm: true, placement: { ranks: [{ host: "a" }, { host: "b" }, { host: "a" }] } },
-      "Segment 1 started in 1.3 s in a warm group on a, b",
+      "The trial started within 1.3 s on a, b, in processes that were already running",
     ],
     [
       "segment_ended",
       { segment: 2, outcome: "failed", failure: { message: "boom\nmore", rank: 1, traceback: "" } },
-      "Segment 2 ended: it failed on rank 1: boom",
+      "The trial failed (segment 2) on rank 1: boom",
     ],
-    ["segment_ended", { segment: 2, outcome: "left", failure: null }, "Segment 2 ended by a decision"],
+    [
+      "segment_ended",
+      { segment: 2, outcome: "left", failure: null },
+      "The trial left its processes, as decided (segment 2)",
+    ],
+    ["segment_ended", { segment: 1, outcome: "returned", failure: null }, "The training function returned"],
+    ["waiting", { segment: 2, reason: "2 CPUs are missing" }, "The trial waits to start again: 2 CPUs are missing"],
     ["reported", { iteration: 9, metrics: { loss: null, acc: 0.123456789 } }, "Iteration 9: loss –, acc 0.123457"],
-    ["commanded", { command: "stop", reason: "" }, "A user asked to stop it"],
+    ["commanded", { command: "stop", reason: "" }, "A user asked to stop the experiment"],
     ["amended", { changes: { num_samples: 40 }, reason: "more" }, "A user changed num_samples: more"],
     ["enqueued", { points: [{ params: { lr: 1 } }], reason: "" }, "A user enqueued a trial"],
     ["suggested", { number: 3, params: { lr: 0.5 } }, "The searcher proposed trial 3: lr=0.5"],
@@ -78,6 +84,24 @@ describe("an event in words", () => {
     expect(failed.more).toBe("line 1");
   });
 
+  it("is one line for three or more that tell little, unless a kind is chosen", () => {
+    const of = (...kinds: LogEntry["kind"][]) => kinds.map((kind, seq) => ({ kind, seq }));
+    const entries = of(
+      "checkpoint_saved",
+      "checkpoint_deleted",
+      "checkpoint_saved",
+      "segment_ended",
+      "suggested",
+      "suggested",
+    );
+    const rows = grouped(entries);
+    expect(rows).toEqual([entries.slice(0, 3), entries[3], entries[4], entries[5]]);
+    expect(groupWords(entries.slice(0, 3))).toBe("2 checkpoints were saved, 1 checkpoint was deleted");
+    expect(eventWords({ kind: "commanded", data: { command: "stop" }, trial_number: 3 }).text).toBe(
+      "A user asked to stop the trial",
+    );
+  });
+
   it("leaves out the kinds that would hide all others, unless they are asked for", () => {
     expect(kindsOf([])).not.toContain("reported");
     expect(kindsOf([])).toContain("segment_ended");
@@ -114,7 +138,7 @@ describe("the list of events", () => {
     const { rerender } = render(tab("running", 5));
     await pass();
     expect(read).toHaveBeenCalledTimes(1);
-    expect(screen.getByText(/A segment is one uninterrupted run.*A warm group is/)).toBeTruthy();
+    expect(screen.getByText(/A segment is one uninterrupted run.*processes that an earlier one/)).toBeTruthy();
     rerender(tab("running", 6));
     await pass();
     expect(read).toHaveBeenCalledTimes(2);

@@ -10,7 +10,7 @@ import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
 import type { Address } from "../../pages/useAddress";
 import classes from "./EventsTab.module.css";
-import { eventWords, GROUPS, kindsOf, iterationsOf } from "./eventWords";
+import { eventWords, grouped, GROUPS, groupWords, kindsOf, iterationsOf } from "./eventWords";
 import { chosenTrial, KindChips, TrialFilter } from "../trial/LogFilters";
 import { Panel } from "../common/Panel";
 import parts from "../common/parts.module.css";
@@ -56,6 +56,8 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
   });
   const entries = query.data?.pages.flatMap((page) => page.items) ?? [];
   const iterations = iterationsOf(entries);
+  // Whoever has chosen a kind wants to see each event of it.
+  const rows = chosen.length > 0 ? entries : grouped(entries);
   return (
     <Panel
       flush
@@ -84,8 +86,7 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
       <p className={classes.hint}>
         {chosen.length === 0 && "All but reports and decisions. Choose groups above to see other events. "}A segment is
         one uninterrupted run of a trial: a pause, a failure or an exploit ends it, and the trial continues in the next
-        one. A warm group is a group of worker processes that an earlier segment has used: a trial starts sooner in them
-        than in new ones.
+        one. A trial starts sooner in processes that an earlier one has used.
       </p>
       {query.data && entries.length === 0 && (
         <p className={parts.none}>
@@ -99,9 +100,18 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
       )}
       {entries.length > 0 && (
         <ol className={classes.list} aria-label="Events, newest first">
-          {entries.map((entry) => (
-            <Entry key={entry.seq} entry={entry} iterations={iterations} onSelect={onSelect} />
-          ))}
+          {rows.map((row) =>
+            "seq" in row ? (
+              <Entry key={row.seq} entry={row} iterations={iterations} onSelect={onSelect} />
+            ) : (
+              <Group
+                key={`from ${row[row.length - 1]!.seq}`}
+                entries={row}
+                iterations={iterations}
+                onSelect={onSelect}
+              />
+            ),
+          )}
         </ol>
       )}
       {query.hasNextPage && (
@@ -116,6 +126,34 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
         </Button>
       )}
     </Panel>
+  );
+}
+
+interface GroupProps extends Omit<EntryProps, "entry"> {
+  /** The newest one first. */
+  entries: readonly LogEntry[];
+}
+
+/** Several events of which each one tells little, as one line that opens. */
+function Group({ entries, ...rest }: GroupProps) {
+  const [open, setOpen] = useState(false);
+  const newest = entries[0]!;
+  return (
+    <>
+      <li>
+        <time dateTime={newest.time} title={`until ${moment(newest.time)}`}>
+          {clock(newest.time)}
+        </time>
+        <span className={classes.trial} />
+        <span className={classes.group}>
+          {groupWords(entries)}
+          <button type="button" className={classes.more} aria-expanded={open} onClick={() => setOpen(!open)}>
+            {open ? "show as one line" : `show all ${entries.length}`}
+          </button>
+        </span>
+      </li>
+      {open && entries.map((entry) => <Entry key={entry.seq} entry={entry} {...rest} />)}
+    </>
   );
 }
 

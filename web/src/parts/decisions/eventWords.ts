@@ -53,37 +53,42 @@ export function iterationsOf(entries: readonly Pick<LogEntry, "data">[]): Map<st
  * their ids.
  */
 export function eventWords(
-  entry: Pick<LogEntry, "kind" | "data">,
+  entry: Pick<LogEntry, "kind" | "data"> & Partial<Pick<LogEntry, "trial_number">>,
   iterations: ReadonlyMap<string, number> = new Map(),
 ): { text: string; more?: string } {
   const data = entry.data as Data;
-  const segment = data["segment"] === undefined ? "Its segment" : `Segment ${param(data["segment"])}`;
+  const again = typeof data["segment"] === "number" && data["segment"] > 1;
+  const segment = again ? ` (segment ${param(data["segment"])})` : "";
   switch (entry.kind) {
     case "driver_started":
       return {
         text: [
-          `A driver took over (epoch ${param(data["epoch"])})`,
+          Number(data["epoch"]) > 1
+            ? `A new driver took over the experiment (driver ${param(data["epoch"])})`
+            : "A driver began to run the experiment",
           data["slots"] ? `there is room for ${param(data["slots"])} trials at once` : "",
-          param(data["executor"]),
+          data["executor"] ? `it runs trials ${param(data["executor"])}` : "",
         ]
           .filter(Boolean)
           .join("; "),
       };
     case "waiting":
-      return { text: `${segment} waits: ${param(data["reason"])}` };
+      return { text: `The trial waits to start${again ? " again" : ""}: ${param(data["reason"])}` };
     case "segment_started": {
       const places = hosts(data["placement"]);
-      const took = typeof data["startup_s"] === "number" ? ` in ${duration(data["startup_s"])}` : "";
-      return { text: `${segment} started${took}${data["warm"] ? " in a warm group" : ""}${places}` };
+      const took = typeof data["startup_s"] === "number" ? ` within ${duration(data["startup_s"])}` : "";
+      const reused = data["warm"] ? ", in processes that were already running" : "";
+      return { text: `The trial started${again ? " again" : ""}${segment}${took}${places}${reused}` };
     }
     case "segment_ended": {
       const failure: Failed | null = data["failure"] ?? null;
-      const outcome = { returned: ": its function returned", left: " by a decision", failed: ": it failed" }[
-        param(data["outcome"])
-      ];
+      const outcome =
+        { returned: "The training function returned", left: "The trial left its processes, as decided" }[
+          param(data["outcome"])
+        ] ?? (data["outcome"] === "failed" || failure ? "The trial failed" : "The trial stopped running");
       const why = failure?.message ? `: ${failure.message.split("\n")[0]}` : "";
       const rank = failure?.rank === null || failure?.rank === undefined ? "" : ` on rank ${failure.rank}`;
-      const text = `${segment} ended${outcome ?? ""}${rank}${why}`;
+      const text = `${outcome}${segment}${rank}${why}`;
       return failure?.traceback ? { text, more: failure.traceback } : { text };
     }
     case "reported": {
@@ -95,7 +100,7 @@ export function eventWords(
       return { text: `${param(data["kind"])}: ${param(data["reason"])}` };
     case "stop_judged":
       return {
-        text: `A stop function returned at iteration ${param(data["iteration"])}`,
+        text: `The stop functions judged the trial at iteration ${param(data["iteration"])}`,
         more: pretty(data["answers"]),
       };
     case "checkpoint_saved": {
@@ -124,13 +129,15 @@ export function eventWords(
             : `The searcher proposed trial ${param(data["number"])}: ${config((data["params"] ?? {}) as Data)}`,
       };
     case "drawn":
-      return { text: `It asked for ${param(data["name"])} and got ${param(data["value"])}` };
+      return { text: `The trial asked for ${param(data["name"])} and got ${param(data["value"])}` };
     case "noted":
-      return { text: `Its code noted ${config((data["notes"] ?? {}) as Data)}` };
+      return { text: `The trial noted ${config((data["notes"] ?? {}) as Data)}` };
     case "model_fitted":
-      return { text: "A model was fitted to the reports" };
+      return { text: "The scheduler fitted its model to the reports" };
     case "commanded":
-      return { text: `A user asked to ${param(data["command"])} it${because(data)}` };
+      return {
+        text: `A user asked to ${param(data["command"])} ${typeof entry.trial_number === "number" ? "the trial" : "the experiment"}${because(data)}`,
+      };
     case "amended":
       return {
         text: `A user changed ${Object.keys(data["changes"] ?? {}).join(", ")}${because(data)}`,
@@ -144,7 +151,7 @@ export function eventWords(
       };
     }
     case "room_wanted":
-      return { text: `${segment} has to leave ${param(data["reason"])}` };
+      return { text: `The trial has to leave its processes ${param(data["reason"])}` };
     case "budget_spent":
       return { text: `The time budget of ${duration(data["seconds"] as number)} is used up` };
     case "gpu_hours_spent":
@@ -156,6 +163,47 @@ export function eventWords(
       return { text: `Elastic trials may now have ${workers} together` };
     }
   }
+}
+
+/** Kinds of which one event tells little: three or more of them in a row are one line. */
+const FREQUENT: Partial<Record<LogEntry["kind"], readonly [string, string]>> = {
+  checkpoint_saved: ["checkpoint was saved", "checkpoints were saved"],
+  checkpoint_deleted: ["checkpoint was deleted", "checkpoints were deleted"],
+  suggested: ["configuration was proposed", "configurations were proposed"],
+  model_fitted: ["model was fitted", "models were fitted"],
+  stop_judged: ["trial was judged by stop functions", "judgments of stop functions were made"],
+  drawn: ["value was asked for by a trial", "values were asked for by trials"],
+  noted: ["note was made by a trial", "notes were made by trials"],
+  slots_changed: ["change of the room for trials", "changes of the room for trials"],
+  workers_changed: ["change of the room for elastic trials", "changes of the room for elastic trials"],
+};
+const FEWEST_GROUPED = 3;
+
+/** Return the entries in their order, with each row of three or more frequent ones as a list. */
+export function grouped<T extends Pick<LogEntry, "kind">>(entries: readonly T[]): (T | readonly T[])[] {
+  const found: (T | readonly T[])[] = [];
+  let row: T[] = [];
+  const close = () => {
+    if (row.length >= FEWEST_GROUPED) found.push(row);
+    else found.push(...row);
+    row = [];
+  };
+  for (const entry of entries) {
+    if (FREQUENT[entry.kind]) row.push(entry);
+    else {
+      close();
+      found.push(entry);
+    }
+  }
+  close();
+  return found;
+}
+
+/** "7 checkpoints were saved, 2 checkpoints were deleted" */
+export function groupWords(entries: readonly Pick<LogEntry, "kind">[]): string {
+  const counts = new Map<LogEntry["kind"], number>();
+  for (const { kind } of entries) counts.set(kind, (counts.get(kind) ?? 0) + 1);
+  return [...counts].map(([kind, count]) => `${count} ${FREQUENT[kind]![count === 1 ? 0 : 1]}`).join(", ");
 }
 
 function checkpointWords(data: Data, iterations: ReadonlyMap<string, number>): string {

@@ -13,7 +13,7 @@ const ORDER: [TrialState, string][] = [
 ];
 
 type Counted = Pick<Experiment, "state" | "counts" | "trials" | "num_samples"> &
-  Partial<Pick<Experiment, "limits" | "resolved">>;
+  Partial<Pick<Experiment, "limits" | "resolved" | "budget_spent">>;
 
 /**
  * Return why requested trials have not been started yet, as words after their number; empty if they only wait for their
@@ -26,27 +26,30 @@ export function heldWords({ state, counts, limits, resolved }: Counted): string 
   return most !== null && counts.running + counts.pending >= most ? `, at most ${most} at a time` : "";
 }
 
+/** The share of the training budget that a search has spent; null if it has none, or if it has ended. */
+export function spentShare({ state, budget_spent }: Pick<Counted, "state" | "budget_spent">): number | null {
+  return experimentEnded(state) ? null : (budget_spent ?? null);
+}
+
 interface Props {
   experiment: Counted;
   words?: boolean;
-  /** The share of the training budget that is spent; null or undefined if there is no budget, or if it is not known. */
-  spent?: number | null;
 }
 
 /**
  * Show the trials by state as one bar. The rest of the bar stands for trials that have not been started or, if the search ends
  * when its training budget is spent, for the rest of the budget.
  */
-export function Progress({ experiment, words, spent = null }: Props) {
+export function Progress({ experiment, words }: Props) {
   const { state, counts, trials, num_samples } = experiment;
   // A search that its budget has ended is complete, although not all trials that it might have started were needed.
   const complete = state === "completed" && Boolean(experiment.resolved?.budget);
   // Trials that users asked for come on top of num_samples.
   const expected = Math.max(num_samples ?? trials, trials);
   const total = Math.max(complete ? trials : expected, 1);
-  const bySpent = spent !== null && trials > 0 && !experimentEnded(state);
-  const scale = bySpent ? spent / trials : 1 / total;
-  const share = bySpent ? `${Math.round(100 * spent)} % of the training budget` : null;
+  const spent = spentShare(experiment);
+  const scale = spent === null ? 1 / total : spent / Math.max(trials, 1);
+  const share = spent === null ? null : `${Math.round(100 * spent)} % of the training budget`;
   const parts = ORDER.filter(([state]) => counts[state] > 0);
   const ended = counts.completed + counts.stopped + counts.failed + counts.cancelled;
   const said = parts.map(([state]) => `${counts[state]} ${state}`).join(", ") || "no trials yet";

@@ -2,7 +2,8 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { render, screen } from "@testing-library/react";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
-import { Spark, SPARK_AXES } from "./Spark";
+import type { Experiment } from "../../api/types";
+import { FrontCount, FrontSpark, Spark, SPARK_AXES } from "./Spark";
 
 describe("the line of the best value in the list", () => {
   afterEach(() => vi.restoreAllMocks());
@@ -36,4 +37,27 @@ describe("the line of the best value in the list", () => {
     const [, first, second] = /^M[\d.]+ ([\d.]+)H[\d.]+V([\d.]+)/.exec(line.querySelector("path")!.getAttribute("d")!)!;
     expect(Number(second)).toBeGreaterThan(Number(first));
   });
+});
+
+it("is the hypervolume if there are several objectives, and the front is counted", async () => {
+  const read = { metrics: ["a", "b"], x: [1, 4], y: [0.2, 0.75], front: 3, of: 9 };
+  const asked = vi.spyOn(api, "hypervolume").mockResolvedValue(read);
+  const experiment = {
+    id: "exp_1",
+    state: "running",
+    objectives: [
+      { metric: "a", mode: "max" },
+      { metric: "b", mode: "min" },
+    ],
+    counts: { pending: 0, running: 1, paused: 0, completed: 8, stopped: 0, failed: 0, cancelled: 0 },
+  } as unknown as Experiment;
+  render(
+    <QueryClientProvider client={new QueryClient()}>
+      <FrontSpark experiment={experiment} />
+      <FrontCount experiment={experiment} />
+    </QueryClientProvider>,
+  );
+  await screen.findByRole("img", { name: /^Hypervolume over time, from 0\.2 to 0\.75\./ });
+  await screen.findByText("front of 3 trials");
+  expect(asked).toHaveBeenCalledTimes(1);
 });

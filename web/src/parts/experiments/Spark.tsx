@@ -1,7 +1,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { api } from "../../api/client";
+import type { BestSoFar, Experiment } from "../../api/types";
 import { LINE_OF_FIRST_RUNS, metric as written } from "../../format";
 import { keys } from "../../live/keys";
+import { useHypervolume } from "../../live/useHypervolume";
 import classes from "../common/parts.module.css";
 
 const [WIDTH, HEIGHT] = [90, 22];
@@ -27,8 +29,29 @@ export function Spark({ id, label, value, repeated }: SparkProps) {
     staleTime: Infinity,
     placeholderData: (old) => old,
   });
+  return <Line line={data} label={label} more={repeated ? `${LINE_OF_FIRST_RUNS} ` : ""} />;
+}
+
+/** Show the hypervolume of several objectives over time as a small line. */
+export function FrontSpark({ experiment }: { experiment: Experiment }) {
+  return <Line line={useHypervolume(experiment)} label="Hypervolume" more="It counts the trials that have ended. " />;
+}
+
+/** Say how many trials are on the Pareto front. */
+export function FrontCount({ experiment, className }: { experiment: Experiment; className?: string | undefined }) {
+  const front = useHypervolume(experiment)?.front ?? 0;
+  return (
+    front > 0 && (
+      <span className={className}>
+        front of {front} {front === 1 ? "trial" : "trials"}
+      </span>
+    )
+  );
+}
+
+function Line({ line: data, label, more }: { line: BestSoFar | undefined; label: string; more: string }) {
   if (!data || data.x.length === 0) return null;
-  const words = `${label} over time, from ${written(data.y[0])} to ${written(data.y[data.y.length - 1])}. ${repeated ? `${LINE_OF_FIRST_RUNS} ` : ""}${SPARK_AXES}`;
+  const words = `${label} over time, from ${written(data.y[0])} to ${written(data.y[data.y.length - 1])}. ${more}${SPARK_AXES}`;
   return (
     <svg
       className={classes.spark}

@@ -6,6 +6,8 @@ interface FinishedLegendProps {
   trials: readonly Pick<Trial, "state" | "best_value" | "feasible">[];
   /** True if the chart has a heat map. */
   heat?: boolean;
+  /** False if the chart draws all trials alike, as lines. */
+  symbols?: boolean;
 }
 
 /** The states of trials that have not trained to their end, in the words of the counts at the top of the page. */
@@ -15,7 +17,7 @@ const OTHERS: readonly TrialState[] = ["stopped", "failed", "cancelled", "runnin
  * Explain which points are trials that trained to their end within the constraints. Show nothing if all did. Trials
  * without a value have no point.
  */
-export function FinishedLegend({ trials, heat = false }: FinishedLegendProps) {
+export function FinishedLegend({ trials, heat = false, symbols = true }: FinishedLegendProps) {
   const shown = trials.filter((one) => one.best_value !== null);
   const outside = shown.filter((one) => one.feasible === false).length;
   const inside = shown.filter((one) => one.feasible !== false);
@@ -29,14 +31,19 @@ export function FinishedLegend({ trials, heat = false }: FinishedLegendProps) {
   return (
     <p className={classes.legend}>
       <span>
-        <i data-finished aria-hidden /> {finished} completed
+        {symbols && <i data-finished aria-hidden />} {finished} completed
       </span>
       {others.length > 0 && (
         <span>
-          <i aria-hidden /> {others.join(", ")}: not trained to the end
+          {symbols && <i aria-hidden />} {others.join(", ")}: not trained to the end
         </span>
       )}
-      {outside > 0 && <span>× {outside} outside the constraints</span>}
+      {outside > 0 && (
+        <span>
+          {symbols && "× "}
+          {outside} outside the constraints
+        </span>
+      )}
       {without > 0 && (
         <span>
           {without} {without === 1 ? "trial has" : "trials have"} no result

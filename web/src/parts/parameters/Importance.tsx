@@ -76,25 +76,39 @@ export default function Importance({ experiment, where, metric = null, objective
   );
 }
 
+/** The states of trials that have values of less than a full training, and do not train now. */
+const EARLY = ["stopped", "failed", "cancelled", "paused"] as const;
+
 /** Say what plots of the parameters hide if most trials were stopped early; null if they were not. */
 export function earlyWords(
   { counts, trials }: Pick<Experiment, "counts" | "trials">,
   shown: readonly Pick<Trial, "state">[],
 ): string | null {
-  if (2 * counts.stopped <= trials || shown.every(isFinished)) return null;
-  return `${counts.stopped} of ${trials} trials were stopped early, so most values are from few iterations: trials that learn fast look good here, even if others would end better.`;
+  const early = EARLY.filter((state) => counts[state] > 0);
+  const count = early.reduce((sum, state) => sum + counts[state], 0);
+  if (2 * count <= trials || shown.every(isFinished)) return null;
+  const why =
+    early.length === 1 && counts.stopped > 0
+      ? "stopped early"
+      : `not trained to the end (${early.map((state) => `${counts[state]} ${state}`).join(", ")})`;
+  return `${count} of ${trials} trials were ${why}, so most values are from few iterations: trials that learn fast look good here, even if others would end better.`;
 }
 
 /** Return why the shares are only a hint; null if they are reliable. */
 export function cautionOf(
-  { items, trials, stopped }: Importances,
+  { items, trials, completed, stopped }: Importances,
   experiment: Pick<Experiment, "scheduler" | "resolved">,
 ): string | null {
   if (isBred(experiment)) {
     return "The scheduler changed values during training, but only the newest ones are used here: see the lineage of the best trial.";
   }
-  if (2 * stopped > trials) {
-    return `${stopped} of these ${trials} trials were stopped early. Their values are from less training than those of the others, so a parameter that only speeds up the beginning can seem important.`;
+  const others = Math.max(trials - completed - stopped, 0);
+  if (2 * (stopped + others) > trials) {
+    const why =
+      others === 0
+        ? "stopped early"
+        : `not trained to the end: ${stopped > 0 ? `${stopped} stopped early, ` : ""}${others} failed or cancelled`;
+    return `${stopped + others} of these ${trials} trials were ${why}. Their values are from less training than those of the others, so a parameter that only speeds up the beginning can seem important.`;
   }
   if (trials < PER_PARAMETER * items.length) {
     return `${trials} trials are few for ${items.length} ${items.length === 1 ? "parameter" : "parameters"}: a small share here does not mean that a parameter does not matter.`;

@@ -6,8 +6,9 @@ import type { Experiment, Trial } from "../../api/types";
 import { trialsCall } from "../../charts/copies";
 import { trialsRows } from "../../charts/save";
 import { ParallelChart } from "../../charts/ParallelChart";
+import { BY_FRONT, frontsOf, pointsOf, ranksByFront } from "../../charts/pareto";
 import { isFinished } from "../../charts/scatter";
-import { inOrder, underObjective, type Dimension } from "../../charts/dimensions";
+import { ABSENT, inOrder, underObjective, valueless, valueOf, type Dimension } from "../../charts/dimensions";
 import { ranks } from "../../curves/colours";
 import { expectedOf } from "../../curves/expected";
 import { RankScale } from "../../curves/RankScale";
@@ -15,7 +16,8 @@ import { keys } from "../../live/useExperiment";
 import { formatBrushes, formatList, parseList, type Brushes, type Chosen } from "../../pages/address";
 import type { Address } from "../../pages/useAddress";
 import { ContourPanel } from "./ContourPanel";
-import Importance from "./Importance";
+import { FinishedLegend } from "./FinishedLegend";
+import Importance, { earlyWords } from "./Importance";
 import type { Sample } from "../../live/changes";
 import { Panel } from "../common/Panel";
 import { SaveMenu } from "../common/SaveMenu";
@@ -42,6 +44,17 @@ interface ParametersTabProps {
   address: Address;
 }
 
+/** Say how many trials ended without a value, and whether the parallel coordinates show them. */
+export function emptyWords(empty: readonly Pick<Trial, "state">[], shown: boolean): string {
+  const kinds = (["failed", "cancelled"] as const).flatMap((state) => {
+    const count = empty.filter((one) => one.state === state).length;
+    return count > 0 ? [`${count} ${state}`] : [];
+  });
+  const trials = empty.length === 1 ? "trial" : "trials";
+  const verb = empty.length === 1 ? "is" : "are";
+  return `${kinds.join(" and ")} ${trials} without a result ${verb} ${shown ? 'drawn to "no value"' : "left out"}.`;
+}
+
 /** Show how parameters and results are related: all trials on parallel axes, and how much each parameter mattered. */
 export default function ParametersTab({
   experiment,
@@ -58,11 +71,10 @@ export default function ParametersTab({
   const asked = address.get("objective");
   const metric = asked !== null && asked !== experiment.metric && names.includes(asked) ? asked : null;
   const shown = useMemo(() => underObjective(experiment, trials, metric), [experiment, trials, metric]);
-  const places = useMemo(
-    () => (metric === null ? rank : ranks(shown.trials, shown.experiment.mode)),
-    [metric, rank, shown],
-  );
-  const objective = names.length > 1 && (
+  const several = names.length > 1;
+  // With several objectives, `rank` has the ranks by front.
+  const places = useMemo(() => (several ? ranks(shown.trials, shown.experiment.mode) : rank), [several, rank, shown]);
+  const objective = several && (
     <Select
       size="xs"
       w={150}
@@ -91,6 +103,28 @@ export default function ParametersTab({
       onChange={(event) => address.set({ finished: event.currentTarget.checked ? "only" : null })}
     />
   );
+  const coloured = address.get("color");
+  const colour = several && coloured !== null && names.includes(coloured) ? coloured : null;
+  const empty = useMemo(() => valueless(trials, dimensions), [trials, dimensions]);
+  const withEmpty = address.get("empty") !== null;
+  const valued = useMemo(
+    () => (withEmpty || empty.length === 0 ? trials : trials.filter((trial) => !empty.includes(trial))),
+    [withEmpty, empty, trials],
+  );
+  const parallel = useMemo(() => {
+    const among = finishedOnly ? trials.filter(isFinished) : valued;
+    if (!several) return { trials: among, rank: plotted.rank };
+    if (colour !== null) {
+      const under = underObjective(experiment, among, colour);
+      return { trials: among, rank: ranks(under.trials, under.experiment.mode) };
+    }
+    const { objectives } = experiment;
+    return {
+      trials: among,
+      rank: finishedOnly ? ranksByFront(frontsOf(pointsOf(among, objectives), objectives)) : rank,
+    };
+  }, [several, finishedOnly, trials, valued, plotted.rank, colour, experiment, rank]);
+  const early = earlyWords(experiment, parallel.trials);
   const chosenWhere = finishedOnly ? [...where, "state=completed"] : where;
   const choices = (
     <>
@@ -111,6 +145,15 @@ export default function ParametersTab({
   }, [dimensions, items]);
   const axesText = address.get("axes");
   const ordered = useMemo(() => inOrder(byImportance, parseList(axesText)), [byImportance, axesText]);
+  // An axis has a place for missing values only if a trial that is drawn needs it.
+  const axes = useMemo(
+    () =>
+      ordered.map((one) => ({
+        ...one,
+        optional: one.optional && parallel.trials.some((trial) => valueOf(trial, one) === ABSENT),
+      })),
+    [ordered, parallel.trials],
+  );
   const onMove = (id: string, to: number) => {
     const others = ordered.map((one) => one.id).filter((one) => one !== id);
     address.set({ axes: formatList([...others.slice(0, to), id, ...others.slice(to)]) });
@@ -134,6 +177,17 @@ export default function ParametersTab({
               </button>
             )}
             {finishedSwitch}
+            {several && (
+              <Select
+                size="xs"
+                w={150}
+                aria-label="Colors"
+                allowDeselect={false}
+                data={[{ value: "", label: "colors by front" }, ...names]}
+                value={colour ?? ""}
+                onChange={(value) => address.set({ color: value || null })}
+              />
+            )}
             <SaveMenu
               name={`${experiment.name} parameters`}
               rows={() => trialsRows(plotted.trials, rest.only)}
@@ -146,18 +200,39 @@ export default function ParametersTab({
         {ordered.length > 1 ? (
           <>
             <ParallelChart
-              trials={finishedOnly ? trials.filter(isFinished) : trials}
-              dimensions={ordered}
+              trials={parallel.trials}
+              dimensions={axes}
               brushes={brushes}
               onBrush={onBrush}
               onMove={onMove}
               height={340}
-              rank={plotted.rank}
+              rank={parallel.rank}
               {...rest}
             />
-            {plotted.rank.size > 0 && (
+            {parallel.rank.size > 0 && (
               <p className={`${classes.controls} ${classes.noShares}`}>
-                <RankScale rank={plotted.rank} /> by {shown.experiment.metric}
+                {several && colour === null ? (
+                  <RankScale rank={parallel.rank} by="front" title={BY_FRONT} />
+                ) : (
+                  <RankScale rank={parallel.rank} by={colour ?? experiment.metric} />
+                )}
+              </p>
+            )}
+            {early ? (
+              <p className={classes.noShares}>{early}</p>
+            ) : (
+              <FinishedLegend trials={parallel.trials} symbols={false} />
+            )}
+            {empty.length > 0 && !finishedOnly && (
+              <p className={classes.noShares}>
+                {emptyWords(empty, withEmpty)}{" "}
+                <button
+                  type="button"
+                  className={classes.link}
+                  onClick={() => address.set({ empty: withEmpty ? null : "shown" })}
+                >
+                  {withEmpty ? "Leave them out" : "Show them"}
+                </button>
               </p>
             )}
           </>

@@ -1,26 +1,27 @@
 import { Select } from "@mantine/core";
-import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { api } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
-import { trialsCall } from "../../charts/copies";
-import { frontOf, hypervolumeOverTime, pointsOf } from "../../charts/pareto";
+import { hypervolumeCall, trialsCall } from "../../charts/copies";
+import { firstOf, pointsOf } from "../../charts/pareto";
 import { trialsRows } from "../../charts/save";
-import { runningClock } from "../../charts/timeline";
 import { BestChart } from "../../curves/BestChart";
 import { ParetoChart } from "../../charts/ParetoChart";
-import { keys } from "../../live/keys";
+import { ran } from "../../format";
 import { experimentEnded } from "../../live/states";
+import { HYPERVOLUME, useHypervolume } from "../../live/useHypervolume";
 import type { Address } from "../../pages/useAddress";
 import type { Sample } from "../../live/changes";
 import { Panel } from "../common/Panel";
 import { SaveMenu } from "../common/SaveMenu";
 import { SampleNote } from "../common/SampleNote";
+import { useNow } from "../common/useNow";
 import classes from "../common/parts.module.css";
 
 interface ParetoTabProps {
   experiment: Experiment;
   trials: readonly Trial[];
+  /** The fronts of the trials, by number. */
+  fronts: ReadonlyMap<number, number>;
   byNumber: ReadonlyMap<number, Trial>;
   sample: Sample | undefined;
   /** The colors of the picked trials, by number. */
@@ -35,41 +36,28 @@ interface ParetoTabProps {
   address: Address;
 }
 
-/** The clock of a search without its pauses; null while they are not known, or if it has not started. */
-function useRunningClock({ id, started_at, paused_s }: Experiment): ((time: string) => number) | null {
-  const paused = paused_s > 0;
-  const { data } = useQuery({
-    queryKey: [...keys.experiment(id), "pauses", paused_s],
-    queryFn: ({ signal }) => api.timeline(id, 0, 1, signal),
-    enabled: paused,
-    placeholderData: keepPreviousData,
-  });
-  return useMemo(() => {
-    if (paused) return data ? runningClock(data) : null;
-    return started_at === null ? null : runningClock({ started_at, pauses: [] });
-  }, [paused, data, started_at]);
-}
-
 /** Show every trial by two of the objectives, and the Pareto front. */
-export default function ParetoTab({ experiment, sample, trials, byNumber, where, address, ...rest }: ParetoTabProps) {
+export default function ParetoTab({
+  experiment,
+  sample,
+  trials,
+  fronts,
+  byNumber,
+  where,
+  address,
+  ...rest
+}: ParetoTabProps) {
   const { objectives } = experiment;
   const points = useMemo(() => pointsOf(trials, objectives), [trials, objectives]);
-  const front = useMemo(() => frontOf(points, objectives), [points, objectives]);
+  const front = useMemo(() => firstOf(fronts), [fronts]);
   const names = objectives.map(({ metric }) => metric);
   const index = (name: string | null, other: number) =>
     name !== null && names.includes(name) ? names.indexOf(name) : other;
   const x = index(address.get("fx"), 0);
   const y = index(address.get("fy"), x === 1 ? 0 : 1);
   const axes = useMemo(() => [x, y] as const, [x, y]);
-  const clock = useRunningClock(experiment);
-  const growth = useMemo(
-    () => (clock ? hypervolumeOverTime(points, objectives, byNumber, clock) : []),
-    [points, objectives, byNumber, clock],
-  );
-  const until = useMemo(() => {
-    const ends = points.flatMap(({ number }) => byNumber.get(number)?.ended_at ?? []);
-    return clock ? Math.max(0, ...ends.map(clock)) : 0;
-  }, [points, byNumber, clock]);
+  const growth = useHypervolume(experiment, true);
+  const now = useNow(!experimentEnded(experiment.state));
   return (
     <>
       <Panel
@@ -131,27 +119,19 @@ export default function ParetoTab({ experiment, sample, trials, byNumber, where,
           </p>
         )}
       </Panel>
-      {growth.length > 0 && (
+      {growth && growth.x.length > 0 && (
         <Panel
           title="Hypervolume over time"
           aside={
             <SaveMenu
               name={`${experiment.name} hypervolume`}
-              rows={() => [["seconds", "hypervolume"], ...growth]}
-              call={trialsCall(experiment.id, where)}
+              rows={() => [["seconds", "hypervolume"], ...growth.x.map((at, i) => [at, growth.y[i]])]}
+              call={hypervolumeCall(experiment.id)}
             />
           }
         >
-          <BestChart
-            best={{ x: growth.map(([at]) => at), y: growth.map(([, share]) => share) }}
-            label="Best hypervolume"
-            until={until}
-            height={150}
-          />
-          <p className={classes.noShares}>
-            The hypervolume that the Pareto front dominates after each trial, as a share of the box from the worst to
-            the best value of each objective.
-          </p>
+          <BestChart best={growth} label="Best hypervolume" until={ran(experiment, now)} height={150} />
+          <p className={classes.noShares}>{HYPERVOLUME}</p>
         </Panel>
       )}
     </>

@@ -14,7 +14,7 @@ import { ROOT } from "../../api/root";
 import type { Experiment, Trial, TrialState } from "../../api/types";
 import type { Call } from "../../charts/copies";
 import { shortened } from "../../charts/dimensions";
-import { frontOf, pointsOf } from "../../charts/pareto";
+import { BY_FRONT } from "../../charts/pareto";
 import type { Rows } from "../../charts/save";
 import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../../curves/colours";
 import type { Expected } from "../../curves/expected";
@@ -53,6 +53,8 @@ interface TrialTableProps {
   rank: ReadonlyMap<number, number>;
   /** What is expected of the trials after repeats; null without repeats. */
   expected?: Expected | null;
+  /** With several objectives: the fronts of the trials, by number, from 1 for the Pareto front. */
+  fronts?: ReadonlyMap<number, number> | null;
   /** The color of a trial's dot; by default, that of its rank. */
   colourOf?: (trial: Trial) => string | null;
   theme: Theme;
@@ -91,7 +93,7 @@ export function TrialTable(props: TrialTableProps) {
   const { experiment, trials, rows, total, onMore, loading = false, sortedByService = false, rank, theme } = props;
   const { state, onState, onShowAll, sort, onSort, chips, selected, onSelect, onPoint, picked, onPick, onCompare } =
     props;
-  const { choice, onChoice, call, colourOf, expected = null } = props;
+  const { choice, onChoice, call, colourOf, expected = null, fronts = null } = props;
   const scroll = useRef<HTMLDivElement>(null);
   const phone = useMediaQuery("(max-width: 640px)") ?? false;
   const height = phone ? TALL_ROW : ROW;
@@ -99,8 +101,8 @@ export function TrialTable(props: TrialTableProps) {
   const { metric, time_attr, objectives, scope, labels } = experiment;
   const changing = changesParams(experiment);
   const found = useMemo(
-    () => columnsOf(trials, metric, time_attr, objectives, scope, phone, labels, expected, changing),
-    [trials, metric, time_attr, objectives, scope, phone, labels, expected, changing],
+    () => columnsOf(trials, metric, time_attr, objectives, scope, phone, labels, expected, fronts, changing),
+    [trials, metric, time_attr, objectives, scope, phone, labels, expected, fronts, changing],
   );
   // Keep the same object while the columns are the same, or every row would be drawn again with every report.
   const columns = useSame(
@@ -108,9 +110,7 @@ export function TrialTable(props: TrialTableProps) {
     [
       experiment.metric,
       ...found.map((column) => `${column.id}\0${column.numeric}\0${column.decimals}`),
-      ...(found.some((column) => column.id === FRONT)
-        ? frontOf(pointsOf(trials, experiment.objectives), experiment.objectives)
-        : []),
+      ...(fronts ? [...fronts].map((one) => one.join("\0")) : []),
     ].join("\0"),
   );
   const definitions = useMemo(
@@ -228,6 +228,7 @@ export function TrialTable(props: TrialTableProps) {
         data-pinned={left !== null}
         data-column={column.id.startsWith("param:") ? "param" : column.id}
         style={pinStyle(left, column.id)}
+        title={column.id === FRONT ? BY_FRONT : undefined}
         aria-sort={active ? (sort.descending ? "descending" : "ascending") : "none"}
       >
         {tableColumn.getCanSort() ? (
@@ -332,6 +333,7 @@ export function TrialTable(props: TrialTableProps) {
                   full={picked.length >= MOST_PICKED}
                   colour={colourOf ? colourOf(trial) : byRank}
                   runs={expected && runsWords(expected.runs(trial))}
+                  byFront={fronts !== null}
                   onSelect={onSelect}
                   onPoint={onPoint}
                   onPick={onPickRow}
@@ -441,13 +443,16 @@ interface RowProps {
   colour: string | null;
   /** After repeats: the runs of its configuration in words. */
   runs: string | null;
+  /** The column of fronts shows the colors. */
+  byFront: boolean;
   onSelect: (number: number) => void;
   onPoint: (number: number | null) => void;
   onPick: (number: number) => void;
 }
 
 const Row = memo(function Row(props: RowProps) {
-  const { trial, layout, index, height, selected, picked, full, colour, runs, onSelect, onPoint, onPick } = props;
+  const { trial, layout, index, height, selected, picked, full, colour, runs, byFront, onSelect, onPoint, onPick } =
+    props;
   return (
     <tr
       aria-rowindex={index + 2}
@@ -476,7 +481,7 @@ const Row = memo(function Row(props: RowProps) {
               style={picked ? { accentColor: picked } : undefined}
             />
           )}
-          <Cell trial={trial} column={column} colour={colour} runs={runs} onSelect={onSelect} />
+          <Cell trial={trial} column={column} colour={colour} runs={runs} byFront={byFront} onSelect={onSelect} />
         </td>
       ))}
     </tr>
@@ -498,10 +503,12 @@ interface CellProps {
   column: Column;
   colour: string | null;
   runs: string | null;
+  /** The column of fronts shows the colors. */
+  byFront: boolean;
   onSelect: (number: number) => void;
 }
 
-function Cell({ trial, column, colour, runs, onSelect }: CellProps) {
+function Cell({ trial, column, colour, runs, byFront, onSelect }: CellProps) {
   switch (column.id) {
     case "number":
       return (
@@ -533,7 +540,7 @@ function Cell({ trial, column, colour, runs, onSelect }: CellProps) {
     case "best":
       return (
         <>
-          {runs === null && (
+          {runs === null && !byFront && (
             <i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />
           )}
           <span title={trial.best_value === null ? undefined : `${column.label}${reachedAt(trial)}`}>
@@ -541,8 +548,19 @@ function Cell({ trial, column, colour, runs, onSelect }: CellProps) {
           </span>
         </>
       );
-    case FRONT:
-      return column.value(trial) ? <span className={classes.front}>front</span> : null;
+    case FRONT: {
+      const front = column.value(trial) as number | null;
+      return (
+        front !== null && (
+          <span title={front === 1 ? "on the Pareto front" : undefined}>
+            <i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />
+            <span className={classes.front} data-first={front === 1}>
+              {front}
+            </span>
+          </span>
+        )
+      );
+    }
     case "feasible":
       return param(column.value(trial) ?? "–");
     case "last":

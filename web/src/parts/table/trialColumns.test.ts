@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Trial } from "../../api/types";
 import { after, nothing, story } from "../../test/run";
+import { frontsOf, pointsOf } from "../../charts/pareto";
 import { columnsOf, serverColumn, sortTrials } from "./trialColumns";
 
 const TRIALS = [...after(nothing(), story(30)).trials];
@@ -52,20 +53,24 @@ describe("the columns of the trial table", () => {
     expect([label("all"), label("last")]).toEqual(["Best accuracy", "Last accuracy"]);
   });
 
-  it("says which trials are on the front of several objectives", () => {
+  it("says which front of several objectives each trial is on, and sorts by it", () => {
     expect(COLUMNS.map((column) => column.id)).not.toContain("front");
     const objectives = [
       { metric: "accuracy", mode: "max" as const },
       { metric: "latency", mode: "min" as const },
     ];
-    const of = (number: number, accuracy: number, latency: number) => ({
+    const of = (number: number, accuracy: number, latency: number | null) => ({
       ...TRIALS[0]!,
       number,
       last: { accuracy, latency },
     });
-    const trials = [of(0, 0.9, 2), of(1, 0.8, 1), of(2, 0.8, 2)];
-    const column = columnsOf(trials, "accuracy", "training_iteration", objectives).find(({ id }) => id === "front")!;
-    expect(trials.map(column.value)).toEqual(["front", "front", null]);
+    const trials = [of(0, 0.95, null), of(1, 0.8, 2), of(2, 0.9, 2), of(3, 0.8, 1)];
+    const fronts = frontsOf(pointsOf(trials, objectives), objectives);
+    const columns = columnsOf(trials, "accuracy", "training_iteration", objectives, "all", false, {}, null, fronts);
+    const column = columns.find(({ id }) => id === "front")!;
+    expect([...trials.map(column.value), serverColumn(column.id)]).toEqual([null, 2, 1, 1, "front"]);
+    const sorted = sortTrials(trials, columns, { column: "front", descending: false });
+    expect(sorted.map(({ number }) => number)).toEqual([2, 3, 1, 0]);
   });
 
   it.each([true, false])("sorts by value, with trials without a value last (descending: %s)", (descending) => {

@@ -1,11 +1,10 @@
 /** The columns of the trial table: what they show, and how they sort. */
 
 import type { Experiment, Trial } from "../../api/types";
-import { frontOf, pointsOf } from "../../charts/pareto";
 import type { Expected } from "../../curves/expected";
 import { config, counted, decimals, paramName, title, type Labels } from "../../format";
 
-/** The column that says which trials are on the Pareto front. */
+/** The column of the trials' fronts, 1 for the Pareto front, by which they are ranked if there are several objectives. */
 export const FRONT = "front";
 /** The column of what is expected of the configurations after repeats, by which they are ranked. */
 export const EXPECTED = "expected";
@@ -54,9 +53,9 @@ export function columnsOf(
   narrow = false,
   labels: Labels = {},
   expected: Expected | null = null,
+  fronts: ReadonlyMap<number, number> | null = null,
   changing = false,
 ): Column[] {
-  const front = objectives.length > 1 ? frontOf(pointsOf(trials, objectives), objectives) : new Set<number>();
   const most = (value: (trial: Trial) => number | null | undefined) =>
     trials.reduce((digits, trial) => Math.max(digits, decimals(value(trial))), 0);
   const params = new Set<string>();
@@ -88,13 +87,13 @@ export function columnsOf(
     { id: "number", label: "Trial", numeric: true, value: (trial) => trial.number },
     { id: "state", label: "State", numeric: false, value: (trial) => STATE_ORDER.indexOf(trial.state) },
     ...(narrow ? [] : repeats),
-    ...(objectives.length > 1
+    ...(fronts
       ? [
           {
             id: FRONT,
             label: "Front",
-            numeric: false,
-            value: (trial: Trial) => (front.has(trial.number) ? "front" : null),
+            numeric: true,
+            value: (trial: Trial) => fronts.get(trial.number) ?? null,
           },
         ]
       : []),
@@ -184,7 +183,7 @@ export function serverColumn(id: string): string | null {
   if (id.startsWith("param:")) return `params.${id.slice("param:".length)}`;
   if (id.startsWith("metric:")) return `last.${id.slice("metric:".length)}`;
   const names: Record<string, string> = { best: "best_value", last: "last_value", [EXPECTED]: "expected_value" };
-  return id === "feasible" || id === FRONT || id === BRIEF ? null : (names[id] ?? id);
+  return id === "feasible" || id === BRIEF ? null : (names[id] ?? id);
 }
 
 export interface Sort {

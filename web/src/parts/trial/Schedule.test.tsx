@@ -74,8 +74,8 @@ describe("a configuration that changed during the training", () => {
 it("calls the values of the table the last ones if the search changes parameters", () => {
   const trials = [{ number: 0, params: { lr: 0.1 }, last: {}, feasible: null } as never];
   const columns = (changing: boolean) =>
-    columnsOf(trials, "loss", "training_iteration", [], "all", false, {}, null, changing);
-  const brief = columnsOf(trials, "loss", "training_iteration", [], "all", true, {}, null, true);
+    columnsOf(trials, "loss", "training_iteration", [], "all", false, {}, null, null, changing);
+  const brief = columnsOf(trials, "loss", "training_iteration", [], "all", true, {}, null, null, true);
   expect(brief.map(({ label }) => label)).toContain("Last configuration, why");
   const of = (changing: boolean) => columns(changing).find(({ id }) => id === "param:lr")!;
   expect(of(false)).toMatchObject({ label: "lr" });

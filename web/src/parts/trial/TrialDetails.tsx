@@ -7,6 +7,7 @@ import { trialCall } from "../../charts/copies";
 import { chosenAcross, type Across } from "../../curves/across";
 import { bytes, config, counted, duration, elapsed, metric, moment, readable, title } from "../../format";
 import { expectedOf } from "../../curves/expected";
+import { rankWords } from "../../curves/colours";
 import { hasEnded } from "../../live/states";
 import { keys } from "../../live/useExperiment";
 import type { Address } from "../../pages/useAddress";
@@ -230,7 +231,8 @@ interface OverviewProps {
 }
 
 function Overview({ trial, experiment, across, rank, of, address, onSelect }: OverviewProps) {
-  const place = rank === undefined ? "" : `, place ${rank} of ${of}`;
+  const words = rankWords(rank, experiment.objectives.length > 1, of);
+  const place = words === null ? "" : `, ${words}`;
   const changed = useChanged(trial.id, "newest", trial.segments.length, mayHaveChanged(trial.segments));
   const ofRuns = repeatFacts(trial, experiment, place, onSelect);
   return (
