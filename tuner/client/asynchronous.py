@@ -784,7 +784,7 @@ class AsyncExperimentHandle:
         if not found:
             near = near or [one.name async for one in self.client.experiments(limit=PAGE)]
             raise NotFound(f"no experiment {name!r}{did_you_mean(name, near, chr(39))}")
-        return found[0].id
+        return str(found[0].id)
 
 
 class AsyncTrialHandle:
