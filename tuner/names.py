@@ -222,3 +222,8 @@ def printable(text: str) -> str:
     Names and messages may come from anyone.
     """
     return text.translate(_CONTROL)
+
+
+def in_project(project: str | None) -> str:
+    """Return the end of a message that something was not found: " in the project ..." if access is limited to a project."""
+    return "" if project is None else f" in the project {project!r}, to which your access is limited"

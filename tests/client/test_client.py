@@ -453,7 +453,8 @@ def test_a_wrong_name_is_answered_with_the_nearest(client: Client, sqlite_store:
     with pytest.raises(NotFound, match="no experiment 'digit'; did you mean 'digits'"):
         client.experiment("digit").get()
     begin(sqlite_store)
-    with pytest.raises(Conflict, match="2 experiments have the name 'digits'"):
+    several = r"2 experiments have the name 'digits'; use an id .*: exp_\w+ \(\w+, of the project default\), exp_"
+    with pytest.raises(Conflict, match=several):
         client.experiment("digits").get()
     with pytest.raises(NotFound, match="no experiment exp_1"):
         client.experiment("exp_1").get()

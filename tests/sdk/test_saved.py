@@ -120,6 +120,7 @@ def test_experiments_are_listed_newest_first(store: Store) -> None:
     assert dataclasses.asdict(found[1]) == {
         "id": older,
         "name": "older",
+        "project": "default",
         "state": "running",
         "metric": "accuracy",
         "mode": "max",

@@ -593,3 +593,17 @@ def test_an_upload_that_was_complete_when_its_driver_died_is_ready_and_a_deleted
         "ckpt_2": "deleted",
     }
     assert list(store.drivers.load(made.id))[-1][1] == log[-1][1]
+
+
+def test_what_is_not_found_in_a_project_is_said_with_the_project(sqlite_store: Store) -> None:
+    """A member of one project who has the id of another project's experiment may think that it was deleted."""
+    made = sqlite_store.experiments.create(a_spec(project="theirs"))
+    limited, where = sqlite_store.within("ours"), "in the project 'ours', to which your access is limited"
+    with pytest.raises(NotFound, match=rf"^no experiment {made.public_id} {where}"):
+        limited.experiments.get(made.public_id)
+    with pytest.raises(NotFound, match=rf"^no trial trl_x {where}"):
+        limited.trials.get("trl_x")
+    with pytest.raises(NotFound, match=rf"^no checkpoint ckp_x {where}"):
+        limited.trials.checkpoint("ckp_x")
+    with pytest.raises(NotFound, match=r"(?m)^no trial trl_x$"):
+        sqlite_store.trials.get("trl_x")

@@ -773,18 +773,20 @@ class ExperimentHandle:
 
     def _named(self, name: str) -> str:
         near: list[str] = []
-        found: list[str] = []
+        found: list[schemas.Experiment] = []
         for one in self.client.experiments(name=name, archived="all"):
             near.append(one.name)
             if one.name == name:
-                found.append(one.id)
+                found.append(one)
         if len(found) > 1:
-            shown = ", ".join(found[:10])
-            raise Conflict(f"{len(found)} experiments have the name {name!r}; use an id (newest first): {shown}")
+            raise Conflict(
+                f"{len(found)} experiments have the name {name!r}; use an id (newest first): "
+                + ", ".join(f"{one.id} ({one.state}, of the project {one.project})" for one in found[:10])
+            )
         if not found:
             near = near or [one.name for one in self.client.experiments(limit=PAGE)]
             raise NotFound(f"no experiment {name!r}{did_you_mean(name, near, chr(39))}")
-        return found[0]
+        return str(found[0].id)
 
 
 class TrialHandle:

@@ -31,6 +31,7 @@ class ExperimentSummary:
 
     id: str
     name: str
+    project: str
     state: str
     metric: str
     mode: str
@@ -132,6 +133,7 @@ def _summary(record: ExperimentRecord) -> ExperimentSummary:
     return ExperimentSummary(
         id=record.public_id,
         name=record.name,
+        project=record.project,
         state=str(record.state),
         metric=objective.metric,
         mode=objective.mode,

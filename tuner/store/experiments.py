@@ -15,7 +15,7 @@ from sqlalchemy import JSON, ColumnElement, Connection, Select, Text, case, cast
 from tuner.domain.experiment import DEFAULT_PROJECT, SECTIONS, SPEC_VERSION, Spec
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Conflict, NotFound, SpecError, Stale
-from tuner.names import did_you_mean
+from tuner.names import did_you_mean, in_project
 from tuner.store import removal
 from tuner.store.code import put
 from tuner.store.commands import adopt_ended, insert
@@ -210,7 +210,7 @@ class Experiments:
 
     def _one(self, condition: ColumnElement[bool], shown: str) -> ExperimentRecord:
         with self._database.read() as connection:
-            return one(connection, condition & self._visible(), shown)
+            return one(connection, condition & self._visible(), f"{shown}{in_project(self._project)}")
 
     def _visible(self) -> ColumnElement[bool]:
         return true() if self._project is None else experiment.c.project == self._project

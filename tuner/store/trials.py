@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Select, case, func, select
 from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
 from tuner.errors import NotFound
+from tuner.names import in_project
 from tuner.store import columns
 from tuner.store.commands import insert
 from tuner.store.records import (
@@ -50,7 +51,7 @@ class Trials:
                 connection.execute(self._only_shown(_trials()).where(trial.c.public_id == public_id)).mappings().first()
             )
             if row is None:
-                raise NotFound(f"no trial {public_id}")
+                raise NotFound(f"no trial {public_id}{in_project(self._project)}")
             segments = connection.execute(_segments().where(segment.c.trial_id == row["id"])).mappings()
             return _trial(row, tuple(_segment(part) for part in segments))
 
@@ -303,7 +304,7 @@ class Trials:
         with self._database.read() as connection:
             row = connection.execute(query.where(checkpoint.c.public_id == public_id)).mappings().first()
         if row is None:
-            raise NotFound(f"no checkpoint {public_id}")
+            raise NotFound(f"no checkpoint {public_id}{in_project(self._project)}")
         return CheckpointRecord(**row)
 
     def checkpoint_page(

@@ -47,7 +47,7 @@ def test_a_revoked_token_is_shown_as_such(home: Settings) -> None:
     token = output("list").split()[0]
     assert output("revoke", token) == f"revoked {token} (ci)\n"
     assert "revoked 2" in output("list")
-    with pytest.raises(NotFound, match="no token 'tok_x'"):
+    with pytest.raises(NotFound, match="no token has the id 'tok_x'"):
         output("revoke", "tok_x")
 
 

@@ -131,7 +131,7 @@ def test_submit_and_verbs(server: str, tmp_path: Path, monkeypatch: pytest.Monke
     made = output("submit", str(tmp_path / "spec.yaml"), "--idempotency-key", "once").strip()
     assert output("submit", str(tmp_path / "spec.json"), "--idempotency-key", "once").strip() == made
     assert sqlite_store.experiments.get(made).spec.num_samples == 16
-    assert output("pause", "digits") == f"asked to pause {made}, which is pending\n"
+    assert output("pause", "digits") == f"asked to pause digits ({made}), which is pending\n"
     assert [one.command for one in sqlite_store.commands.pending([sqlite_store.experiments.get(made).id])] == ["pause"]
     assert output("resume", made) == f"asked to resume {made}, which is pending\n"
 
@@ -194,14 +194,24 @@ def asked(store: Store, *experiments: str) -> list[list[tuple[str, int | None]]]
     return [[(one.command, one.trial) for one in store.commands.pending([number])] for number in ids]
 
 
+def test_ls_names_the_projects_if_there_are_several(place: str, sqlite_store: Store) -> None:
+    for project in ("speech", "text"):
+        made(sqlite_store, "same", project=project)
+        if project == "speech":
+            assert "speech" not in output("ls")
+    assert [line.split()[-2:] for line in output("ls").splitlines()] == [["text", "same"], ["speech", "same"]]
+    rows = [json.loads(line) for line in output("ls", "--json").splitlines()]
+    assert [row["project"] for row in rows] == ["text", "speech"]
+
+
 def test_a_verb_on_several_experiments_reports_each_outcome(
     place: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a, b, c = made(sqlite_store, "a", "b", "c")
-    assert output("pause", "a", b) == "".join(f"asked to pause {one}, which is pending\n" for one in (a, b))
+    assert output("pause", "a", b) == "".join(f"asked to pause {one}, which is pending\n" for one in (f"a ({a})", b))
     assert status(monkeypatch, "cancel", "a", "none", c) == 3
     out, err = capsys.readouterr()
-    assert out == "".join(f"asked to cancel {one}, which is pending\n" for one in (a, c))
+    assert out == "".join(f"asked to cancel {one}, which is pending\n" for one in (f"a ({a})", c))
     assert err.splitlines()[0].startswith("error: none: no experiment 'none'")
     assert err.splitlines()[-1] == "1 of 3 were refused"
     assert asked(sqlite_store, a, b, c) == [[("pause", None), ("cancel", None)], [("pause", None)], [("cancel", None)]]
@@ -223,15 +233,18 @@ def test_a_verb_on_several_trials(place: str, sqlite_store: Store, monkeypatch: 
     first, second = running[:2]
     third = made(sqlite_store, "other")[0]
     said = output("kill", "halved", str(first.number), str(second.number), "other")
-    assert [line.split()[3] for line in said.splitlines()] == [
-        f"{first.public_id},",
-        f"{second.public_id},",
-        f"{third},",
+    assert [line.partition(",")[0] for line in said.splitlines()] == [
+        f"asked to kill trial {first.number} of halved ({first.public_id})",
+        f"asked to kill trial {second.number} of halved ({second.public_id})",
+        f"asked to kill other ({third})",
     ]
     assert asked(sqlite_store, third) == [[("kill", None)]]
     assert asked(sqlite_store, search.public_id) == [[("kill", first.number), ("kill", second.number)]]
     said = output("stop", first.public_id, "halved", str(second.number))
-    assert said.count("asked to stop trl_") == 2
+    assert [line.partition(",")[0] for line in said.splitlines()] == [
+        f"asked to stop {first.public_id}",
+        f"asked to stop trial {second.number} of halved ({second.public_id})",
+    ]
     assert status(monkeypatch, "stop", "halved") == 2, "a number is missing"
     assert status(monkeypatch, "stop", "halved", "99", str(first.number)) == 3
 
@@ -263,7 +276,7 @@ def test_several_are_resumed_by_a_service_only(
         assert status(monkeypatch, "resume", "a", "b") == 2
         assert asked(sqlite_store, a, b) == [[("pause", None)]] * 2
     else:
-        assert output("resume", "a", "b").count("asked to resume exp_") == 2
+        assert output("resume", "a", "b").count("asked to resume ") == 2
         assert asked(sqlite_store, a, b) == [[("pause", None), ("resume", None)]] * 2
 
 
@@ -369,7 +382,7 @@ def test_tokens_of_a_service(server: str, sqlite_url: str, monkeypatch: pytest.M
 
 def test_change(search: Search, sqlite_store: Store) -> None:
     said = output("change", "halved", "--set", "notes=why", "--set", "space.lr.upper=0.5")
-    assert said == f"{search.public_id} is at revision 1, its search space at revision 1\n"
+    assert said == f"changed notes, space of halved ({search.public_id}); this is its revision 1\n"
     record = sqlite_store.experiments.get(search.public_id)
     assert (record.spec.notes, record.spec.space["lr"]["upper"]) == ("why", 0.5)
     new = 'space.beta={"type": "uniform", "lower": 0, "upper": 1}'

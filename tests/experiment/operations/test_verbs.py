@@ -78,6 +78,6 @@ def test_a_command_of_the_terminal(sqlite_store: Store, sqlite_url: str, monkeyp
     monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
     experiment = in_state(sqlite_store, ExperimentState.RUNNING)
     done = CliRunner().invoke(cli, ["pause", "digits"])
-    assert done.output == f"asked to pause {experiment}, which is running\n"
+    assert done.output == f"asked to pause digits ({experiment}), which is running\n"
     assert pending(sqlite_store, experiment) == ["pause"]
     assert "Usage: " in CliRunner().invoke(cli, ["stop", "--help"]).output

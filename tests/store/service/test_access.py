@@ -36,7 +36,7 @@ def test_a_token_ends_when_it_expires_or_is_revoked(store: Store) -> None:
     assert store.access.revoke_token(made.id, now=T0 + 1).revoked_at == T0 + 1
     assert store.access.token_of(other, now=T0 + 2) is None
     assert store.access.revoke_token(made.id, now=T0 + 9).revoked_at == T0 + 1, "the first time counts"
-    with pytest.raises(NotFound, match="no token 'tok_x'"):
+    with pytest.raises(NotFound, match="no token has the id 'tok_x'; `tuner token list` shows"):
         store.access.revoke_token("tok_x")
 
 

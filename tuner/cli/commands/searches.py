@@ -151,7 +151,8 @@ def continue_(
 
         with connected(settings, settings.address) as client:
             answer = client.experiment(experiment).continue_(num_samples)
-        print(printable(f"asked to continue {answer.id}, which is {answer.state}"))
+        named = answer.id if experiment == answer.id else f"{experiment} ({answer.id})"
+        print(printable(f"asked to continue {named}, which is {answer.state}"))
         return
     from tuner.sdk.saved import load
 

@@ -98,7 +98,10 @@ class Filters(TypedDict):
 
 
 def experiments(settings: Settings, wanted: Filters, limit: int) -> Iterator[str]:
-    """Yield a line for each of the `limit` newest experiments of this home that are wanted, newest first."""
+    """Yield a line for each of the `limit` newest experiments of this home that are wanted, newest first.
+
+    Name the projects if there are several.
+    """
     left = False
     with Store.open(settings.database_url) as store:
         store.migrate()
@@ -110,6 +113,8 @@ def experiments(settings: Settings, wanted: Filters, limit: int) -> Iterator[str
             archived=wanted["archived"] == "yes",
             page_size=limit,
         )
+        width = max((len(record.project) for record in page.items), default=0)
+        several = len({record.project for record in page.items}) > 1
         for record in page.items:
             when = datetime.fromtimestamp(record.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
             best = f"{record.spec.objective.metric} {record.best['value']:.6g}" if record.best else "no result"
@@ -117,9 +122,10 @@ def experiments(settings: Settings, wanted: Filters, limit: int) -> Iterator[str
                 best += ", none finished"
             trials = sum(record.counts.values())
             how = f"{trials:>5} trials  {best:<24}  {record.spec.method:<20}"
+            project = f"{record.project:<{width}}  " if several else ""
             abandoned = record.abandoned(time.time())
             left |= abandoned
             state = "abandoned" if abandoned else record.state
-            yield f"{when}  {record.public_id}  {state:<10}  {how}  {record.name}"
+            yield f"{when}  {record.public_id}  {state:<10}  {how}  {project}{record.name}"
     if left:
         yield "abandoned: the search's script exited before the search ended; `tuner resume NAME` continues it"

@@ -58,18 +58,18 @@ def fork(settings: Settings, experiment: str, changes: Sequence[str], learn: boo
 
 
 def change(settings: Settings, experiment: str, changes: Sequence[str]) -> str:
-    """Change an experiment of a service or of this home. Return a line for the terminal with its new revisions."""
+    """Change an experiment of a service or of this home. Return a line for the terminal with its new revision."""
     patch = _patch(changes)
     if settings.address is None:
         with Store.open(settings.database_url) as store:
             store.migrate()
             record = amend_experiment(store, id_of(store, experiment), patch)
-            found, revision, space = record.public_id, record.revision, record.spec.space_revision
+            found, revision = record.public_id, record.revision
     else:
         with connected(settings, settings.address) as client:
             shown = client.experiment(experiment).change(**patch)
-            found, revision, space = shown.id, shown.revision, shown.space_revision
-    return f"{found} is at revision {revision}, its search space at revision {space}"
+            found, revision = shown.id, shown.revision
+    return f"changed {', '.join(patch)} of {_named(experiment, found)}; this is its revision {revision}"
 
 
 def delete(settings: Settings, experiment: str, force: bool) -> str:
@@ -131,6 +131,7 @@ def rows(settings: Settings, wanted: Filters, limit: int | None) -> list[Row]:
             {
                 "id": one.id,
                 "name": one.name,
+                "project": one.project,
                 "state": one.state,
                 "trials": one.trials,
                 "metric": one.metric,
@@ -147,6 +148,7 @@ def rows(settings: Settings, wanted: Filters, limit: int | None) -> list[Row]:
             {
                 "id": one.id,
                 "name": one.name,
+                "project": one.project,
                 "state": str(one.state),
                 "trials": one.trials,
                 "metric": one.metric,
@@ -161,11 +163,14 @@ def rows(settings: Settings, wanted: Filters, limit: int | None) -> list[Row]:
 
 
 def table(found: list[Row]) -> Iterator[str]:
-    """Yield a line for the terminal for each experiment that `rows` returned."""
+    """Yield a line for the terminal for each experiment that `rows` returned, with its project if there are several."""
+    width = max((len(row["project"]) for row in found), default=0)
+    several = len({row["project"] for row in found}) > 1
     for row in found:
         best = "no result" if row["best_value"] is None else f"{row['metric']} {row['best_value']:.6g}"
         when = row["created_at"][:19].replace("T", " ")
-        yield f"{when}  {row['id']}  {row['state']:<10}  {row['trials']:>5} trials  {best:<24}  {row['name']}"
+        project = f"{row['project']:<{width}}  " if several else ""
+        yield f"{when}  {row['id']}  {row['state']:<10}  {row['trials']:>5} trials  {best:<24}  {project}{row['name']}"
 
 
 def result(settings: Settings, experiment: str) -> Result:
@@ -221,7 +226,7 @@ def shown(found: Result, next_step: str | None = None) -> Row:
 
 def lines(row: Row) -> Iterator[str]:
     """Yield the lines that `tuner show` prints without `--json`. `row` is what `shown` returned."""
-    yield f"{row['name']} {row['id']}  {row['state']}  {row['reason']}"
+    yield f"{row['name']} {row['id']}  {row['state']}  {row['reason']}".rstrip()
     if row["error"]:
         yield f"error: {row['error']}"
     if row["next_step"]:
@@ -285,17 +290,23 @@ def ask(settings: Settings, verb: Command, name: str, number: int | None = None)
             found = client.experiment(name)
             handle = found if not of_trial else client.trial(name) if number is None else found.trial(number)
             answer = handle.act(verb)
-            return f"asked to {verb} {answer['id']}, which is {answer['state']}"
+            return f"asked to {verb} {_named(name, answer['id'], number)}, which is {answer['state']}"
     with Store.open(settings.database_url) as store:
         store.migrate()
         if not of_trial:
             record = act(store, verb, id_of(store, name))
-            return f"asked to {verb} {record.public_id}, which is {record.state}"
+            return f"asked to {verb} {_named(name, record.public_id)}, which is {record.state}"
         trial = act_on_trial(store, verb, name if number is None else numbered(store, id_of(store, name), number))
         experiment = store.experiments.by_id(trial.experiment_id)
     if verb == "retry" and experiment.state.ended:
         return str(resume(experiment.public_id))
-    return f"asked to {verb} {trial.public_id}, which is {trial.state}"
+    return f"asked to {verb} {_named(name, trial.public_id, number)}, which is {trial.state}"
+
+
+def _named(name: str, found: str, number: int | None = None) -> str:
+    """Return how a line for the terminal names an experiment or a trial: as the user has done, and by its id."""
+    given = name if number is None else f"trial {number} of {name}"
+    return found if given == found else f"{given} ({found})"
 
 
 def _spec(file: Path) -> Mapping[str, Any]:

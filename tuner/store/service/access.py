@@ -193,7 +193,7 @@ class Access:
             connection.execute(update(tokens).where(wanted & tokens.c.revoked_at.is_(None)).values(revoked_at=at))
             row = connection.execute(select(tokens).where(wanted)).one_or_none()
         if row is None:
-            raise NotFound(f"no token {token_id!r}")
+            raise NotFound(f"no token has the id {token_id!r}; `tuner token list` shows the ids of all tokens")
         return _token(row)
 
     def has_admin(self, *, now: float | None = None) -> bool:
