@@ -53,7 +53,8 @@ PARTS = (
     "webhooks",
     "health",
 )
-EXAMPLES = int(os.environ.get("TUNER_SCHEMATHESIS_EXAMPLES", "8"))
+SHORT, LONG = (int(os.environ.get("TUNER_SCHEMATHESIS_EXAMPLES", default)) for default in ("4", "16"))
+"""The number of requests for each operation."""
 
 
 def operations(app: FastAPI) -> list[Any]:
@@ -80,8 +81,11 @@ REFUSED = {
 """Map requests whose example is refused to the status they get: the experiment runs, and its checkpoints have no files."""
 
 
+@pytest.mark.parametrize("examples", [SHORT, pytest.param(LONG, marks=pytest.mark.long)], ids=["few", "many"])
 @pytest.mark.parametrize("part", PARTS)
-def test_the_answers_are_those_of_the_document(app: FastAPI, server: str, sqlite_store: Store, part: str) -> None:
+def test_the_answers_are_those_of_the_document(
+    app: FastAPI, server: str, sqlite_store: Store, part: str, examples: int
+) -> None:
     app.state.context.look, app.state.context.cluster, app.state.context.agents = look, cluster, agents
     app.state.context.profile = profile
     log = driver_log_path(app.state.context.settings.home, EXPERIMENT)
@@ -105,7 +109,7 @@ def test_the_answers_are_those_of_the_document(app: FastAPI, server: str, sqlite
     tried = [operation for operation in operations(app) if tag(operation) == part]
     for operation in sorted(tried, key=lambda one: one.method == "delete"):
         send_the_example(operation, server, ids)
-        hold(operation, server, ids)
+        hold(operation, server, ids, examples)
 
 
 def send_the_example(operation: Any, server: str, ids: dict[str, str]) -> None:
@@ -121,14 +125,14 @@ def send_the_example(operation: Any, server: str, ids: dict[str, str]) -> None:
     assert response.status_code == expected if expected else response.status_code < 300, response.content
 
 
-def hold(operation: Any, server: str, ids: dict[str, str]) -> None:
+def hold(operation: Any, server: str, ids: dict[str, str], examples: int) -> None:
     """Send generated requests to an operation, with real ids in two of three, and check the answers."""
     requests = operation.as_strategy(generation_mode=GenerationMode.POSITIVE) | operation.as_strategy(
         generation_mode=GenerationMode.NEGATIVE
     )
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         derandomize=True,
         database=None,
         deadline=None,

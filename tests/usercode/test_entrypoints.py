@@ -67,6 +67,14 @@ def test_a_bad_one_says_what_and_where(
     assert [pointer for pointer, _ in caught.value.errors] == ["/entrypoint"]
 
 
+@pytest.mark.parametrize("name", ["nothing\0", "nothing\udc80"])
+def test_a_name_that_no_file_can_have_is_a_mistake_of_the_entrypoint(
+    checker: EntrypointChecker, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(EntrypointError):
+        checker.check(f"{name}:train", [str(tmp_path)])
+
+
 def test_a_files_name_in_place_of_the_modules_is_noticed(checker: EntrypointChecker, tmp_path: Path) -> None:
     folder = module(tmp_path, "mine", "def train(config): ...")
     with pytest.raises(EntrypointError, match=r"cannot import mine\.py: .*; did you mean mine:train\?"):

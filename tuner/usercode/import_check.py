@@ -40,7 +40,7 @@ def stat(path: str) -> File | None:
     """Return the file's path, modification time and size, which show whether it has changed; None if it does not exist."""
     try:
         found = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no file can have this name, such as one with a null byte
         return None
     return path, found.st_mtime_ns, found.st_size
 
