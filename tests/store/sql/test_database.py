@@ -272,6 +272,21 @@ def test_creates_of_many_threads_are_as_each_alone(store: Store) -> None:
     assert sorted(one.id for one in records) == sorted(one.id for one in store.experiments.page(page_size=100).items)
 
 
+def test_code_is_stored_for_all_though_the_first_that_brought_it_failed(store: Store) -> None:
+    """Experiments that are created together store their code once, unless what did so is undone."""
+    store.experiments.create(a_spec("earlier"), idempotency_key="key")
+    code = CodeRecord(hash="c", python="3", packages={}, sys_path=[], working_dir="/")
+    keys = ("key", None, "key", None)
+    creations = [
+        store.experiments.creation(a_spec(f"number {at}"), code=code, idempotency_key=key)
+        for at, key in enumerate(keys)
+    ]
+    store.experiments.create_all(creations)
+    assert [isinstance(one.error, Conflict) for one in creations] == [True, False, True, False]
+    assert [store.experiments.created(creations[at]).name for at in (1, 3)] == ["number 1", "number 3"]
+    assert store.code.get("c").hash == "c"
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("used", ["migrated", "read", "written"])
 def test_a_database_that_was_deleted_while_it_was_in_use_takes_nothing_more(
