@@ -251,6 +251,17 @@ def test_without_a_thread_for_it_the_main_thread_writes_itself(
     assert present(database) == ["first"]
 
 
+def test_a_single_query_returns_its_connection_even_if_it_fails(database: Database) -> None:
+    database.write_together(inserts("one"))
+    for _ in range(30):  # more than the pool has connections
+        with pytest.raises(StoreError, match="no_such_table"):
+            database.rows("SELECT * FROM no_such_table")
+        assert database.rows("SELECT sha256 FROM bundle WHERE used_at = ?", (1.0,)) == [("one",)]
+    assert database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    database.write_together(inserts("two"))
+    assert len(database.rows("SELECT sha256 FROM bundle")) == 2, "each query sees what was committed before it"
+
+
 def test_creates_of_many_threads_are_as_each_alone(store: Store) -> None:
     code = CodeRecord(hash="c", python="3", packages={}, sys_path=[], working_dir="/")
     made: list[Any] = [None] * MANY
