@@ -45,7 +45,7 @@ _NEW: dict[str, Any] = {
     "state": ExperimentState.PENDING,
     "reason": "",
 }
-"""What a record has in every new experiment, except for the mappings, which are empty."""
+"""The values that the record of every new experiment has, except for the mappings, which are empty."""
 
 # This query runs for every new experiment, and SQLAlchemy would take longer than the database.
 _WITH_A_BEST = f"""
