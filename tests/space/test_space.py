@@ -498,3 +498,23 @@ def test_kinds_of_scalars_are_told_apart() -> None:
     assert not q.contains(True)
     assert not q.contains(10**400)
     assert not p.contains("0")
+
+
+def test_the_same_json_gives_the_same_space_and_the_same_mistakes() -> None:
+    data = {"lr": {"type": "uniform", "lower": 0, "upper": 1}, "fixed": [1, {"a": None}]}
+    first = Space.from_json(data)
+    assert Space.from_json(json.loads(json.dumps(data))) is first
+    for other in (
+        {**data, "fixed": [1, {"a": 1}]},
+        {**data, "fixed": [1.0, {"a": None}]},
+        dict(reversed(data.items())),
+    ):
+        assert Space.from_json(other) is not first
+        assert Space.from_json(other).to_json() == other
+    first.config({"lr": 0.5})["fixed"][1]["a"] = "changed by a training function"
+    data["fixed"] = [2]
+    assert first.config({"lr": 0.5})["fixed"] == [1, {"a": None}]
+    for pointer in ("/space", "/space", "/changes/space"):
+        with pytest.raises(SpecError) as caught:
+            Space.from_json({"lr": {"type": "uniform", "lower": 1, "upper": 0}}, pointer=pointer)
+        assert [where for where, _ in caught.value.errors] == [f"{pointer}/lr/lower"]

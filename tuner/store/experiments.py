@@ -45,7 +45,7 @@ _NEW: dict[str, Any] = {
     "state": ExperimentState.PENDING,
     "reason": "",
 }
-"""What a record has in every new experiment, except for the mappings, which are empty."""
+"""The values that the record of every new experiment has, except for the mappings, which are empty."""
 
 # This query runs for every new experiment, and SQLAlchemy would take longer than the database.
 _WITH_A_BEST = f"""
@@ -337,8 +337,7 @@ class Experiments:
         """
         if self._project not in (None, project):
             return iter(())
-        with self._database.cursor() as (cursor, _):
-            rows = cursor.rows(_WITH_A_BEST, (project, looked_at))
+        rows = self._database.rows(_WITH_A_BEST, (project, looked_at))
         # Build each record only when it is needed: the caller often needs only the first one, and a large spec takes some time.
         return (found for row in rows if (found := _record_of(row)).best is not None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import zipfile
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import SPEC
+from tests.schedulers.examples import SCHEDULERS
 from tests.store.examples import begin
 from tuner.errors import EntrypointError, NotFound, SpecError
 from tuner.experiment.operations import usecases
@@ -43,6 +45,40 @@ def test_the_working_dir_of_the_runtime_env_comes_first(
         assert list(code.sys_path) == [str(tmp_path / "project"), str(package), str(tmp_path / "lib"), os.getcwd()]
         assert (code.blob, made.spec.code) == (None, made.code_hash)
         assert "torch" in code.packages
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        *(
+            {"scheduler": scheduler, "max_t": 27}
+            for scheduler in SCHEDULERS.values()
+            if scheduler["type"] != "pbt_replay"
+        ),
+        {"scheduler": {"type": "pbt_replay", "schedule": [{"iteration": 0, "params": {"lr": 0.01, "width": 16}}]}},
+        *(
+            {"search": {"type": kind}, "scheduler": {"type": "fifo"}}
+            for kind in ("tpe", "gp", "qmc", "cmaes", "nsgaii")
+        ),
+        {"search": {"type": "bohb"}},
+        {"search": {"type": "tpe", "constraints": {"size": {"max": 1.0}}}, "scheduler": {"type": "fifo"}},
+        {"scheduler": "auto", "search": "auto", "num_samples": None},
+        {"metric": ["accuracy", "size"], "mode": ["max", "min"], "scheduler": {"type": "fifo"}},
+        {"stop": {"accuracy": 0.9}, "points_to_evaluate": [{"lr": 0.01}], "tags": {"team": "ü"}, "notes": "two\nlines"},
+        {"runtime_env": {"env_vars": {"A": "b"}}, "checkpoint": {"frequency": 2}, "warm_start": []},
+    ],
+    ids=str,
+)
+def test_the_record_of_a_new_experiment_is_the_one_that_is_read_later(
+    sqlite_store: Store, checker: EntrypointChecker, parts: dict[str, Any]
+) -> None:
+    """A new experiment's record has the spec that was checked, without its way through JSON and the database."""
+    made = usecases.create_experiment(sqlite_store, {**SPEC, **parts}, checker)
+    later = sqlite_store.experiments.get(made.public_id)
+    assert made == later
+    assert made.spec.resolved == later.spec.resolved, "which does not count when specs are compared"
+    assert dataclasses.asdict(made) == dataclasses.asdict(later)
+    assert made.as_created() is made, "nothing has happened since then"
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,17 @@ def test_without_a_thread_for_it_the_main_thread_writes_itself(
     assert present(database) == ["first"]
 
 
+def test_a_single_query_returns_its_connection_even_if_it_fails(database: Database) -> None:
+    database.write_together(inserts("one"))
+    for _ in range(30):  # more than the pool has connections
+        with pytest.raises(StoreError, match="no_such_table"):
+            database.rows("SELECT * FROM no_such_table")
+        assert database.rows("SELECT sha256 FROM bundle WHERE used_at = ?", (1.0,)) == [("one",)]
+    assert database.engine.pool.checkedout() == 1, "the one for writing"  # type: ignore[attr-defined]
+    database.write_together(inserts("two"))
+    assert len(database.rows("SELECT sha256 FROM bundle")) == 2, "each query sees what was committed before it"
+
+
 def test_creates_of_many_threads_are_as_each_alone(store: Store) -> None:
     code = CodeRecord(hash="c", python="3", packages={}, sys_path=[], working_dir="/")
     made: list[Any] = [None] * MANY
@@ -270,6 +281,21 @@ def test_creates_of_many_threads_are_as_each_alone(store: Store) -> None:
     records = [one for one in made if one != "conflict"]
     assert [store.experiments.get(one.public_id) for one in records] == records
     assert sorted(one.id for one in records) == sorted(one.id for one in store.experiments.page(page_size=100).items)
+
+
+def test_code_is_stored_for_all_though_the_first_that_brought_it_failed(store: Store) -> None:
+    """Experiments that are created together store their code once, unless what did so is undone."""
+    store.experiments.create(a_spec("earlier"), idempotency_key="key")
+    code = CodeRecord(hash="c", python="3", packages={}, sys_path=[], working_dir="/")
+    keys = ("key", None, "key", None)
+    creations = [
+        store.experiments.creation(a_spec(f"number {at}"), code=code, idempotency_key=key)
+        for at, key in enumerate(keys)
+    ]
+    store.experiments.create_all(creations)
+    assert [isinstance(one.error, Conflict) for one in creations] == [True, False, True, False]
+    assert [store.experiments.created(creations[at]).name for at in (1, 3)] == ["number 1", "number 3"]
+    assert store.code.get("c").hash == "c"
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -48,9 +48,8 @@ class Projects:
         """Return the settings of a project: the defaults if there is no such project, or if this store does not show it."""
         if self._project not in (None, name):
             return ProjectSettings()
-        with self._database.cursor() as (cursor, _):
-            found = cursor.value(_GET, (name,))
-        return ProjectSettings(warm_start=found)
+        rows = self._database.rows(_GET, (name,))
+        return ProjectSettings(warm_start=rows[0][0] if rows else None)
 
     def change(self, name: str, *, warm_start: WarmStart | None, now: float | None = None) -> None:
         """Change the settings of a project. Existing experiments do not change.
