@@ -153,7 +153,13 @@ export function CurvesChart(props: CurvesChartProps) {
         aria-label={`Curves of ${curves.metric} for ${reported} trials. Arrow keys go through the trials by rank; the table below has the numbers.`}
       />
       {late && !zoom && (
-        <button type="button" className={classes.late} onClick={() => onTrim(false)}>
+        <button
+          type="button"
+          className={classes.late}
+          // At the end of the chart that these curves do not reach.
+          style={{ top: late.side === "above" ? height - 116 : 34 }}
+          onClick={() => onTrim(false)}
+        >
           {lateWords(late, curves)} <u>Show the beginning</u>
         </button>
       )}
