@@ -184,10 +184,10 @@ def test_every_kind_of_decision_says_why_in_numbers() -> None:
     made = search("freeze_thaw", 0, 8).decisions
     paused = [d.reason for d in made if isinstance(d, Pause)]
     assert any(" chance of a loss below" in r and "±" in r and "; this trial's chance is" in r for r in paused)
-    assert any("is predicted to improve the best loss, " in r and "average improvement is" in r for r in paused)
+    assert any("has an expected improvement of " in r and "expected improvement is" in r for r in paused)
     resumed = [d.reason for d in made if isinstance(d, Resume)]
     assert any(re.match(r"resumed: it has a .* % chance of a loss below", r) for r in resumed)
-    assert any(r.startswith("resumed: it is predicted to improve the best") for r in resumed)
+    assert any(r.startswith("resumed: it has an expected improvement of ") for r in resumed)
     assert any(
         isinstance(d, Start) and d.reason.startswith("started with a configuration that the model chose: it has a ")
         for d in made
@@ -199,8 +199,8 @@ def test_every_kind_of_decision_says_why_in_numbers() -> None:
 def test_a_reason_shows_the_numbers_that_made_it_so() -> None:
     """In every reason that compares two candidates, the one that gets the worker has the larger adjusted chance."""
     compared = re.compile(
-        r"which (?:has a|is predicted .*, by) ([\d.e-]+) .*?by iteration \d+ \(predicted .*?\)"
-        r"(?:, counted as ([\d.e-]+)(?: %)? because .*?)?; this trial's (?:chance|average improvement) is ([\d.e-]+)"
+        r"which has (?:a|an expected improvement of) ([\d.e-]+) .*?by iteration \d+ \(predicted .*?\)"
+        r"(?:, counted as ([\d.e-]+)(?: %)? because .*?)?; this trial's (?:chance|expected improvement) is ([\d.e-]+)"
     )
     made = search("freeze_thaw", 0, 8, startup_s=1.0).decisions
     found = [match for d in made if isinstance(d, Pause) and (match := compared.search(d.reason))]

@@ -1,6 +1,7 @@
 import { useComputedColorScheme } from "@mantine/core";
 import { useLayoutEffect, useMemo, useRef, useState } from "react";
 import type { Timeline } from "../api/types";
+import { INK } from "../curves/marks";
 import { ticks } from "../curves/ticks";
 import { duration } from "../format";
 import { clear } from "./canvas";
@@ -79,7 +80,7 @@ export function TimelineChart({ lanes, seconds, pauses, label, selected, onSelec
         context.lineTo(x - CROSS, y + CROSS);
         // On bars of any color, the cross has an edge in the color of the panel.
         for (const [stroke, wide] of [
-          [theme === "dark" ? "#1a1b1e" : "#ffffff", 5],
+          [INK[theme].halo, 5],
           [FAILED[theme], 2.2],
         ] as const) {
           context.strokeStyle = stroke;

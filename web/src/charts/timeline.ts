@@ -1,6 +1,7 @@
 /** The positions of a timeline's spans on a canvas, and the span at a point. The service sends the spans. */
 
 import type { Timeline, TrialState } from "../api/types";
+import { INK } from "../curves/marks";
 
 export type Span = Timeline["trials"][number]["spans"][number];
 export type Phase = Span["phase"];
@@ -70,7 +71,7 @@ export function byTrial(timeline: Timeline): Lane[] {
 export const BAND = 0.22;
 
 /** The color of failures, which is that of the state "failed". */
-export const FAILED = { light: "#c92a2a", dark: "#ff8787" };
+export const FAILED = { light: INK.light.failed, dark: INK.dark.failed };
 
 /** Half the size of the cross that marks a failure, in pixels. */
 export const CROSS = 4;

@@ -3,12 +3,12 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEve
 import type { Curves, Experiment, Trial } from "../api/types";
 import { apart, counted, metric, reachedAt } from "../format";
 import { hasEnded } from "../live/states";
-import { labelOf, placeWords } from "./across";
+import { labelOf, placeWords, type Across } from "./across";
 import classes from "./curves.module.css";
 import { BY_FRONT } from "../charts/pareto";
 import { rankWords } from "./colours";
 import { RankScale } from "./RankScale";
-import { pointAt, tookOver, type Source } from "./geometry";
+import { pointAt, tookOver, type Late, type Source } from "./geometry";
 import { CurvesPlot, type Hover, type Zoom } from "./plot";
 import { smoothed } from "./smooth";
 
@@ -76,6 +76,7 @@ export function CurvesChart(props: CurvesChartProps) {
   const theme = useComputedColorScheme("light");
   const [hover, setHover] = useState<(Hover & { colour: string }) | null>(null);
   const [outside, setOutside] = useState(0);
+  const [late, setLate] = useState<Late | null>(null);
 
   const raw = useMemo(
     () => (only ? curves.series.filter((one) => only.has(one.number)) : curves.series),
@@ -100,7 +101,10 @@ export function CurvesChart(props: CurvesChartProps) {
     const made = new CurvesPlot(root.current!, first.current, {
       onHover: (next) => setHover(next && { ...next, colour: made.colourOf(next.number) }),
       onSelect: (chosen) => handlers.current.onSelect(chosen),
-      onOutside: setOutside,
+      onOutside: (points, next) => {
+        setOutside(points);
+        setLate((before) => (before?.until === next?.until && before?.side === next?.side ? before : next));
+      },
       onZoom: (part) => handlers.current.onZoom(part),
     });
     plot.current = made;
@@ -153,6 +157,17 @@ export function CurvesChart(props: CurvesChartProps) {
         onKeyDown={onKeyDown}
         aria-label={`Curves of ${curves.metric} for ${reported} trials. Arrow keys go through the trials by rank; the table below has the numbers.`}
       />
+      {late && !zoom && (
+        <button
+          type="button"
+          className={classes.late}
+          // At the end of the chart that these curves do not reach.
+          style={{ top: late.side === "above" ? height - 116 : 34 }}
+          onClick={() => onTrim(false)}
+        >
+          {lateWords(late, curves)} <u>Show the beginning</u>
+        </button>
+      )}
       {hover && (
         <Tooltip
           hover={hover}
@@ -220,6 +235,12 @@ export function CurvesChart(props: CurvesChartProps) {
       </div>
     </div>
   );
+}
+
+/** "Before iteration 14, most curves lie above this chart." */
+export function lateWords({ until, side }: Late, across: Across): string {
+  const where = placeWords(across, until).replace(/^(at|after) /, "");
+  return `Before ${where}, most curves lie ${side} this part.`;
 }
 
 interface TooltipProps {

@@ -306,6 +306,8 @@ describe("extent", () => {
     expect(view.y.min).toBeLessThan(0.95);
     expect(view.y.max).toBeGreaterThan(0.967);
     expect(view.outside).toEqual({ below: 32, above: 0 });
+    expect(view.late).toEqual({ until: 5, side: "below" });
+    expect(extent(bred, { log: false, logX: false, trim: null })!.late).toBeNull();
     expect(extent(bred, { log: false, logX: false, trim: null })!.y.min).toBeLessThan(0.1);
     expect(extent(bred.slice(4), { log: false, logX: false, trim: "max" })!.y.min).toBeLessThan(0.1);
   });
@@ -314,6 +316,7 @@ describe("extent", () => {
     const view = extent(diverged, { log: false, logX: false, trim: "min" })!;
     expect(view.y.max).toBeLessThan(1);
     expect(view.outside).toEqual({ below: 0, above: 1 });
+    expect(view.late, "the other curves are shown from their beginning").toBeNull();
     expect(extent(diverged, { log: false, logX: false, trim: null })!.y.max).toBeGreaterThan(1e8);
   });
 

@@ -233,8 +233,16 @@ export interface Extent {
   y: Range;
   /** The numbers of points that are left out because they lie below or above the y range. */
   outside: { below: number; above: number };
+  /** The beginning of most curves, if it lies outside; else null. */
+  late: Late | null;
   /** The range of the points themselves, without room around them. */
   points: { x: Range; y: Range };
+}
+
+/** Most curves lie above or below the chart before this place on the horizontal axis. */
+export interface Late {
+  until: number;
+  side: "above" | "below";
 }
 
 export interface View {
@@ -337,7 +345,29 @@ export function extent(series: readonly Series[], view: View): Extent | null {
     }
   }
   const points = { x: { min: minX, max: maxX }, y: { min: low, max: high } };
-  return { x: padded(points.x, logX, 0.01), y: padded(points.y, log, 0.04), outside, points };
+  const late = outside.below + outside.above > 0 ? beginsLate(series, view, points.y) : null;
+  return { x: padded(points.x, logX, 0.01), y: padded(points.y, log, 0.04), outside, late, points };
+}
+
+/** Return where half of the curves have come into the shown range, if that is later than where they begin; else null. */
+function beginsLate(series: readonly Series[], view: View, shown: Range): Late | null {
+  const begins: number[] = [];
+  const enters: number[] = [];
+  let above = 0;
+  for (const one of series) {
+    let [first, entered, start] = [Infinity, Infinity, 0];
+    each(one, view, (value, x) => {
+      if (x < first) [first, start] = [x, value];
+      if (value >= shown.min && value <= shown.max) entered = Math.min(entered, x);
+    });
+    if (first === Infinity) continue;
+    begins.push(first);
+    enters.push(entered);
+    if (first < entered) above += start > shown.max ? 1 : -1;
+  }
+  const until = quantile(Float64Array.from(enters).sort(), 0.5);
+  if (!Number.isFinite(until) || until <= quantile(Float64Array.from(begins).sort(), 0.5)) return null;
+  return { until, side: above > 0 ? "above" : "below" };
 }
 
 /** Visit the points of a series that the axes can show. */

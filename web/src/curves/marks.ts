@@ -216,6 +216,15 @@ export function leftOutWords({ below, above }: LeftOut, shown: Range, written: (
   return { top: say(above, "above", shown.max), bottom: say(below, "below", shown.min) };
 }
 
+/** Shade the part of the chart, up to `until` pixels, in which most curves lie outside of it. */
+export function drawLate(context: CanvasRenderingContext2D, until: number, { x, y }: Axes, theme: Theme): void {
+  context.save();
+  context.fillStyle = INK[theme].axis;
+  context.globalAlpha = 0.06;
+  context.fillRect(Math.min(x.from, x.to), 0, until - Math.min(x.from, x.to), y.from);
+  context.restore();
+}
+
 /** Write at the edges of the chart which points it leaves out. */
 export function drawLeftOut(
   context: CanvasRenderingContext2D,

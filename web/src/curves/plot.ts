@@ -21,7 +21,9 @@ import {
   inView,
   layOutOne,
   nearest,
+  pixel,
   type Extent,
+  type Late,
   type Line,
   type Range,
   type Source,
@@ -32,6 +34,7 @@ import {
   drawLeftOut,
   drawRungs,
   INK,
+  drawLate,
   leftOutWords,
   markEnd,
   markExploits,
@@ -71,7 +74,7 @@ export interface PlotHandlers {
   onHover: (hover: Hover | null) => void;
   onSelect: (number: number) => void;
   /** Called with the number of far-off points that are left out. */
-  onOutside: (points: number) => void;
+  onOutside: (points: number, late: Late | null) => void;
   onZoom: (zoom: Zoom | null) => void;
 }
 
@@ -179,7 +182,7 @@ export class CurvesPlot {
     this.view = extent(this.series, { log, logX, trim: !trim ? null : objective ? mode : "both" });
     if (!this.plot) return;
     const { below, above } = this.view?.outside ?? NOTHING_LEFT_OUT;
-    this.handlers.onOutside(below + above);
+    this.handlers.onOutside(below + above, this.view?.late ?? null);
     if (!this.zoomed && this.fit()) return;
     if (!this.shown && !this.zoomed) return this.draw();
     // The ranks of the table change now, so the colors of the curves do, too, unless there are very many points.
@@ -476,6 +479,7 @@ export class CurvesPlot {
     for (const line of this.lines)
       if (this.bySeries.get(line.number)?.state === "failed") this.drawEnd(context, line, 1);
     if (this.view && !this.zoomed) {
+      if (this.view.late) drawLate(context, pixel(axes.x, this.view.late.until), axes, this.look.theme);
       const words = leftOutWords(this.view.outside, this.view.y, number);
       drawLeftOut(context, words, axes, this.look.theme, this.font(11));
     }

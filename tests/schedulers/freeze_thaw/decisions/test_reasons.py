@@ -53,14 +53,14 @@ def test_numbers_are_rounded_and_never_powers_of_ten() -> None:
 def test_in_a_thaw_decision_the_improvement_of_the_best_value_is_predicted() -> None:
     thaw = replace(WON, thaw=True)
     assert LOSS.paused(5, thaw) == (
-        "paused at iteration 5 in favor of trial 12, which is predicted to improve the best loss, 0.31, by 0.14 on average by "
-        "iteration 12 (predicted loss 0.35 ± 0.05); this trial's average improvement is 0.021 by iteration 9 (predicted loss "
+        "paused at iteration 5 in favor of trial 12, which has an expected improvement of 0.14 over the best loss, 0.31, by "
+        "iteration 12 (predicted loss 0.35 ± 0.05); this trial's expected improvement is 0.021 by iteration 9 (predicted loss "
         "0.41 ± 0.04); 13 started trials and new configurations were compared"
     )
     assert LOSS.resumed(replace(thaw, rival=(None, replace(AHEAD, chance=0.3, adjusted=0.3)))) == (
-        "resumed: it is predicted to improve the best loss, 0.31, by 0.14 on average by iteration 12 (predicted loss 0.35 ± "
+        "resumed: it has an expected improvement of 0.14 over the best loss, 0.31, by iteration 12 (predicted loss 0.35 ± "
         "0.05); it is the most promising of 13 started trials and new configurations, before a new configuration with 0.3 by "
-        "iteration 12; a new configuration is preferred only if its improvement is 10 times as large"
+        "iteration 12; a new configuration is preferred only if its expected improvement is 10 times as large"
     )
 
 

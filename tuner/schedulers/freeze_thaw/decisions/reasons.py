@@ -27,7 +27,7 @@ class Reasons:
         """Say why `winner` trains instead of the trial that has just reported at time t."""
         said = f"paused at {at(self.time_attr, t)} in favor of {_name(winner.trial)}, which {self._prediction(winner)}"
         if (held := winner.held) is not None:
-            what = "this trial's average improvement" if winner.thaw else "this trial's chance"
+            what = "this trial's expected improvement" if winner.thaw else "this trial's chance"
             said += f"; {what} is {self._by(winner, held)}{self._expected(held)}{self._counted(winner, 0, held)}"
         return f"{said}; {_candidates(winner)} were compared"
 
@@ -46,7 +46,7 @@ class Reasons:
         trial, forecast = winner.rival
         said += f", before {_name(trial)} with {self._by(winner, forecast)}{self._counted(winner, trial, forecast)}"
         if winner.thaw and (trial is None) != (winner.trial is None):
-            said += f"; a new configuration is preferred only if its improvement is {RIVAL} times as large"
+            said += f"; a new configuration is preferred only if its expected improvement is {RIVAL} times as large"
         return said
 
     def _prediction(self, winner: Winner) -> str:
@@ -57,7 +57,7 @@ class Reasons:
         if winner.thaw:
             best = _rounded(self.objective.score(winner.goal), 4)
             amount = self._amount(winner, forecast.chance)
-            return f"is predicted to improve the best {metric}, {best}, by {amount} on average by {until}{more}"
+            return f"has an expected improvement of {amount} over the best {metric}, {best}, by {until}{more}"
         side = "above" if self.objective.mode == "max" else "below"
         article = "an" if metric[:1].lower() in "aeiou" else "a"
         goal = f"{article} {metric} {side} {_rounded(self.objective.score(winner.goal), 4)}"

@@ -1,0 +1,92 @@
+import { MantineProvider } from "@mantine/core";
+import { act, cleanup, fireEvent, render, screen } from "@testing-library/react";
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import type { Curves } from "../api/types";
+import { CurvesChart, lateWords } from "./CurvesChart";
+import type { CurvesPlot } from "./plot";
+
+let handlers: ConstructorParameters<typeof CurvesPlot>[2];
+
+vi.mock("./plot", () => ({
+  CurvesPlot: class {
+    constructor(_root: unknown, _look: unknown, given: typeof handlers) {
+      handlers = given;
+    }
+    destroy() {}
+    resize() {}
+    setLook() {}
+    setZoom() {}
+    setData() {}
+    select() {}
+    pick() {}
+    mark() {}
+  },
+}));
+
+beforeEach(() => {
+  vi.stubGlobal(
+    "ResizeObserver",
+    class {
+      observe() {}
+      disconnect() {}
+    },
+  );
+});
+afterEach(() => {
+  cleanup();
+  vi.unstubAllGlobals();
+});
+
+function show(zoom: { x: [number, number]; y: [number, number] } | null = null) {
+  const onTrim = vi.fn();
+  const curves = { metric: "loss", x: "step", x_metric: null, series: [] } as unknown as Curves;
+  render(
+    <MantineProvider env="test">
+      <CurvesChart
+        curves={curves}
+        only={null}
+        smoothing={0}
+        colours={new Map()}
+        objective={{ metric: "loss", mode: "min", scope: "all", best: null, labels: {} } as never}
+        rank={new Map()}
+        trials={new Map()}
+        source={() => undefined}
+        live={false}
+        log={false}
+        logX={false}
+        rungs={[]}
+        trim
+        onTrim={onTrim}
+        zoom={zoom as never}
+        onZoom={() => {}}
+        selected={null}
+        marked={null}
+        onSelect={() => {}}
+        height={300}
+      />
+    </MantineProvider>,
+  );
+  act(() => handlers.onOutside(103, { until: 14, side: "above" }));
+  return onTrim;
+}
+
+it("says on the chart that the beginning is not shown, and shows it at a click", () => {
+  const onTrim = show();
+  const note = screen.getByRole("button", { name: /Show the beginning/ });
+  expect(note.textContent).toContain("Before iteration 14, most curves lie above this part.");
+  fireEvent.click(note);
+  expect(onTrim).toHaveBeenCalledWith(false);
+  act(() => handlers.onOutside(0, null));
+  expect(screen.queryByRole("button", { name: /Show the beginning/ })).toBeNull();
+});
+
+it("does not say so of a part that the user chose", () => {
+  show({ x: [1, 2], y: [0, 1] });
+  expect(screen.queryByRole("button", { name: /Show the beginning/ })).toBeNull();
+});
+
+it("names the place on every axis", () => {
+  const words = (x: string) => lateWords({ until: 90, side: "below" }, { x, x_metric: null } as never);
+  expect(words("time")).toBe("Before 1 min 30 s, most curves lie below this part.");
+  expect(words("trial_time")).toBe("Before 1 min 30 s of training, most curves lie below this part.");
+});
