@@ -11,8 +11,8 @@ describe("an event in words", () => {
   it.each<[LogEntry["kind"], Record<string, unknown>, string]>([
     [
       "driver_started",
-      { epoch: 2, slots: 4, executor: "on Ray" },
-      "A new driver took over the experiment (driver 2); there is room for 4 trials at once; it runs trials on Ray",
+      { epoch: 2, slots: 4, executor: "trials run on Ray: a rank needs two processes" },
+      "A new driver took over the experiment (driver 2); there is room for 4 trials at once; trials run on Ray: a rank needs two processes",
     ],
     [
       "segment_started",

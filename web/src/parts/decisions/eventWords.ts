@@ -67,7 +67,7 @@ export function eventWords(
             ? `A new driver took over the experiment (driver ${param(data["epoch"])})`
             : "A driver began to run the experiment",
           data["slots"] ? `there is room for ${param(data["slots"])} trials at once` : "",
-          data["executor"] ? `it runs trials ${param(data["executor"])}` : "",
+          param(data["executor"]),
         ]
           .filter(Boolean)
           .join("; "),
