@@ -27,7 +27,7 @@ describe("an event in words", () => {
     [
       "segment_ended",
       { segment: 2, outcome: "left", failure: null },
-      "The trial left its processes, as decided (segment 2)",
+      "The trial stopped running because of a decision (segment 2)",
     ],
     ["segment_ended", { segment: 1, outcome: "returned", failure: null }, "The training function returned"],
     ["waiting", { segment: 2, reason: "2 CPUs are missing" }, "The trial waits to start again: 2 CPUs are missing"],

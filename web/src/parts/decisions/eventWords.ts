@@ -83,7 +83,7 @@ export function eventWords(
     case "segment_ended": {
       const failure: Failed | null = data["failure"] ?? null;
       const outcome =
-        { returned: "The training function returned", left: "The trial left its processes, as decided" }[
+        { returned: "The training function returned", left: "The trial stopped running because of a decision" }[
           param(data["outcome"])
         ] ?? (data["outcome"] === "failed" || failure ? "The trial failed" : "The trial stopped running");
       const why = failure?.message ? `: ${failure.message.split("\n")[0]}` : "";
