@@ -166,8 +166,8 @@ function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | 
         Best last value of the completed trials: <b>{metric(finished.value)}</b> by{" "}
         <button type="button" className={classes.link} onClick={() => onSelect(finished.trial_number)}>
           trial {finished.trial_number}
-        </button>
-        , at iteration {finished.iteration}
+        </button>{" "}
+        at iteration {finished.iteration}
         {experiment.scope === "all" &&
           finished.trial_number !== experiment.best?.trial_number &&
           `. Trial ${experiment.best?.trial_number} leads because one of its reports, not its last one, was the best of all.`}

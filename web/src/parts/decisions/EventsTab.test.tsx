@@ -11,8 +11,8 @@ describe("an event in words", () => {
   it.each<[LogEntry["kind"], Record<string, unknown>, string]>([
     [
       "driver_started",
-      { epoch: 2, slots: 4, executor: "on Ray" },
-      "A new driver took over the experiment (driver 2); there is room for 4 trials at once; it runs trials on Ray",
+      { epoch: 2, slots: 4, executor: "trials run on Ray: a rank needs two processes" },
+      "A new driver took over the experiment (driver 2); there is room for 4 trials at once; trials run on Ray: a rank needs two processes",
     ],
     [
       "segment_started",
@@ -27,7 +27,7 @@ describe("an event in words", () => {
     [
       "segment_ended",
       { segment: 2, outcome: "left", failure: null },
-      "The trial left its processes, as decided (segment 2)",
+      "The trial stopped running because of a decision (segment 2)",
     ],
     ["segment_ended", { segment: 1, outcome: "returned", failure: null }, "The training function returned"],
     ["waiting", { segment: 2, reason: "2 CPUs are missing" }, "The trial waits to start again: 2 CPUs are missing"],

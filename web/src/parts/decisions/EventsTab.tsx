@@ -82,12 +82,12 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
       {query.isError && !query.data && (
         <ProblemBox error={query.error} what="list of events" retry={() => void query.refetch()} />
       )}
-      {query.isLoading && <Loading what="events" height={240} />}
       <p className={classes.hint}>
         {chosen.length === 0 && "All but reports and decisions. Choose groups above to see other events. "}A segment is
         one uninterrupted run of a trial: a pause, a failure or an exploit ends it, and the trial continues in the next
         one. A trial starts sooner in processes that an earlier one has used.
       </p>
+      {query.isLoading && <Loading what="events" height={240} />}
       {query.data && entries.length === 0 && (
         <p className={parts.none}>
           {chosen.length > 0 || trial !== undefined ? "No event matches." : "Nothing has happened yet."}{" "}

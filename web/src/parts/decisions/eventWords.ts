@@ -67,7 +67,7 @@ export function eventWords(
             ? `A new driver took over the experiment (driver ${param(data["epoch"])})`
             : "A driver began to run the experiment",
           data["slots"] ? `there is room for ${param(data["slots"])} trials at once` : "",
-          data["executor"] ? `it runs trials ${param(data["executor"])}` : "",
+          param(data["executor"]),
         ]
           .filter(Boolean)
           .join("; "),
@@ -83,7 +83,7 @@ export function eventWords(
     case "segment_ended": {
       const failure: Failed | null = data["failure"] ?? null;
       const outcome =
-        { returned: "The training function returned", left: "The trial left its processes, as decided" }[
+        { returned: "The training function returned", left: "The trial stopped running because of a decision" }[
           param(data["outcome"])
         ] ?? (data["outcome"] === "failed" || failure ? "The trial failed" : "The trial stopped running");
       const why = failure?.message ? `: ${failure.message.split("\n")[0]}` : "";
