@@ -457,7 +457,7 @@ def test_with_scope_last_the_last_value_of_a_trial_counts_wherever_it_is_shown(
     expect(page.get_by_role("dialog")).to_contain_text("0.215 at iteration 5, place 1 of 12")
     shot(page, tmp_path, "scope-last")
     page.goto(f"{service.url}/compare?trials={trials[0]['id']},{trials[1]['id']}")
-    expect(page.get_by_role("row", name=re.compile("^last accuracy 0.215 0.205"))).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile("^last accuracy 0.215 best 0.205"))).to_be_visible()
 
 
 def test_a_switch_leaves_all_but_completed_trials_out_of_every_chart_of_parameters(
