@@ -374,13 +374,13 @@ export function shownNames(names: readonly string[], lines: number, step: number
   const fit = (name: string, room: number) => shortened(name, Math.max(6, Math.floor(room / LETTER)));
   const shown = names.map((name) => fit(name, span - GAP));
   // An outer name begins at the margin instead of over its axis, so it reaches farther towards its neighbor.
-  for (const [outer, neighbour, margin] of [
+  for (const [outer, neighbor, margin] of [
     [0, lines, FIRST],
     [last, last - lines, LAST],
   ] as const) {
-    if (names[neighbour] === undefined) continue;
-    const both = neighbour === 0 || neighbour === last;
-    const half = (LETTER * shown[neighbour]!.length) / 2;
+    if (names[neighbor] === undefined) continue;
+    const both = neighbor === 0 || neighbor === last;
+    const half = (LETTER * shown[neighbor]!.length) / 2;
     shown[outer] = fit(shown[outer]!, both ? span / 2 + FIRST : span + margin - half - GAP);
   }
   return shown;
