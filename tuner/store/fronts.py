@@ -1,4 +1,4 @@
-"""Sort trials with several objectives into fronts, as the page does (`web/src/charts/pareto.ts`)."""
+"""Sort trials with several objectives into fronts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _placed_by_two(rest: Floats) -> list[int]:
 
     A front dominates the row if its lowest second cost is not higher.
     """
-    lowest: list[float] = []  # of each front; it rises from one front to the next
+    lowest: list[float] = []  # the lowest second cost of each front, ascending
     found: list[int] = []
     for [cost] in rest.tolist():
         at = bisect_right(lowest, cost)

@@ -153,7 +153,7 @@ def forecast(store: Store, record: ExperimentRecord, hours: float = 1.0) -> Fore
         end = End(end.limit, end.seconds.later(starting), starting)
     is_open = best is not None and found is not None and found.is_open(best)
     summary = _summary(spec, end, best, is_open, more, found, why)
-    return Forecast(metric, now, end, best, more, summary, is_open, _budget_spent(store, record))
+    return Forecast(metric, now, end, best, more, summary, is_open, record.budget_spent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,14 +278,6 @@ def _trained(store: Store, record: ExperimentRecord, limit: Limit) -> tuple[floa
             return None
 
 
-def _budget_spent(store: Store, record: ExperimentRecord) -> float | None:
-    """Return the share of the budget of full trainings that is spent; None if there is none, or if it is not known."""
-    limit, whole = _whole(record) or (None, 0.0)
-    if limit != "budget" or whole <= 0 or (trained := _trained(store, record, limit)) is None:
-        return None
-    return min(trained[0] / whole, 1.0)
-
-
 def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
     """Return the limit that fixes the total training of all trials, and this total in units of time_attr.
 
@@ -300,9 +292,10 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
     trainings = spec.limits.budget if spec.limits.budget is not None else scheduler.get("budget")
     if trainings is None:
         return None
-    given = spec.limits.budget is not None or spec.scheduler.get("budget") is not None
-    # a budget that was derived from num_samples grows with trials that users have added
-    if not given and spec.num_samples is not None:
+    # A budget that was derived from num_samples ends with it, or if there is a limit of time, and grows with added trials.
+    if spec.limits.budget is None and spec.scheduler.get("budget") is None:
+        if spec.num_samples is None or spec.limits.time_budget_s is not None:
+            return None
         from tuner.schedulers.freeze_thaw.decisions.budget import derived
 
         trainings = max(trainings, derived(spec.num_samples))

@@ -82,12 +82,16 @@ def newest(store: Store, public_id: str) -> Place | None:
 def best_of_trial(store: Store, public_id: str) -> Place | None:
     """Return the place where a trial reported its best value, or the newest place if there is none.
 
-    If the trial trained an iteration several times, it is the newest segment with the configuration of the best value.
+    If several segments with the configuration of the best value trained this iteration, it is the newest of them.
     """
     trial = store.trials.get(public_id)
     if (iteration := trial.best_iteration) is not None:
+        experiment = store.experiments.get(trial.experiment)
+        curves = store.metrics.curves(experiment.id, experiment.spec.objective.metric, points=2, trials=[trial.number])
+        reached = {part.ordinal: part.last_iteration for curve in curves.curves for part in curve.segments}
         for segment in reversed(trial.segments):
-            if segment.start_iteration < iteration and segment.params == trial.best_params:
+            trained = range(segment.start_iteration + 1, reached.get(segment.ordinal, 0) + 1)
+            if iteration in trained and segment.params == trial.best_params:
                 return Place(trial.number, segment.ordinal, iteration)
     return newest(store, public_id)
 

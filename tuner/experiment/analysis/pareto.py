@@ -13,6 +13,8 @@ MOST_SLICES = 20_000
 """The maximum number of slices that the hypervolumes of one response are made of: a third of a second of computing."""
 MOST_POINTS = 200
 """The maximum number of points of the hypervolume over time."""
+_AT_ONCE = 256
+"""The number of rows that are compared with a front at once."""
 
 
 def front(values: NDArray[np.float64], objectives: tuple[Objective, ...]) -> list[int]:
@@ -79,24 +81,58 @@ def growth(
     shares = np.where(wide, (values - low) / np.where(wide, high - low, 1.0), 1.0)
     lower_is_better = np.array([objective.mode == "min" for objective in objectives])
     good = np.where(lower_is_better & wide, 1.0 - shares, shares)
-    known = ((time, row) for row, time in enumerate(ended) if time is not None and finite[row])
-    fronts: list[tuple[float, NDArray[np.float64]]] = []
-    kept = np.empty((0, len(objectives)))
-    for time, row in sorted(known):
-        one = good[row]
-        if np.all(kept >= one, axis=1).any():
-            continue
-        kept = np.vstack([kept[~np.all(kept <= one, axis=1)], one])
-        fronts.append((time, kept))
-    if not fronts:
+    known = sorted((time, row) for row, time in enumerate(ended) if time is not None and finite[row])
+    ordered = good[np.array([row for _, row in known], np.intp)]
+    improving, largest = _improving(ordered)
+    if not improving:
         return []
-    slices = max(len(front) for _, front in fronts) ** max(len(objectives) - 2, 0)
-    count = min(len(fronts), MOST_POINTS, MOST_SLICES // slices)
-    chosen = [len(fronts) - 1] if count == 1 else np.linspace(0, len(fronts) - 1, count).round().astype(int).tolist()
+    count = min(len(improving), MOST_POINTS, MOST_SLICES // largest ** max(len(objectives) - 2, 0))
+    last = len(improving) - 1
+    chosen = [last] if count == 1 else np.linspace(0, last, count).round().astype(int).tolist()
     found: list[tuple[float, float]] = []
-    for time, kept in (fronts[at] for at in chosen):
-        volume = hypervolume(kept)
+    kept, done = ordered[:0], 0
+    for at in chosen:
+        kept, done = _merged(kept, ordered[improving[done : at + 1]]), at + 1
+        (time, _), volume = known[improving[at]], hypervolume(kept)
         # A point on the edge of the box adds nothing.
         if volume > (found[-1][1] if found else 0.0):
             found.append((time, volume))
+    return found
+
+
+def _improving(rows: NDArray[np.float64]) -> tuple[list[int], int]:
+    """Return the rows that no earlier row equals or surpasses in all objectives, and the size of the largest front.
+
+    rows: (rows, objectives), in the order in which they came; higher is better.
+    """
+    kept = rows[:0]
+    found: list[int] = []
+    largest = 0
+    for begin in range(0, len(rows), _AT_ONCE):
+        part = rows[begin : begin + _AT_ONCE]
+        new: list[int] = []
+        for at in np.flatnonzero(~_dominated(part, kept)).tolist():
+            if not _dominated(part[at : at + 1], part[new])[0]:
+                new.append(at)
+        kept = _merged(kept, part[new])
+        largest = max(largest, len(kept))
+        found += [begin + at for at in new]
+    return found, largest
+
+
+def _merged(front: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the front of a front and of rows none of which an earlier one, or the front, equals or surpasses."""
+    rows = rows[[at for at in range(len(rows)) if not _dominated(rows[at : at + 1], rows[at + 1 :])[0]]]
+    return np.vstack([front[~_dominated(front, rows)], rows])
+
+
+def _dominated(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return for each row whether one of the others equals or surpasses it in all objectives."""
+    found = np.zeros(len(rows), np.bool_)
+    for begin in range(0, len(rows), _AT_ONCE):
+        part = rows[begin : begin + _AT_ONCE]
+        by = np.ones((len(part), len(others)), np.bool_)
+        for objective in range(rows.shape[1]):  # a comparison along the short axis would take ten times as long
+            by &= others[:, objective] >= part[:, objective, None]
+        found[begin : begin + _AT_ONCE] = by.any(axis=1)
     return found

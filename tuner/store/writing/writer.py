@@ -30,7 +30,7 @@ _EXPERIMENT = """
 UPDATE experiment SET
   last_event_seq = COALESCE(?, last_event_seq), best = COALESCE(?, best), counts = COALESCE(?, counts),
   gpu_hours = COALESCE(?, gpu_hours), gpu_hours_saved = COALESCE(?, gpu_hours_saved), cpu_hours = COALESCE(?, cpu_hours),
-  budget_spent = COALESCE(?, budget_spent),
+  budget_spent = CASE WHEN ? = 1 THEN ? ELSE budget_spent END,
   pauses = COALESCE(?, pauses), paused_s = COALESCE(?, paused_s),
   reason = COALESCE(?, reason), error = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(?, error) END, state = COALESCE(?, state),
   started_at = COALESCE(started_at, ?), ended_at = CASE WHEN ? = 1 THEN NULL ELSE COALESCE(ended_at, ?) END
@@ -40,7 +40,7 @@ _FIGURES = """
 UPDATE experiment SET
   last_event_seq = ?, best = COALESCE(?, best), counts = COALESCE(?, counts), gpu_hours = COALESCE(?, gpu_hours),
   gpu_hours_saved = COALESCE(?, gpu_hours_saved), cpu_hours = COALESCE(?, cpu_hours),
-  budget_spent = COALESCE(?, budget_spent)
+  budget_spent = CASE WHEN ? = 1 THEN ? ELSE budget_spent END
 WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
 _PROGRESS = """
 UPDATE experiment SET last_event_seq = ? WHERE id = ? AND driver_epoch = ? AND last_event_seq BETWEEN ? AND ?"""
@@ -272,7 +272,8 @@ class Writer:
                 summary.get("gpu_hours"),
                 summary.get("gpu_hours_saved"),
                 summary.get("cpu_hours"),
-                summary.get("budget_spent"),
+                int("budget_spent" in summary),
+                summary.get("budget_spent"),  # None if a change has removed the budget
             )
             outlook = state, summary.get("reason"), summary.get("error")
             runs = state is not None and not state.ended
