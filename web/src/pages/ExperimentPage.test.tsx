@@ -97,7 +97,7 @@ function openFront(sampled: number, total: number) {
   vi.spyOn(api, "experiment").mockResolvedValue(experiment as never);
   vi.spyOn(api, "sample").mockResolvedValue({ items, ranks: items.map(() => 1), total, trained: null } as never);
   vi.spyOn(api, "trials").mockResolvedValue({ items, total, next_page_token: null } as never);
-  vi.spyOn(api, "decisions").mockResolvedValue({ items: [], next_page_token: null } as never);
+  vi.spyOn(api, "decisions").mockResolvedValue({ items: [], next_page_token: null });
   vi.spyOn(api, "log").mockResolvedValue({ items: [], next_page_token: null });
   vi.spyOn(api, "timeline").mockResolvedValue({ totals: {} } as never);
   vi.spyOn(api, "hypervolume").mockResolvedValue({ metrics: [], x: [9], y: [0.75], front: 740, of: 2990 });
