@@ -8,10 +8,11 @@ import ComparePage from "./ComparePage";
 
 afterEach(() => void vi.restoreAllMocks());
 
-function show(x: string) {
+/** Open a comparison of trials. `own`: for each of them, what differs from the defaults. */
+function show(x: string, own: readonly object[] = [{}, {}]) {
   const trial = { experiment_id: "exp_1", state: "completed", params: {}, last: {}, segments: [] };
   vi.spyOn(api, "trial").mockImplementation((id) =>
-    Promise.resolve({ ...trial, id, number: Number(id.slice(-1)) } as never),
+    Promise.resolve({ ...trial, ...own[Number(id.slice(-1)) - 1], id, number: Number(id.slice(-1)) } as never),
   );
   const experiment = {
     id: "exp_1",
@@ -30,7 +31,7 @@ function show(x: string) {
   render(
     <MantineProvider env="test">
       <QueryClientProvider client={new QueryClient()}>
-        <MemoryRouter initialEntries={[`/compare?trials=trl_1,trl_2&x=${x}`]}>
+        <MemoryRouter initialEntries={[`/compare?trials=${own.map((_, i) => `trl_${i + 1}`).join()}&x=${x}`]}>
           <ComparePage />
         </MemoryRouter>
       </QueryClientProvider>
@@ -51,4 +52,17 @@ it("does not draw a metric over itself", async () => {
   const axis = screen.getByRole<HTMLInputElement>("combobox", { name: "Horizontal axis" });
   expect(axis.value).toBe("iteration");
   expect(vi.mocked(api.trialCurves).mock.calls.map(([, across]) => across.x)).not.toContain("metric");
+});
+
+it("calls the same trial the best one in the sentence and in the table if another one is outside the constraints", async () => {
+  show("step", [
+    { best_value: 0.3, feasible: true },
+    { best_value: 0.2, feasible: true },
+    { best_value: 0.1, feasible: false },
+  ]);
+  expect((await screen.findByText("Trial 2")).parentElement!.textContent).toMatch(
+    /^Trial 2 has the best loss of 0\.2\./,
+  );
+  expect(screen.getByText("Outside the constraints, so not counted: trial 3.")).toBeTruthy();
+  expect(screen.getAllByTitle("the best of them").map((one) => one.textContent)).toEqual(["0.2 best"]);
 });

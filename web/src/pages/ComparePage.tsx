@@ -179,8 +179,8 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
   });
   const rows = useMemo(() => comparedRows(trials, experiments, changed), [trials, experiments, changed]);
   const best = useMemo(
-    () => new Map(rows.map((row) => [row, bestIn(row, [...experiments.values()])])),
-    [rows, experiments],
+    () => new Map(rows.map((row) => [row, bestIn(row, [...experiments.values()], trials)])),
+    [rows, experiments, trials],
   );
   const columns = trials.map((trial, i) => ({
     id: trial.id,

@@ -50,3 +50,78 @@ it("lists the experiments if several have the name", async () => {
   expect(router.state.location.search).toBe("?name=my%20digits");
   expect(api.experiment).not.toHaveBeenCalled();
 });
+
+/** Open an experiment with two objectives of which the service returns `sampled` trials, all on the front, of `total` trials. */
+function openFront(sampled: number, total: number) {
+  const counts = { pending: 0, running: 0, paused: 0, completed: total, stopped: 0, failed: 0, cancelled: 0 };
+  const experiment = {
+    id: "exp_1",
+    name: "digits",
+    state: "completed",
+    metric: "loss",
+    mode: "min",
+    scope: "all",
+    objectives: [
+      { metric: "loss", mode: "min" },
+      { metric: "latency", mode: "min" },
+    ],
+    metrics: ["latency", "loss"],
+    time_attr: "training_iteration",
+    space: {},
+    labels: {},
+    scaling: {},
+    scheduler: {},
+    search: {},
+    limits: {},
+    tags: [],
+    actions: [],
+    best: null,
+    counts,
+    trials: total,
+    num_samples: total,
+    gpu_hours: 0,
+    last_event_seq: 9,
+    started_at: "2026-03-01T10:00:00Z",
+    ended_at: "2026-03-01T11:00:00Z",
+  };
+  const items = Array.from({ length: sampled }, (_, number) => ({
+    id: `trl_${number}`,
+    experiment_id: "exp_1",
+    number,
+    state: "completed",
+    params: {},
+    last: { loss: number, latency: -number },
+    iteration: 3,
+    feasible: null,
+  }));
+  vi.spyOn(api, "experiment").mockResolvedValue(experiment as never);
+  vi.spyOn(api, "sample").mockResolvedValue({ items, ranks: items.map(() => 1), total, trained: null } as never);
+  vi.spyOn(api, "trials").mockResolvedValue({ items, total, next_page_token: null } as never);
+  vi.spyOn(api, "decisions").mockResolvedValue({ items: [], next_page_token: null });
+  vi.spyOn(api, "log").mockResolvedValue({ items: [], next_page_token: null });
+  vi.spyOn(api, "timeline").mockResolvedValue({ totals: {} } as never);
+  vi.spyOn(api, "hypervolume").mockResolvedValue({ metrics: [], x: [9], y: [0.75], front: 740, of: 2990 });
+  const router = createMemoryRouter([{ path: "/experiments/:id", element: <ExperimentPage /> }], {
+    initialEntries: ["/experiments/exp_1?tab=events"],
+  });
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={new QueryClient()}>
+        <RouterProvider router={router} />
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+}
+
+it("has the size of the front as the service counts it if there are more trials than the page reads", async () => {
+  openFront(3, 3000);
+  const size = await screen.findByText("740 trials", { selector: "header b" });
+  expect(size.parentElement!.textContent).toBe("Pareto front740 trials");
+});
+
+it("counts the trials on the front itself if it has all of them", async () => {
+  openFront(3, 3);
+  await screen.findByText("0.75", { selector: "header b" });
+  const size = await screen.findByText("3 trials", { selector: "header b" });
+  expect(size.parentElement!.textContent).toBe("Pareto front3 trials");
+});

@@ -303,7 +303,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         live={live}
         sample={sample}
         trials={trials}
-        front={fronts && firstOf(fronts).size}
+        front={fronts && (complete ? firstOf(fronts).size : undefined)}
         onSelect={select}
         address={address}
       />
@@ -517,8 +517,8 @@ interface HeaderProps {
   live: LiveExperiment;
   sample: Sample | undefined;
   trials: readonly Trial[];
-  /** The number of trials on the Pareto front; null with one objective. */
-  front: number | null;
+  /** The number of trials on the Pareto front; null with one objective, undefined if only the service knows it. */
+  front: number | null | undefined;
   onSelect: (number: number) => void;
   address: Address;
 }
@@ -538,7 +538,9 @@ function Header({ experiment, live, sample, trials, front, onSelect, address }: 
   const forecast = useForecast(experiment);
   const waste = useWaste(experiment);
   const { objectives } = experiment;
-  const hypervolume = useHypervolume(experiment)?.y.at(-1);
+  const growth = useHypervolume(experiment);
+  const hypervolume = growth?.y.at(-1);
+  const size = front === undefined ? growth?.front : front;
   return (
     <header className={classes.header}>
       <div className={classes.title}>
@@ -550,11 +552,11 @@ function Header({ experiment, live, sample, trials, front, onSelect, address }: 
         </div>
       </div>
       <div className={classes.figures}>
-        {front !== null ? (
+        {size !== null ? (
           <>
             <Figure
               label="Pareto front"
-              value={`${front} ${front === 1 ? "trial" : "trials"}`}
+              value={size === undefined ? "–" : `${size} ${size === 1 ? "trial" : "trials"}`}
               title={objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", ")}
             />
             {hypervolume !== undefined && (

@@ -39,26 +39,34 @@ describe("the best of the compared values", () => {
   const loss = { metric: "loss", mode: "min", scope: "all" } as const;
 
   it("depends on the mode of the objective", () => {
-    expect(bestIn(row, [loss])).toEqual([2]);
-    expect(bestIn(row, [{ ...loss, mode: "max" }])).toEqual([0]);
-    expect(bestIn({ ...row, values: [0.1, 0.3, 0.1] }, [loss])).toEqual([0, 2]);
+    expect(bestIn(row, [loss], [])).toEqual([2]);
+    expect(bestIn(row, [{ ...loss, mode: "max" }], [])).toEqual([0]);
+    expect(bestIn({ ...row, values: [0.1, 0.3, 0.1] }, [loss], [])).toEqual([0, 2]);
   });
 
   it("is marked in every row of an objective, and in no other", () => {
     const last = { ...row, name: "last loss" };
-    expect([bestIn(last, [loss]), bestIn(last, [{ ...loss, scope: "last" }])]).toEqual([[2], [2]]);
-    expect(bestIn({ ...row, name: "last latency" }, [loss])).toEqual([]);
+    expect([bestIn(last, [loss], []), bestIn(last, [{ ...loss, scope: "last" }], [])]).toEqual([[2], [2]]);
+    expect(bestIn({ ...row, name: "last latency" }, [loss], [])).toEqual([]);
     const objectives = [
       { metric: "loss", mode: "min" as const },
       { metric: "latency", mode: "max" as const },
     ];
-    expect(bestIn({ ...row, name: "last latency" }, [{ ...loss, objectives }])).toEqual([0]);
-    expect(bestIn({ ...row, group: "Parameters" }, [loss])).toEqual([]);
+    expect(bestIn({ ...row, name: "last latency" }, [{ ...loss, objectives }], [])).toEqual([0]);
+    expect(bestIn({ ...row, group: "Parameters" }, [loss], [])).toEqual([]);
   });
 
   it("is not marked if experiments disagree which value is better, or if only one has a value", () => {
-    expect(bestIn(row, [loss, { ...loss, mode: "max" }])).toEqual([]);
-    expect(bestIn({ ...row, values: [0.3, undefined] }, [loss])).toEqual([]);
+    expect(bestIn(row, [loss, { ...loss, mode: "max" }], [])).toEqual([]);
+    expect(bestIn({ ...row, values: [0.3, undefined] }, [loss], [])).toEqual([]);
+  });
+
+  it("is not that of a trial outside the constraints", () => {
+    const judged = [{ feasible: true }, { feasible: null }, { feasible: false }];
+    const full = { ...row, values: [0.3, 0.2, 0.1] };
+    expect(bestIn(full, [loss], judged)).toEqual([1]);
+    expect(bestIn({ ...full, name: "last loss" }, [loss], judged)).toEqual([1]);
+    expect(bestIn(full, [loss], [{ feasible: false }, ...judged.slice(1)])).toEqual([]);
   });
 });
 

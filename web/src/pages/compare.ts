@@ -37,8 +37,15 @@ export function rowsOf(group: string, objects: readonly Readonly<Record<string, 
 
 type Judged = Pick<Experiment, "metric" | "mode" | "scope"> & Partial<Pick<Experiment, "objectives">>;
 
-/** The columns of the best value in a row of values of an objective, several if they are equal; none in other rows. */
-export function bestIn(row: ComparedRow, of: readonly (Judged | undefined)[]): readonly number[] {
+/**
+ * The columns of the best value in a row of values of an objective, several if they are equal; none in other rows. Trials outside
+ * the constraints do not count. `trials`: those of the columns.
+ */
+export function bestIn(
+  row: ComparedRow,
+  of: readonly (Judged | undefined)[],
+  trials: readonly { feasible?: boolean | null }[],
+): readonly number[] {
   if (row.group !== "Results") return [];
   const modes = new Set(
     of.flatMap((one) => {
@@ -50,7 +57,9 @@ export function bestIn(row: ComparedRow, of: readonly (Judged | undefined)[]): r
     }),
   );
   // Experiments with opposite modes do not agree which value is better.
-  return modes.size === 1 ? bestOf(row.values, [...modes][0]!) : [];
+  if (modes.size !== 1) return [];
+  const counting = row.values.map((value, i) => (trials[i]?.feasible === false ? null : value));
+  return bestOf(counting, [...modes][0]!);
 }
 
 /** The indices of the best number among values, several if they are equal; none if there are fewer than two numbers. */

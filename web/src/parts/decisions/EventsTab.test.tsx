@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, render, screen } from "@testing-library/react";
+import { act, fireEvent, render, screen } from "@testing-library/react";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { Experiment, LogEntry } from "../../api/types";
@@ -145,5 +145,52 @@ describe("the list of events", () => {
     rerender(tab("completed", 7));
     await pass();
     expect(read).toHaveBeenCalledTimes(2);
+  });
+
+  it("keeps a group open that grows by newer events or by the next page", async () => {
+    const saved = (from: number, to: number) =>
+      Array.from({ length: from - to + 1 }, (_, i) => ({
+        seq: from - i,
+        time: "2026-03-01T10:00:00Z",
+        kind: "checkpoint_saved",
+        trial_number: 0,
+        data: {},
+      }));
+    let newest = 9;
+    vi.spyOn(api, "log").mockImplementation((_id, { page_token }) =>
+      Promise.resolve(
+        (page_token
+          ? { items: saved(5, 3), next_page_token: null }
+          : { items: saved(newest, 6), next_page_token: "older" }) as never,
+      ),
+    );
+    const client = new QueryClient();
+    const address = { get: () => null, set: () => {} };
+    render(
+      <MantineProvider env="test">
+        <QueryClientProvider client={client}>
+          <EventsTab
+            experiment={{ id: "exp_1", name: "a", state: "completed", last_event_seq: 9 } as Experiment}
+            address={address}
+            onSelect={() => {}}
+          />
+        </QueryClientProvider>
+      </MantineProvider>,
+    );
+    const button = await screen.findByRole("button", { name: "show all 4" });
+    button.focus();
+    fireEvent.click(button);
+    expect(screen.getAllByText(/^The checkpoint of iteration/)).toHaveLength(4);
+    expect(document.activeElement).toBe(button);
+    fireEvent.click(screen.getByRole("button", { name: "Older events" }));
+    await screen.findByText("7 checkpoints were saved");
+    expect(screen.getAllByText(/^The checkpoint of iteration/)).toHaveLength(7);
+    newest = 11;
+    await act(() => client.refetchQueries());
+    await screen.findByText("9 checkpoints were saved");
+    expect(screen.getAllByText(/^The checkpoint of iteration/)).toHaveLength(9);
+    fireEvent.click(button);
+    expect(screen.queryByText(/^The checkpoint of iteration/)).toBeNull();
+    expect(document.activeElement).toBe(button);
   });
 });

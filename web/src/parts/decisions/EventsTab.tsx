@@ -56,6 +56,8 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
   });
   const entries = query.data?.pages.flatMap((page) => page.items) ?? [];
   const iterations = iterationsOf(entries);
+  // A group grows at both ends: by newer events, and by those of the next page. An event that was in it when it was opened stays.
+  const [opened, setOpened] = useState<ReadonlySet<number>>(new Set());
   // Whoever has chosen a kind wants to see each event of it.
   const rows = chosen.length > 0 ? entries : grouped(entries);
   return (
@@ -105,8 +107,9 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
               <Entry key={row.seq} entry={row} iterations={iterations} onSelect={onSelect} />
             ) : (
               <Group
-                key={`from ${row[row.length - 1]!.seq}`}
+                key={`with ${anchorOf(row, opened)}`}
                 entries={row}
+                onOpen={() => setOpened(new Set([...opened, anchorOf(row, opened)]))}
                 iterations={iterations}
                 onSelect={onSelect}
               />
@@ -129,15 +132,25 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
   );
 }
 
+/** Return the event by which a group is known: the one by which it has been opened or, before that, its oldest one. */
+function anchorOf(entries: readonly LogEntry[], opened: ReadonlySet<number>): number {
+  return (entries.find(({ seq }) => opened.has(seq)) ?? entries[entries.length - 1]!).seq;
+}
+
 interface GroupProps extends Omit<EntryProps, "entry"> {
   /** The newest one first. */
   entries: readonly LogEntry[];
+  onOpen: () => void;
 }
 
 /** Several events of which each one tells little, as one line that opens. */
-function Group({ entries, ...rest }: GroupProps) {
+function Group({ entries, onOpen, ...rest }: GroupProps) {
   const [open, setOpen] = useState(false);
   const newest = entries[0]!;
+  const toggle = () => {
+    if (!open) onOpen();
+    setOpen(!open);
+  };
   return (
     <>
       <li>
@@ -147,7 +160,7 @@ function Group({ entries, ...rest }: GroupProps) {
         <span className={classes.trial} />
         <span className={classes.group}>
           {groupWords(entries)}
-          <button type="button" className={classes.more} aria-expanded={open} onClick={() => setOpen(!open)}>
+          <button type="button" className={classes.more} aria-expanded={open} onClick={toggle}>
             {open ? "show as one line" : `show all ${entries.length}`}
           </button>
         </span>

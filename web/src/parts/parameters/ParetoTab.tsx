@@ -57,11 +57,13 @@ export default function ParetoTab({
   const y = index(address.get("fy"), x === 1 ? 0 : 1);
   const axes = useMemo(() => [x, y] as const, [x, y]);
   const growth = useHypervolume(experiment, true);
+  // Of very many trials, only a sample is here, but the service counts all of them.
+  const counted = sample && !sample.complete ? growth : { front: front.size, of: points.length };
   const now = useNow(!experimentEnded(experiment.state));
   return (
     <>
       <Panel
-        title={`Pareto front · ${front.size} of ${points.length} trials`}
+        title={counted ? `Pareto front · ${counted.front} of ${counted.of} trials` : "Pareto front"}
         aside={
           <div className={classes.controls}>
             {names.length > 2 && (

@@ -161,7 +161,8 @@ const SLOTS =
 const MEANS: Partial<Record<Phase, string>> = {
   running: "From the start of the training function until its processes have left; without checkpointing",
   starting: "The processes start and load the code",
-  restarting: "The processes start again after a pause or a failure",
+  restarting:
+    "The processes start again after a pause, a failure or a change of the number of ranks, or new ones start after an exploit",
   checkpointing: "The training waits until a checkpoint has been copied",
   waiting: "The trial may run, but its resources are not free yet",
   paused: "The trial has a checkpoint and holds no resources",
