@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.api.conftest import app, documents, poked, server, spec
+from tests.api.conftest import app, poked, server, spec
 from tuner.client.synchronous import Client
 
-__all__ = ["app", "documents", "poked", "server", "spec"]
+__all__ = ["app", "poked", "server", "spec"]
 
 
 @pytest.fixture
