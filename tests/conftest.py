@@ -88,7 +88,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure() -> None:
-    """Collect no garbage while the tests are imported: it all stays, and to look for garbage in it takes a tenth of the time."""
+    """Collect no garbage while the tests are imported.
+
+    All that is imported stays, and looking for garbage in it takes a tenth of the time.
+    """
     gc.disable()
 
 

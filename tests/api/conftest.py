@@ -47,25 +47,24 @@ def poked() -> Poked:
     return Poked()
 
 
-@pytest.fixture(scope="session")
-def documents() -> list[dict[str, Any]]:
-    """Hold the OpenAPI document of the apps, once one of them has generated it."""
-    return []
+_documents: list[dict[str, Any]] = []
+"""The OpenAPI document of the apps, once one of them has generated it.
+
+This is no fixture, because other folders import `app`, and would have to import the fixture too.
+"""
 
 
 @pytest.fixture
-def app(
-    sqlite_store: Store, poked: Poked, checker: EntrypointChecker, tmp_path: Path, documents: list[dict[str, Any]]
-) -> FastAPI:
+def app(sqlite_store: Store, poked: Poked, checker: EntrypointChecker, tmp_path: Path) -> FastAPI:
     """Return an app whose document is generated once for all tests: it is the same for all, and takes over a second."""
     app = create_app(Settings(home=tmp_path), sqlite_store, poked, poked.problem, web=tmp_path / "web")
     app.state.context.checker = checker
     generate = app.openapi
 
     def document() -> dict[str, Any]:
-        if not documents:
-            documents.append(generate())
-        return copy.deepcopy(documents[0])
+        if not _documents:
+            _documents.append(generate())
+        return copy.deepcopy(_documents[0])
 
     app.openapi = document  # type: ignore[method-assign]
     return app

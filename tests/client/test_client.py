@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from keyword import iskeyword
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,6 +48,19 @@ def test_every_verb_is_a_method() -> None:
     names = [f"{verb}_" if iskeyword(verb) else verb for verb in VERBS]
     assert [name for name in names if not hasattr(ExperimentHandle, name)] == []
     assert [verb for verb in TRIAL_VERBS if not hasattr(TrialHandle, verb)] == []
+
+
+def test_the_page_about_the_client_names_every_method() -> None:
+    page = (Path(tuner.__file__).parents[1] / "docs" / "client.md").read_text()
+    code = re.findall(r"`([^`\n]+)`", page) + re.findall(r"^    .*", page, re.MULTILINE)
+    named = {name for part in code for name in re.findall(r"(\w+)\(", part)} | set(code)
+    methods = {
+        f"{kind.__name__}.{name}": name
+        for kind in (Client, ExperimentHandle, TrialHandle)
+        for name in vars(kind)
+        if not name.startswith("_") and callable(getattr(kind, name))
+    }
+    assert [method for method, name in methods.items() if name not in named] == [], "docs/client.md lacks them"
 
 
 # -- creating

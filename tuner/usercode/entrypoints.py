@@ -65,7 +65,7 @@ class _Failure:
     files: tuple[File | str, ...]  # a bare path stands for a file that did not exist
 
 
-class _Asked(NamedTuple):
+class _Check(NamedTuple):
     """The arguments of a check."""
 
     entrypoint: str
@@ -74,15 +74,15 @@ class _Asked(NamedTuple):
     trainable: bool
 
 
-def _asked(name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, trainable: bool) -> _Asked:
-    return _Asked(name, tuple(sys_path), tuple(environ.items()) if environ else (), trainable)
+def _check_of(name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, trainable: bool) -> _Check:
+    return _Check(name, tuple(sys_path), tuple(environ.items()) if environ else (), trainable)
 
 
 @dataclass(slots=True)
 class _Question:
     """A check that is running. All callers that ask for the same check wait for its answer."""
 
-    asked: _Asked
+    check: _Check
     answered: threading.Event = field(default_factory=threading.Event)
     answer: Entrypoint | _Failure | CheckerBusy | None = None
 
@@ -120,8 +120,8 @@ class EntrypointChecker:
         self._lock = threading.Condition()
         self._idle: list[_Helper] = []
         self._busy: list[_Helper] = []
-        self._known: dict[_Asked, Entrypoint | _Failure] = {}
-        self._asked: dict[_Asked, _Question] = {}
+        self._known: dict[_Check, Entrypoint | _Failure] = {}
+        self._questions: dict[_Check, _Question] = {}
         self._waiting = 0
         self._closed = False
 
@@ -180,20 +180,20 @@ class EntrypointChecker:
     def _check(
         self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str, *, trainable: bool
     ) -> Entrypoint:
-        return _raised(self._find(_asked(name, sys_path, environ, trainable)), pointer)
+        return _raised(self._find(_check_of(name, sys_path, environ, trainable)), pointer)
 
     def recall(
         self, name: str, sys_path: Sequence[str], environ: Mapping[str, str] | None, pointer: str, *, trainable: bool
     ) -> Entrypoint | None:
         """Return the answer of an earlier check that still holds, or raise its error. Return None if there is none."""
         with self._lock:
-            known = self._known.get(_asked(name, sys_path, environ, trainable))
+            known = self._known.get(_check_of(name, sys_path, environ, trainable))
         return _raised(known, pointer) if known is not None and _holds(known) else None
 
-    def _find(self, asked: _Asked) -> Entrypoint | _Failure:
+    def _find(self, check: _Check) -> Entrypoint | _Failure:
         """Return a remembered answer if it is still valid, or else the answer of a running or new import."""
         with self._lock:
-            known = self._known.get(asked)
+            known = self._known.get(check)
         if known is not None and _holds(known):  # without the lock: this reads files, and the disk may be slow
             return known
         with self._lock:
@@ -202,10 +202,10 @@ class EntrypointChecker:
             if self._waiting >= self._limit:
                 raise CheckerBusy(f"{self._waiting} other requests are already waiting for the import of an entrypoint")
             self._waiting += 1
-            question = self._asked.get(asked)
+            question = self._questions.get(check)
             mine = question is None
             if question is None:
-                question = self._asked[asked] = _Question(asked)
+                question = self._questions[check] = _Question(check)
         try:
             if mine:
                 self._answer(question)
@@ -228,24 +228,23 @@ class EntrypointChecker:
             question.answer = CheckerBusy(f"the process that checks entrypoints cannot be started: {error}")
         finally:
             with self._lock:
-                del self._asked[question.asked]
+                del self._questions[question.check]
                 if isinstance(question.answer, Entrypoint | _Failure):
                     if len(self._known) >= KNOWN:
                         self._known.clear()
-                    self._known[question.asked] = question.answer
+                    self._known[question.check] = question.answer
             question.answered.set()
 
     def _ask(self, question: _Question) -> Entrypoint | _Failure:
         begun = time.monotonic()
-        asked = question.asked
-        seen = _module_files(
-            asked.entrypoint.partition(":")[0], asked.sys_path
-        )  # before the import, to notice edits during it
+        check = question.check
+        # Before the import, to notice edits during it.
+        seen = _module_files(check.entrypoint.partition(":")[0], check.sys_path)
         files_ahead = [file[0] for file in seen if not isinstance(file, str)]
         for ahead in (files_ahead, []):  # if a library has crashed the helper, try once more without it
             helper = self._take()
             begun = time.monotonic()
-            told = {**asked._asdict(), "environ": dict(asked.environ), "timeout_s": self._timeout_s, "ahead": ahead}
+            told = {**check._asdict(), "environ": dict(check.environ), "timeout_s": self._timeout_s, "ahead": ahead}
             answer = helper.ask(json.dumps(told))
             self._give_back(helper, alive=answer is not None)
             if answer is not None:
@@ -257,7 +256,7 @@ class EntrypointChecker:
             took = time.monotonic() - begun
             until = time.monotonic() + min(max(took, FORGET_S[0]), FORGET_S[1])
             return _Failure(error, until, (*seen, *files))
-        return Entrypoint(asked.entrypoint, answer["hash"], files)
+        return Entrypoint(check.entrypoint, answer["hash"], files)
 
     def _take(self) -> _Helper:
         """Return a helper that no other caller uses. If none is idle, start one if the limit allows it, or else wait."""

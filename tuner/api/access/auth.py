@@ -437,7 +437,7 @@ def credential_of(scope: Scope) -> Credential | None:
     sent = [value.decode("latin-1") for key, value in scope["headers"] if key == b"cookie"]
     if not sent:
         return None
-    name, cookies = cookie_name(scope), [cookie_parser(header) for header in sent]
+    name, cookies = cookie_name(scope), [cookie_parser(value) for value in sent]
     secret = next((found[name] for found in cookies if name in found), "")
     return Credential(secret, is_session=True) if secret else None
 

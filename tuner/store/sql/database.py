@@ -112,7 +112,7 @@ def _run_all(shares: Sequence[Share[Any]], cursor: Cursor) -> None:
 
 
 def _undo(cursor: Cursor, savepoint: str, error: Exception) -> None:
-    """Go back to a savepoint. Raise the error if it comes from the database, since it may have ended the transaction."""
+    """Raise the error if it comes from the database, which may have ended the transaction; otherwise go back to the savepoint."""
     if is_of_driver(error):
         raise error
     cursor.execute(f"ROLLBACK TO SAVEPOINT {savepoint}")
@@ -333,7 +333,8 @@ class Database:
         with self._joining:
             if shares[0] in self._shares:
                 self._shares = [one for one in self._shares if one not in shares]
-                if shares[0].is_woken is not None and shares[0].is_woken.is_set():
+                assert shares[0].is_woken is not None
+                if shares[0].is_woken.is_set():
                     self._appoint()
 
     def _taken(self) -> list[Share[Any]]:

@@ -198,9 +198,8 @@ experiment = Table(
     Column("spec", JsonText, nullable=False),
     Column("spec_version", Integer, nullable=False),
     Column("seed", BigInteger, nullable=False),
-    Column(
-        "source", String(16), nullable=False
-    ),  # python | api | study | adopted | import; see ExperimentRecord.source
+    # python | api | study | adopted | import; see ExperimentRecord.source
+    Column("source", String(16), nullable=False),
     Column("idempotency_key", Text, unique=True),
     Column("code_hash", ForeignKey("code.hash")),
     Column("driver_epoch", Integer, nullable=False),  # counts the drivers; only the newest may write
@@ -222,16 +221,14 @@ experiment = Table(
     Column("gpu_hours", Real, nullable=False, server_default="0"),
     Column("gpu_hours_saved", Real, nullable=False, server_default="0"),
     Column("cpu_hours", Real, nullable=False, server_default="0"),
-    Column(
-        "pauses", JsonText
-    ),  # [[start, end], ...]: when it was not running; NULL: unknown, since an older version wrote the row
+    # [[start, end], ...]: when it was not running; NULL: unknown, since an older version wrote the row
+    Column("pauses", JsonText),
     Column("paused_s", Real, nullable=False, server_default="0"),  # the total length of the pauses that have ended
     Column("tags", JsonText),  # the tags of the changed spec, for filtering
     Column("thinned_at", Real),  # when most of its points were deleted; NULL: all points are kept
     Column("thinned_upto", Id),  # during the deletion: the last segment that was thinned; otherwise NULL
-    Column(
-        "budget_spent", Real
-    ),  # the share of the training budget; NULL: there is none, or an older version wrote the row
+    # the share of the training budget that is spent; NULL: there is none, or an older version wrote the row
+    Column("budget_spent", Real),
 )
 
 trial = Table(

@@ -107,9 +107,8 @@ class Cursor:
     def __init__(self, raw: Any, backend: str) -> None:
         self._raw = raw
         self.backend = backend
-        self.stored_code: set[str] = (
-            set()
-        )  # the hashes of the code that this transaction has stored, see `tuner.store.code`
+        # The hashes of the code that this transaction has stored; see `tuner.store.code`.
+        self.stored_code: set[str] = set()
         self.execute = raw.execute if backend == "sqlite" else self._execute
         self.executemany = raw.executemany if backend == "sqlite" else self._executemany
 

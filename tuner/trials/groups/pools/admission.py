@@ -149,12 +149,10 @@ class Admission:
         self._quotas = quotas or {}
         self._reserve_after_s, self._preempt_after_s = reserve_after_s, preempt_after_s
         self._entitlement = entitlement
-        self._queues: dict[
-            str, deque[WaitingSegment]
-        ] = {}  # experiment -> segments that wait for their turn, oldest first
-        self.admitted: dict[
-            WaitingSegment, None
-        ] = {}  # segments that asked Ray for a group, and wait for its processes
+        # experiment -> segments that wait for their turn, oldest first
+        self._queues: dict[str, deque[WaitingSegment]] = {}
+        # segments that asked Ray for a group, and wait for its processes
+        self.admitted: dict[WaitingSegment, None] = {}
         self.launches: dict[Group, Launch] = {}  # the launch that uses each group
         self._yielding: dict[Group, float] = {}  # groups that were asked to make room -> when
         self._shares = Shares()
@@ -197,9 +195,8 @@ class Admission:
         for segment in stuck:  # a pending group holds nothing yet
             self._shares.release(segment, now)
         for segment in self.admitted:
-            if (
-                segment.placed.is_set() and segment not in self._shares.holdings
-            ):  # Ray has placed the group after all, so it holds resources
+            # Ray has placed the group after all, so it holds resources.
+            if segment.placed.is_set() and segment not in self._shares.holdings:
                 self._shares.hold(segment, segment.experiment, segment.gang, segment.at, now)
         claims = [*(self._claim(segment) for segment in heads.values()), *(self._claim(w, True) for w in stuck)]
         first = {segment.experiment: segment for segment in reversed(stuck)}
