@@ -259,6 +259,17 @@ class TestLog:
         )  # an answer was lost, and more has come since
         assert list(store.drivers.load(made.id)) == [*before, merged[2]]
 
+    def test_the_share_of_the_budget_is_forgotten_once_there_is_no_budget(self, store: Store) -> None:
+        made, epoch, trials = begin(store)
+        for number, share in enumerate((0.3, None, 0.2, None), 1):
+            log, summary = [(3 + number, a_report(0, number))], {"budget_spent": share}
+            batch = Batch(log=log, trials=trials, state=ExperimentState.RUNNING, summary=summary)
+            store.drivers.commit(made.id, epoch, batch, T0)
+            assert store.experiments.get(made.public_id).budget_spent == share
+        store.drivers.commit(made.id, epoch, Batch(log=[], summary={"budget_spent": 0.4}), T0)
+        store.drivers.commit(made.id, epoch, Batch(log=[], summary={"reason": "paused by a user"}), T0)
+        assert store.experiments.get(made.public_id).budget_spent == 0.4, "a summary that does not mention it keeps it"
+
     def test_experiments_do_not_mix(self, store: Store) -> None:
         one, epoch_one, trials_one = begin(store)
         two, epoch_two, trials_two = begin(store)

@@ -127,4 +127,4 @@ def test_asha_stops_ddp_trials_with_a_reason() -> None:
     result = search(tuner.ASHAScheduler(reduction_factor=2), num_samples=6, max_concurrent_trials=2)
     stopped = [t for t in result.trials if str(t.state) == "stopped"]
     assert stopped
-    assert all("rank" in t.reason and "(at least" in t.reason for t in stopped)
+    assert all("rank" in t.reason and "(at most" in t.reason for t in stopped)

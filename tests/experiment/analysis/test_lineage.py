@@ -168,6 +168,23 @@ def test_a_retry_from_the_beginning_begins_a_lineage_and_one_from_a_checkpoint_g
     assert lineage.schedule(links) == [{"iteration": 0, "params": {"lr": 0.01}, "trial": 0}]
 
 
+def test_the_best_value_belongs_to_the_segment_that_reached_it_and_not_to_a_retry_that_is_still_behind(
+    sqlite_store: Store,
+) -> None:
+    made, epoch, [trial] = begin(sqlite_store)
+    trial.segments[0].state = SegmentState.FAILED
+    trial.segments.append(Segment(2, "retry", {"lr": 0.01}, 1, None, opened_at=T0))
+    trial.iteration, trial.best_value, trial.best_iteration = 2, 0.04, 4
+    log = [
+        *((seq, a_report(0, number)) for seq, number in enumerate(range(1, 5), 4)),
+        (8, SegmentEnded(time=T0 + 6, trial=0, segment=1, outcome="failed")),
+        (9, a_report(0, 2, segment=2)),
+    ]
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=[trial]), T0)
+    place = lineage.best_of_trial(sqlite_store, trial_id(made.public_id, 0))
+    assert place == lineage.Place(trial=0, ordinal=1, iteration=4)
+
+
 def test_what_has_not_begun_has_none(sqlite_store: Store) -> None:
     made = sqlite_store.experiments.create(a_spec(), now=T0)
     assert usecases.schedule(sqlite_store, made.public_id) == []

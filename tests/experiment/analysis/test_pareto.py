@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from tuner.domain.experiment import Objective
 from tuner.experiment.analysis import pareto
-from tuner.experiment.analysis.pareto import growth, hypervolume
+from tuner.experiment.analysis.pareto import front, growth, hypervolume
 
 BOTH = (Objective("accuracy", "max"), Objective("latency", "min"))
 
@@ -42,6 +43,36 @@ def test_the_hypervolume_grows_with_the_trials_as_they_end() -> None:
     assert growth(values[:3], [None, 30.0, 20.0], BOTH) == [], "a running trial does not count yet"
     assert growth(np.array([[math.nan, 1.0]]), [3.0], BOTH) == []
     assert growth(np.array([[2.0, 1.0], [3.0, 1.0]]), [1.0, 2.0], BOTH) == [(2.0, 1.0)], "an objective of one value"
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3])
+def test_the_growth_is_what_the_front_after_each_trial_gives(objectives: int) -> None:
+    generator = np.random.default_rng(objectives)
+    highest = tuple(Objective(f"m{number}", "max") for number in range(objectives))
+    for _ in range(30):
+        # Each objective ranges from 0 to 1, and all volumes are exact numbers.
+        values = generator.integers(0, 4, (generator.integers(2, 40), objectives)) / 4
+        values = np.vstack([np.zeros(objectives), np.eye(objectives), values])
+        order = [int(row) for row in generator.permutation(len(values))]
+        ends = [float(order.index(row)) for row in range(len(values))]
+        expected: list[tuple[float, float]] = []
+        for count in range(1, len(order) + 1):
+            ended = values[order[:count]]
+            volume = hypervolume(ended[front(ended, highest)])
+            if volume > (expected[-1][1] if expected else 0.0):
+                expected.append((float(count - 1), volume))
+        assert growth(values, ends, highest) == expected
+
+
+def test_a_front_of_thousands_of_trials_takes_little_memory() -> None:
+    at = np.linspace(0, 1, 3000)
+    tracemalloc.start()
+    try:
+        growth(np.column_stack([at, at**3]), [float(row) for row in range(3000)], BOTH)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 * 2**20, "a copy of the front for each trial on it took 70 MiB"
 
 
 def test_of_many_points_the_first_and_the_last_remain() -> None:
