@@ -143,7 +143,7 @@ def _with_and_without_direct(settings: Settings, store: Store, checker: Entrypoi
 
 def _counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[None]:
     """Return a list that gets an item for each call of a coroutine method."""
-    method, calls = getattr(owner, name), []
+    method, calls = getattr(owner, name), list[None]()
 
     async def counting(*args: Any) -> Any:
         calls.append(None)

@@ -137,9 +137,8 @@ class Creations:
                     loop.call_soon_threadsafe(_answer, [one for one in batch if one.loop is loop])
 
     def _create(self, batch: list[_Waiting]) -> None:
-        facts = ProjectFacts(
-            self._store
-        )  # a token for one project cannot create experiments in another, so this store may see all
+        # A token for one project cannot create experiments in another, so this store may see all.
+        facts = ProjectFacts(self._store)
         for one in batch:
             one.begin(facts)
         self._store.experiments.create_all([one.creation for one in batch if one.creation is not None])

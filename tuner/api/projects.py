@@ -39,9 +39,8 @@ FILTERED = frozenset(
 
 LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
     "experiment": lambda store, found: id_of(store, found),
-    "lease": lambda store, found: (
-        None
-    ),  # not looked up, because the driver finds a lease only together with its experiment
+    # Not looked up, because the driver finds a lease only together with its experiment.
+    "lease": lambda store, found: None,
     "experiment_id": lambda store, found: store.experiments.get(found),
     "trial_id": lambda store, found: store.trials.get(found),
     "checkpoint_id": lambda store, found: store.trials.checkpoint(found),

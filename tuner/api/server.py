@@ -51,9 +51,8 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._context = app.state.context
-        self._waiting: dict[
-            Any, tuple[Any, float]
-        ] = {}  # connection -> its last request, and since when it has been waiting
+        # connection -> its last request, and since when it has been waiting
+        self._waiting: dict[Any, tuple[Any, float]] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(None if sockets is None else [_as_tcp(listening) for listening in sockets])

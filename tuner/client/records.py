@@ -51,9 +51,8 @@ class Log:
         if event.name in ("reported", "checkpoint_saved") and (saved := data.get("checkpoint")):
             info = CheckpointInfo(**saved)
             self.saved[info.id] = Place(data["trial_number"], data["segment"], info.step), info
-        if (
-            event.name == "reported" and data["metrics"]
-        ):  # if the experiment's points were deleted, most reports have no metrics
+        # If the experiment's points were deleted, most reports have no metrics.
+        if event.name == "reported" and data["metrics"]:
             row = history_row(
                 data["iteration"], data["segment"], _time(data["time"]), _numbers(data["metrics"]), data.get("step")
             )

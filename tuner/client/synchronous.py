@@ -391,9 +391,8 @@ class Client:
             error: httpx.TransportError | None = None
             answer: httpx.Response | None = None
             try:
-                timeout = httpx.Timeout(
-                    self._timeout_s, connect=10.0
-                )  # the service sends at least a comment every 15 s
+                # The service sends at least a comment every 15 s.
+                timeout = httpx.Timeout(self._timeout_s, connect=10.0)
                 with self._http.stream("GET", f"{API}{path}", params={"after": after}, timeout=timeout) as answer:
                     if answer.status_code >= 400:
                         answer.read()

@@ -215,9 +215,8 @@ class Amended(_Event):
     """A user has changed the spec of the experiment; see `Spec.amended`."""
 
     KIND = "amended"
-    changes: Mapping[
-        str, Any
-    ]  # {"num_samples": 40, "limits": {"max_concurrent_trials": 2}}; a new space with "former_spaces"
+    # {"num_samples": 40, "limits": {"max_concurrent_trials": 2}}; a new space with "former_spaces"
+    changes: Mapping[str, Any]
     reason: str = ""
 
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Mode = Literal["min", "max"]
-Scope = Literal[
-    "all", "last"
-]  # which value of a trial counts wherever trials are ranked and shown: its best, or its last
+# Which value of a trial counts wherever trials are ranked and shown: its best, or its last.
+Scope = Literal["all", "last"]
 SPEC_VERSION = 1
 DEFAULT_PROJECT = "default"
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters, because terminals would obey them

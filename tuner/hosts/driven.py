@@ -364,9 +364,8 @@ class Driven:
         spec = record.first_spec  # the log contains later changes
         code = host.store.code.get(spec.code) if spec.code else None
         space = Space.from_json(spec.space, code.space_blob if code else None)
-        with (
-            functions_by_name()
-        ):  # the user's stop functions run only in the process of `Judge`, so they are not imported here
+        # The user's stop functions run only in the process of `Judge`, so they are not imported here.
+        with functions_by_name():
             self.core: Core = assemble(spec, space, load_parts(code.parts_blob if code else None))
         # The user's own searcher or scheduler may read anything of a trial.
         reads_values = self.core.searcher.READS_VALUES or runs_user_code(self.core)

@@ -171,9 +171,8 @@ class Host:
     async def _begin_background(self) -> None:
         await asyncio.to_thread(self.executor.clean_up)
         if self._report_address is None:
-            with contextlib.suppress(
-                OSError
-            ):  # this machine does not have the address, for instance behind NAT: reports are sent as Ray calls
+            # This machine does not have the address, for instance behind NAT: reports are sent as Ray calls.
+            with contextlib.suppress(OSError):
                 self._report_address = await self._report_server.open(self.executor.listen_at())
             if self.executor.own_process:
                 self._collections.begin()

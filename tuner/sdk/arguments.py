@@ -136,9 +136,8 @@ def _callbacks(callbacks: Sequence[Any]) -> list[Any]:
     """Return the callbacks of a `RunConfig` that can be called here. Warn about the others."""
     used = []
     for callback in callbacks:
-        if any(
-            kind.__name__ == "LoggerCallback" for kind in type(callback).__mro__
-        ):  # such a callback needs Ray's trial objects
+        # Such a callback needs Ray's trial objects.
+        if any(kind.__name__ == "LoggerCallback" for kind in type(callback).__mro__):
             why = "tuner.callbacks has loggers of the same names"
         elif not hasattr(callback, "on_trial_result"):  # Ray Train's
             why = "tuner calls trial callbacks, not worker callbacks"

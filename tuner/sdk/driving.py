@@ -106,9 +106,8 @@ def drive_on_ray(
                     with interrupts.heard():
                         _follow(store, experiment_id, progress, interrupts)
                     break
-                time.sleep(
-                    settings.lease_s
-                )  # wait until the lease of a driver that died on another machine has expired
+                # Wait until the lease of a driver that died on another machine has expired.
+                time.sleep(settings.lease_s)
             except DEAD:
                 if attempt == 2 or interrupts.count > 1:
                     kept.shutdown()

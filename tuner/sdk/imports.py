@@ -227,9 +227,8 @@ def _ray_params(space: Space, nested: Mapping[str, Any], flat: Mapping[str, Any]
     Raise SpecError if a parameter of the space has no value, or a value outside its domain.
     """
     found = {path: value for path, value in flat.items() if path in space}
-    if any(
-        p.kind == "choice" and not p.plain for p in space.parameters
-    ):  # a category that is not plain is stored as its index
+    # A category that is not plain is stored as its index.
+    if any(p.kind == "choice" and not p.plain for p in space.parameters):
         top = {p.path.partition("/")[0] for p in space.parameters}
         found = space.check({name: value for name, value in nested.items() if escape(name) in top}, f"/{folder.name}")
     for p in space.parameters:

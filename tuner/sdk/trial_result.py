@@ -43,9 +43,8 @@ class TrialResult:
     traceback: str = field(default="", repr=False)  # the traceback of the rank that failed
     log_tail: str = field(default="", repr=False)  # the last lines that this rank printed
     notes: Mapping[str, Any]  # what the training code attached to the trial: an Optuna trial's user attributes
-    checkpoint: Checkpoint | None = field(
-        repr=False
-    )  # the trial's newest checkpoint; result.best_checkpoint belongs to the best value
+    # The trial's newest checkpoint; result.best_checkpoint belongs to the best value.
+    checkpoint: Checkpoint | None = field(repr=False)
     repeat_of: int | None = None  # the number of the trial whose configuration it evaluates again
     history: list[dict[str, float]] = field(repr=False)
     """One dict for each report: its metrics, training_iteration, segment, time, and the `step` that was passed, if any."""

@@ -84,9 +84,8 @@ class Child:
         self._send(address)
 
     def poke(self) -> None:
-        if (
-            self._lines.qsize() < MOST_LINES
-        ):  # if more are waiting, the child hangs; the driver host also checks for news by itself
+        # If more are waiting, the child hangs; the driver host also checks for news by itself.
+        if self._lines.qsize() < MOST_LINES:
             self._send(json.dumps({"ask": "poke"}))
 
     def ask(self, method: str, *args: Any) -> dict[str, Any]:

@@ -409,9 +409,8 @@ class Ingress:
     ) -> None:
         stage = OnServe(name, predictor, options)
         current = await stage.newest()
-        await asyncio.to_thread(
-            stage.end_all, current.release.version
-        )  # in case the previous process died during a rollout
+        # In case the previous process died during a rollout.
+        await asyncio.to_thread(stage.end_all, current.release.version)
         rollouts = Rollouts(find, stage, current)
         _here[:] = [application(lambda: rollouts, token)]
 

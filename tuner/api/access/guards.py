@@ -64,9 +64,8 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._hosts = frozenset({"localhost", settings.host.lower(), *settings.allowed_hosts})
-        self._allowed = functools.lru_cache(maxsize=256)(
-            self._is_allowed
-        )  # nearly all requests have the same Host header
+        # Nearly all requests have the same Host header.
+        self._allowed = functools.lru_cache(maxsize=256)(self._is_allowed)
         # With tokens, any host is allowed, because a website that resolves to this service has neither token nor
         # cookie.
         self._any_host = settings.auth == "on"

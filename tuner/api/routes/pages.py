@@ -24,10 +24,11 @@ RESERVED = frozenset({"api", "assets", "auth", "docs", "healthz", "metrics", "op
 
 BUNDLE = Path(tuner.__file__).parent / "_web"
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin"}
+# The file names contain a hash of the content.
 FOREVER = {
     **HEADERS,
     "Cache-Control": "public, max-age=31536000, immutable",
-}  # the file names contain a hash of the content
+}
 ALWAYS_ASK = {**HEADERS, "Cache-Control": "no-cache"}
 
 POLICY = (

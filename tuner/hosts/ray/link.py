@@ -113,9 +113,8 @@ class Link:
             self._waits = True
             time.sleep(CHECK_S)
         except Exception as error:
-            if _OTHER_CLUSTER in str(
-                error
-            ):  # this process belongs to the old cluster, and Ray never takes it into the new one
+            # This process belongs to the old cluster, and Ray never takes it into the new one.
+            if _OTHER_CLUSTER in str(error):
                 raise ClusterUnreachable("Ray has been restarted, so this process reconnects") from error
             self._tell(trouble=f"the driver does not answer: {error}", log=f"the driver host does not answer: {error}")
             time.sleep(CHECK_S)

@@ -74,9 +74,8 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
         owner = status.get("owner")
         ray.kill(host)
         until = time.monotonic() + ANSWER_S
-        while (
-            name in _names_of_hosts() and time.monotonic() < until
-        ):  # `remove_orphans` finds the placement groups of a host only when the host is gone
+        # `remove_orphans` finds the placement groups of a host only when the host is gone.
+        while name in _names_of_hosts() and time.monotonic() < until:
             time.sleep(0.05)
         ended.append((version.removeprefix(_VERSION) or "an earlier version", owner))
     return ended

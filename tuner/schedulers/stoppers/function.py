@@ -32,9 +32,8 @@ class FunctionStopper(Stopper):
         if not callable(self.function):
             raise SpecError(f"expected a function, got {function!r}", "/function")
         _check_arguments(self.function)
-        self._answers: dict[
-            int, tuple[tuple[int, int], Mapping[str, Any]]
-        ] = {}  # trial -> (segment, iteration), answer
+        # trial -> (segment, iteration), answer
+        self._answers: dict[int, tuple[tuple[int, int], Mapping[str, Any]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the function separately, so that unpickling the stopper does not load it."""

@@ -218,9 +218,8 @@ class Observer:
             why = why_thinned(experiment.thinned_at, "a callback for every report")
             log.warning("%s: %s; callbacks get the reports that are left", experiment.public_id, why)
         at = 0
-        while at < self.seq and (
-            known := self._source.entries(at, LIMIT)
-        ):  # entries that the callback received before a resume
+        # Entries that the callback received before a resume.
+        while at < self.seq and (known := self._source.entries(at, LIMIT)):
             for entry in known:
                 if entry.seq <= self.seq:
                     for _ in reader.read(entry):

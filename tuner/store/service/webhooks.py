@@ -191,9 +191,8 @@ class Webhooks:
     def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
         self._project = project
-        self._seen: dict[
-            int, int
-        ] = {}  # experiment -> an event_seq past the cursor, up to which there is nothing to send
+        # experiment -> an event_seq past the cursor, up to which there is nothing to send
+        self._seen: dict[int, int] = {}
         self._collecting = threading.Lock()
 
     # -- webhooks, which users create ------------------------------------------------------------------------------------
@@ -234,9 +233,8 @@ class Webhooks:
             if count >= MAX_WEBHOOKS:
                 raise SpecError(f"there are {MAX_WEBHOOKS} webhooks already; delete some of them first")
             if not count:
-                cursor.execute(
-                    "DELETE FROM webhook_cursor"
-                )  # the cursors have not moved since the last webhook was deleted
+                # The cursors have not moved since the last webhook was deleted.
+                cursor.execute("DELETE FROM webhook_cursor")
             cursor.execute(_BASELINE)
             names = "public_id, url, events, project, experiment, format, threshold, secret, created_at"
             cursor.execute(f"INSERT INTO webhook ({names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", made)

@@ -114,9 +114,8 @@ class Saver:
         self._error: BaseException | None = None
         self._progress = threading.Condition()
         self._passed: Moment = (0, False)  # this rank adds no more shards to checkpoints up to this one
-        self._shards: dict[
-            Moment, Shard | str | None
-        ] = {}  # this rank's shards; a message if saving one failed; None while it is being saved
+        # This rank's shards; a message if saving one failed; None while it is being saved.
+        self._shards: dict[Moment, Shard | str | None] = {}
         self._finished = False
         self._unsaved: dict[str, _Job] = {}  # by checkpoint id, until the driver knows of the checkpoint
         self._telling = False  # whether the driver is being told of a checkpoint

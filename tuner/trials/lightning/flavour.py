@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from tuner.errors import SpecError
 
 if TYPE_CHECKING:
+    # mypy sees Any.
     from lightning.pytorch import (
         Callback as _Lightning,
-    )  # mypy sees Any
+    )
 else:
     _Lightning = object
 

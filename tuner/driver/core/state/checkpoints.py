@@ -49,12 +49,10 @@ class CheckpointLedger:
         self._kept: dict[str, int] = {}  # checkpoint -> number of enqueued trials that start from it
         self._by_users: dict[str, None] = {}  # checkpoints that users have pinned
         self.deleting: dict[str, Deletion] = {}  # deletions that are decided but not yet confirmed
-        self._spare: dict[
-            str, KeptCheckpoint
-        ] = {}  # checkpoints in `deleting` that are usable until their files are deleted
-        self.lost: set[str] = (
-            set()
-        )  # checkpoints in `deleting` that are no longer usable, even if a user has pinned them
+        # Checkpoints in `deleting` that are usable until their files are deleted.
+        self._spare: dict[str, KeptCheckpoint] = {}
+        # Checkpoints in `deleting` that are no longer usable, even if a user has pinned them.
+        self.lost: set[str] = set()
         self._decided: list[Deletion] = []  # deletions decided since the last call of `take_decided`
 
     def take_decided(self) -> list[Deletion]:

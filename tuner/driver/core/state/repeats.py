@@ -159,9 +159,8 @@ class Repeats:
         for number in self._changed:
             trial = self._trials[number]
             params, before = self._texts.get(number, (None, None))
-            text = (
-                before if params is trial.params else _configuration(trial)
-            )  # `params` is replaced, never changed in place
+            # `params` is replaced, never changed in place.
+            text = before if params is trial.params else _configuration(trial)
             if not is_comparable(trial):
                 text = None
             if text != before:

@@ -95,9 +95,8 @@ class State:
         # Metrics that `stop` uses and that were never reported.
         self.used_by_stop = stopper.metrics() if stopper is not None else frozenset()
         constrained = {one.metric for one in self.leaderboard.constraints} - {o.metric for o in spec.objectives}
-        self.unseen = (
-            self.used_by_stop | constrained
-        )  # the metrics of `stop` and of constraints that no report has had yet
+        # The metrics of `stop` and of constraints that no report has had yet.
+        self.unseen = self.used_by_stop | constrained
         self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
         self.warned_ends = 0  # how many segments ended with a warning
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit

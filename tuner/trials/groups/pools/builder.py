@@ -277,9 +277,8 @@ class GroupBuilder:
         """
         scaling = launch.scaling
         size = room_key(scaling)
-        offers = sorted(
-            self._free_placements.items(), key=lambda offer: not offer[1].workers
-        )  # first those that are placed
+        # Those that are placed come first.
+        offers = sorted(self._free_placements.items(), key=lambda offer: not offer[1].workers)
         for taken, ended in offers:
             same_nodes = avoided.isdisjoint(ended.nodes()) if ended.workers else avoided == ended.avoided
             if ended.key[: len(size)] == size and same_nodes:

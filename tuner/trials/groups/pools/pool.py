@@ -97,9 +97,8 @@ class Pool:
             uploading=lambda: bool(self._builder.uploading) or any(group.uploads for group in self._warm.idle),
         )
         self._warm: WarmGroups = WarmGroups(idle_timeout_s, self._builder.end_soon)
-        self._spares: dict[
-            asyncio.Future[Group], tuple[Key, asyncio.Event]
-        ] = {}  # groups that are being built although no segment is waiting for them
+        # Groups that are being built although no segment is waiting for them.
+        self._spares: dict[asyncio.Future[Group], tuple[Key, asyncio.Event]] = {}
         self._nodes_read_at = float("-inf")
         self._reading: asyncio.Future[None] | None = None
         self._looking: asyncio.Task[None] | None = None
