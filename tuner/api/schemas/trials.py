@@ -222,7 +222,7 @@ class Pareto(Model):
 
 
 class Hypervolume(Model):
-    """How the Pareto front grew: the hypervolume that the ended trials dominate, after each trial that increased it.
+    """The hypervolume that the ended trials dominate, after each trial that increased it.
 
     It is a share of the box between the worst and the best value of each objective among all trials.
     """

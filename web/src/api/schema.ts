@@ -3186,7 +3186,7 @@ export interface components {
         };
         /**
          * Hypervolume
-         * @description How the Pareto front grew: the hypervolume that the ended trials dominate, after each trial that increased it.
+         * @description The hypervolume that the ended trials dominate, after each trial that increased it.
          *
          *     It is a share of the box between the worst and the best value of each objective among all trials.
          */
