@@ -1,3 +1,4 @@
+import { readdirSync, readFileSync } from "node:fs";
 import react from "@vitejs/plugin-react";
 import type { Plugin } from "vite";
 import { defineConfig } from "vitest/config";
@@ -72,7 +73,15 @@ function reached(entry: string, modules: Modules): Set<string> {
 }
 
 const TESTS = ["src/**/*.test.{ts,tsx}"];
-const ISOLATED = ["src/api/early.test.ts", "src/parts/common/SignIn.test.tsx", "src/parts/trial/TrialCharts.test.tsx"];
+const SOURCES = `${import.meta.dirname}/src`;
+/** Tests that replace modules or the document. A module that another file has loaded before could not be replaced. */
+const ISOLATED = [
+  "src/api/early.test.ts",
+  "src/parts/common/SignIn.test.tsx",
+  ...readdirSync(SOURCES, { recursive: true, encoding: "utf8" })
+    .filter((file) => /[.]test[.]tsx?$/.test(file) && readFileSync(`${SOURCES}/${file}`, "utf8").includes("vi.mock("))
+    .map((file) => `src/${file}`),
+];
 
 export default defineConfig({
   // Addresses in the bundle are relative: a proxy may serve it under a path prefix.

@@ -125,9 +125,9 @@ def test_a_running_trial_shows_how_far_its_data_sets_are_read(tmp_path: Path) ->
         def look() -> schemas.DataSet | None:
             assert kept._kept is not None
             live = schemas.Live.of(1, ray.get(kept._kept.host.look.remote(segment)))
-            [found] = live.data_sets
-            # Ray Data updates the state of an execution every few seconds, and at its end
-            return found if found.operators and found.rows_per_s and found.stats else None
+            # Ray Data registers an execution soon after it starts, and updates its state every few seconds and at its end.
+            found = next(iter(live.data_sets), None)
+            return found if found and found.operators and found.rows_per_s and found.stats else None
 
         found = until(look, "the state of the data set")
     finally:
