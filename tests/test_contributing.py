@@ -234,7 +234,7 @@ def test_a_column_of_a_trial(copy: Path) -> None:
     edit(
         copy,
         "tuner/store/records.py",
-        "    running_s: Annotated[float,",
+        "    running_s: Annotated[",
         '    gpu_s: Annotated[float | None, About("seconds of its GPUs")]\n',
     )
     edit(

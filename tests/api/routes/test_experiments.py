@@ -631,7 +631,7 @@ async def test_the_timeline_has_a_row_for_each_trial_and_each_place_of_a_rank(
         assert [span["start"] for span in row["spans"]][1:] == pytest.approx(ends[:-1], abs=60)
         assert 0 <= row["spans"][0]["start"] <= ends[-1] <= found["duration_s"]
     devices = {(row["host"], row["name"]) for row in found["devices"]}
-    assert devices == {(host, f"rank {n}") for host in ("10.0.0.4", "10.0.0.5") for n in (1, 2, 3)}
+    assert devices == {(host, f"slot {n}") for host in ("10.0.0.4", "10.0.0.5") for n in (1, 2, 3)}
     assert sum(found["totals"].values()) > 0
     none = (await client.get(f"{API}/{search.public_id}/timeline", params={"first": 900})).json()
     assert (none["trials"], none["devices"], none["totals"]) == ([], [], {})
