@@ -119,8 +119,6 @@ export default defineConfig({
   // A busy machine takes seconds to find something by its role in three hundred rows.
   test: {
     testTimeout: 30_000,
-    // As with pytest, a test that fails in CI is run once more, and the output says so.
-    retry: process.env.CI ? 1 : 0,
     environment: "happy-dom",
     setupFiles: ["src/test/setup.ts"],
     // Files share their modules and their document, which takes a third of the time. Those that replace what modules load, or the

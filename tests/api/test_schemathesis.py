@@ -53,7 +53,7 @@ PARTS = (
     "webhooks",
     "health",
 )
-SHORT, LONG = (int(os.environ.get("TUNER_SCHEMATHESIS_EXAMPLES", default)) for default in ("4", "16"))
+SHORT, LONG = (int(os.environ.get("TUNER_SCHEMATHESIS_EXAMPLES", default)) for default in ("8", "16"))
 """The number of requests for each operation."""
 
 

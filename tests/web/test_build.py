@@ -118,7 +118,7 @@ def test_the_first_page_is_small_and_an_experiments_page_is_asked_for_early(bund
         found = [file.with_name(name) for name in re.findall(r'from"\./([^"]+\.js)"', file.read_text())]
         todo += [one for one in found if one not in todo]
     size = sum(len(gzip.compress(file.read_bytes())) for file in first | set(todo))
-    assert size < 250_000
+    assert size < 248_000
 
 
 def test_the_types_are_those_of_the_api(bundle: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Header, Path, Query, Request
@@ -161,10 +161,15 @@ def etag(of: bytes) -> str:
     return f'"{hashlib.blake2b(of, digest_size=12).hexdigest()}"'
 
 
-def knows(request: Request, tag: str) -> bool:
-    """Return True if If-None-Match says that the client already has the response with this ETag."""
+def not_modified(request: Request, tag: str, more: Mapping[str, str] | None = None) -> Response | None:
+    """Return a 304 response if If-None-Match says that the client already has the response with this ETag, else None.
+
+    more: other headers of that response.
+    """
     known = request.headers.get("if-none-match", "").split(",")
-    return tag in {one.strip().removeprefix("W/") for one in known}
+    if tag not in {one.strip().removeprefix("W/") for one in known}:
+        return None
+    return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache", **(more or {})})
 
 
 async def only_known_parameters(request: Request) -> None:

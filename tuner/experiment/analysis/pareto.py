@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.domain.experiment import Objective
+from tuner.store.fronts import fronts
 
 MOST_SLICES = 20_000
 """The maximum number of slices that the hypervolumes of one response are made of: a third of a second of computing."""
@@ -27,19 +28,8 @@ def front(values: NDArray[np.float64], objectives: tuple[Objective, ...]) -> lis
         values: (rows, objectives).
         objectives: the objective of each column, with its direction.
     """
-    costs = values * np.array([1.0 if objective.mode == "min" else -1.0 for objective in objectives])
-    finite = np.isfinite(costs).all(axis=1)
-    # sorted so that a row can only be dominated by an earlier row
-    order = np.flatnonzero(finite)[np.lexsort(costs[finite].T[::-1])]
-    kept: list[int] = []
-    best = np.empty((0, costs.shape[1]))
-    for row in order:
-        cost = costs[row]
-        no_worse = (best <= cost).all(axis=1)
-        if not (no_worse & (best < cost).any(axis=1)).any():
-            kept.append(int(row))
-            best = np.vstack([best, cost])
-    return sorted(kept)
+    first = fronts(values, [objective.mode for objective in objectives]) == 1
+    return [int(row) for row in np.flatnonzero(first)]
 
 
 def hypervolume(points: NDArray[np.float64]) -> float:

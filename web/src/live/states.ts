@@ -15,12 +15,6 @@ export function hasEnded(state: TrialState): boolean {
 
 const BREEDING: ReadonlySet<unknown> = new Set(["pbt", "pb2"]);
 
-/** Return true if trials change parameters while they train. */
-export function changesParams(experiment: Pick<Experiment, "scheduler" | "resolved">): boolean {
-  const { scheduler, resolved } = experiment;
-  return isBred(experiment) || (resolved?.scheduler ?? scheduler)["type"] === "pbt_replay";
-}
-
 /** Return true if trials take over each other's weights in this search. */
 export function isBred({ scheduler, resolved }: Pick<Experiment, "scheduler" | "resolved">): boolean {
   return BREEDING.has((resolved?.scheduler ?? scheduler)["type"]);

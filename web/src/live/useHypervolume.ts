@@ -6,10 +6,6 @@ import { experimentEnded } from "./states";
 
 const REFRESH_MS = 5000;
 
-/** A title for the number that is called hypervolume. */
-export const HYPERVOLUME =
-  "The part of the box from the worst to the best value of each objective that the Pareto front dominates. It would be 1 if one trial were the best in every objective. Only trials that have ended count.";
-
 /**
  * Read how the Pareto front of several objectives grew: the hypervolume over time, and how many trials are on the front. With one
  * objective, nothing is read. `refresh`: read it every few seconds while trials report, instead of only when one has ended.

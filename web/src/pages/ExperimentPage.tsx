@@ -8,7 +8,7 @@ import type { Experiment, Forecast, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
 import { experimentCall, trialsCall } from "../charts/copies";
 import { chosenWords, conditionsOf, dimensionsOf, matches, type Dimension } from "../charts/dimensions";
-import { firstOf, frontsOf, pointsOf, ranksByFront } from "../charts/pareto";
+import { firstOf, frontsOf, HYPERVOLUME, pointsOf, ranksByFront } from "../charts/pareto";
 import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
 import { expectedOf } from "../curves/expected";
@@ -24,7 +24,7 @@ import {
   useTrialNumbered,
   type LiveExperiment,
 } from "../live/useExperiment";
-import { HYPERVOLUME, useHypervolume } from "../live/useHypervolume";
+import { useHypervolume } from "../live/useHypervolume";
 import { Actions } from "../parts/actions/Actions";
 import { BestPanel } from "../parts/curves/BestPanel";
 import { axesOf, CurvesPanel } from "../parts/curves/CurvesPanel";

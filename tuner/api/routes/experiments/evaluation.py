@@ -22,7 +22,7 @@ from tuner.api.answers import (
     etag,
     found_experiment,
     json_body,
-    knows,
+    not_modified,
     optional_text,
 )
 from tuner.api.context import Here
@@ -60,11 +60,11 @@ def best(here: Here, experiment_id: ExperimentId) -> Response:
 def pareto(here: Here, request: Request, experiment_id: ExperimentId) -> Response:
     record = found_experiment(here.store, experiment_id)
     tag = etag(f"pareto {record.public_id} {record.last_event_seq}".encode())
-    if knows(request, tag):
-        return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache"})
+    if (same := not_modified(request, tag)) is not None:
+        return same
     metrics = [objective.metric for objective in record.spec.objectives]
-    numbers, values, _ = here.store.trials.objectives(record.id, metrics)
-    rows = front(np.array(values, float).reshape(-1, len(metrics)), record.spec.objectives)
+    numbers, read, _ = here.store.trials.objectives(record.id, metrics)
+    rows = front(np.array(read, float).reshape(-1, len(metrics)), record.spec.objectives)
     found = here.store.trials.numbered(record.id, [numbers[row] for row in rows[:1000]])
     items = [schemas.Trial.of(trial, record) for trial in found]
     return answer(schemas.Pareto(metrics=metrics, items=items, total=len(rows), of=len(numbers)), tag=tag)
@@ -79,8 +79,8 @@ def pareto(here: Here, request: Request, experiment_id: ExperimentId) -> Respons
 def hypervolume(here: Here, request: Request, experiment_id: ExperimentId) -> Response:
     record = found_experiment(here.store, experiment_id)
     tag = etag(f"hypervolume {record.public_id} {record.last_event_seq} {record.state}".encode())
-    if knows(request, tag):
-        return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache"})
+    if (same := not_modified(request, tag)) is not None:
+        return same
     objectives = record.spec.objectives
     metrics = [objective.metric for objective in objectives]
     numbers, rows, ended = here.store.trials.objectives(record.id, metrics)
@@ -148,8 +148,8 @@ def curves(
     # The response depends only on the log, so its ETag is known, and a 304 can be sent, before the curves are read.
     tag = etag(f"{record.public_id} {record.last_event_seq} {record.state} {request.url.query} {form}".encode())
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept"}
-    if knows(request, tag):
-        return Response(status_code=304, headers=headers)
+    if (same := not_modified(request, tag, headers)) is not None:
+        return same
     metric = optional_text(metric) or record.spec.objective.metric
     total = sum(record.counts.values())
     wanted = None if trial is None else [number for number in trial if 0 <= number < 2**31]

@@ -19,7 +19,7 @@ import type { Rows } from "../../charts/save";
 import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../../curves/colours";
 import type { Expected } from "../../curves/expected";
 import { config, duration, metricInColumn, number, param, paramName, reachedAt } from "../../format";
-import { changesParams } from "../../live/states";
+import { changesParams } from "../trial/Schedule";
 import { Breakable } from "../common/Breakable";
 import { Panel } from "../common/Panel";
 import { SaveMenu } from "../common/SaveMenu";
