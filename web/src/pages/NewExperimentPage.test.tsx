@@ -26,8 +26,6 @@ function clone(more: object = {}, left_out: { pointer: string; reason: string }[
   vi.spyOn(api, "experiment").mockResolvedValue({ id: "exp_1", name: "digits", seed: 3 } as never);
   vi.spyOn(api, "spec").mockResolvedValue({ spec: { ...SPEC, ...more }, left_out });
   vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
-  // jsdom has no fonts, on whose loading the size of the text field depends
-  Object.defineProperty(document, "fonts", { value: new EventTarget(), configurable: true });
   render(
     <MantineProvider env="test">
       <MemoryRouter initialEntries={["/new?clone=exp_1"]}>
@@ -87,7 +85,6 @@ it("says what of a spec could not be copied, and why", async () => {
 it("asks for repeats, as a word or as a number", async () => {
   vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
   vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
-  Object.defineProperty(document, "fonts", { value: new EventTarget(), configurable: true });
   render(
     <MantineProvider env="test">
       <MemoryRouter initialEntries={["/new"]}>

@@ -103,8 +103,6 @@ describe("the actions of an experiment", () => {
   it("change its search space, and show mistakes at the field", async () => {
     const errors = [{ pointer: "/space/lr/lower", message: "must be below upper" }];
     const problem = { type: "about:blank", title: "Bad", status: 422, detail: "a mistake", request_id: null, errors };
-    // A textarea that grows with its text waits for fonts, which happy-dom lacks.
-    vi.stubGlobal("document", Object.assign(document, { fonts: new EventTarget() }));
     const change = vi.spyOn(api, "change").mockRejectedValueOnce(new ApiError(422, "a mistake", problem));
     show(<Actions experiment={EXPERIMENT} />);
     menu();
@@ -132,7 +130,6 @@ describe("the actions of an experiment", () => {
   });
 
   it("change how often leading configurations are repeated", async () => {
-    vi.stubGlobal("document", Object.assign(document, { fonts: new EventTarget() }));
     const change = vi.spyOn(api, "change").mockResolvedValue(EXPERIMENT);
     show(<Actions experiment={EXPERIMENT} />);
     menu();
