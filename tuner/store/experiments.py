@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import secrets
@@ -132,7 +133,7 @@ class Experiments:
         if self._project not in (None, spec.project):
             raise SpecError(f"your access is limited to the project {self._project!r}", "/project")
         if code is not None and spec.code is None:
-            spec = spec.replaced(code=code.hash)
+            spec = dataclasses.replace(spec, code=code.hash)
         wanted, time = public_id or f"exp_{secrets.token_hex(10)}", at(now)
 
         def write(cursor: Cursor) -> ExperimentRecord | str:

@@ -72,7 +72,7 @@ def parse_spec(
         resolved = _resolved(spec, space, parts, errors)
     if errors or spec is None:
         raise SpecError(_in_order(errors, plain))
-    return spec.replaced(resolved=resolved)
+    return replace(spec, resolved=resolved)
 
 
 def written(spec: Spec) -> dict[str, Any]:
