@@ -102,7 +102,7 @@ async def test_an_experiment_that_learns_by_its_project_is_not_made_among_the_ot
     (await client.post(API, json=spec)).raise_for_status()
     (await client.patch("/api/v1/projects/default", json={"warm_start": "auto"})).raise_for_status()
     threads: list[str] = []
-    real = usecases.with_earlier
+    real = usecases.with_earlier  # type: ignore[attr-defined]
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         threads.append(threading.current_thread().name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import httpx
@@ -115,4 +116,4 @@ async def test_a_running_service_cleans_up(
         for _ in range(2):
             sqlite_store.access.note(call(T0))
             while sqlite_store.access.trail():
-                await housekeeping.asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)

@@ -219,7 +219,7 @@ async def test_a_new_route_is_closed_until_it_is_known_to_filter(
     def everything(thing_id: str = "") -> list[str]:
         return ["all", thing_id]
 
-    monkeypatch.setattr(module.trials, "router", router)
+    monkeypatch.setattr(module.trials, "router", router)  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "_ROUTES", module._routes())  # otherwise those that were made when it was imported
     service = create_app(Settings(home=tmp_path, auth="on"), sqlite_store)
     transport = httpx.ASGITransport(service, raise_app_exceptions=False)

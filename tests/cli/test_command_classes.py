@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from tests.store.examples import a_spec
 from tuner.cli.command_classes import OnNeither, OnService, OnThisMachine
-from tuner.cli.commands import app, exit_code
+from tuner.cli.commands import app
+from tuner.cli.commands.status import exit_code
 from tuner.errors import SpecError, TunerError
 from tuner.store import Store
 from tuner.store.backups.backup import backup

@@ -63,8 +63,8 @@ def test_variables_directories_and_modules_of_this_machine(tmp_path: Path) -> No
     kept = ray.put([1, 2, 3])
 
     def train(config: dict[str, Any]) -> None:
-        import helper_of_this_project
-        import shared_module
+        import helper_of_this_project  # type: ignore[import-not-found]
+        import shared_module  # type: ignore[import-not-found]
 
         read = float(Path("numbers.txt").read_text())
         variable = float(os.environ["OF_THE_USER"])

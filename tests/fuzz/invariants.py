@@ -136,7 +136,7 @@ def _of_scheduler(core: Core, scored: Mapping[int, Set[float]], meddled: Collect
             )
             for number in bracket.arrived:
                 levels = scheduler._shapes[bracket.shape].levels[: bracket.round + 1]
-                judged = scored[number].issuperset(levels)  # else a report at a level had no objective
+                judged = scored[number] >= set(levels)  # else a report at a level had no objective
                 if by_iteration and judged and number not in meddled and max(scored[number]) > level:
                     yield f"trial {number} is at {max(scored[number])} in a round of bracket {home} at {level}"
 

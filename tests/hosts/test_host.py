@@ -36,7 +36,7 @@ from tuner.hosts.helpers.judge import Judge
 from tuner.hosts.host import Host
 from tuner.hosts.owners import owner_name
 from tuner.hosts.ray_executor import RayExecutor
-from tuner.hosts.upkeep import candidates, leftovers, room
+from tuner.hosts.upkeep import candidates, room
 from tuner.hosts.upkeep.garbage import ShortCollections
 from tuner.hosts.upkeep.leftovers import find_logs
 from tuner.settings import Settings
@@ -323,7 +323,7 @@ async def test_commands_are_given_to_an_experiment_only_once_it_takes_them(
     old = host.store.drivers.claim(made.id, "another", 60.0, time.time())
     host.store.drivers.release(made.id, old)
     swept = threading.Event()
-    monkeypatch.setattr(leftovers.checkpoints, "sweep", lambda *_: swept.wait(10))
+    monkeypatch.setattr(checkpoints, "sweep", lambda *_: swept.wait(10))
     host.driving.begin(made)
     await asyncio.sleep(0)
     async with asyncio.timeout(10):

@@ -23,8 +23,9 @@ from tuner.sdk.run import _earlier
 from tuner.search import DefineByRunSearch
 from tuner.trials.checkpoints.objects import Parameterized, Stored
 from tuner.trials.compat.class_form import ClassForm
-from tuner.trials.compat.forms import TrainLoop, is_objective
+from tuner.trials.compat.forms import is_objective
 from tuner.trials.compat.optuna_compat import Objective
+from tuner.trials.compat.train_loop import TrainLoop
 
 
 def run(

@@ -52,7 +52,7 @@ def drives(host: Any, interrupts: Interrupts) -> None:
 def test_a_script_gets_the_error_of_the_host(
     local_ray: None, error: Exception, call: Callable[[Any, Interrupts], None]
 ) -> None:
-    host = Host.remote(error)
+    host = Host.remote(error)  # type: ignore[attr-defined]
     try:
         with pytest.raises(type(error), match=str(error)) as found:
             call(host, Interrupts(lambda: None))

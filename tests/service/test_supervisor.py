@@ -21,6 +21,7 @@ from tests.store.examples import a_spec
 from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.hosts.ray import link, shared
 from tuner.hosts.ray import start as driver_host
+from tuner.hosts.ray.cluster import NAMESPACE
 from tuner.hosts.scripts import kept
 from tuner.sdk import driving
 from tuner.sdk import run as runner
@@ -161,7 +162,7 @@ def test_only_shared_hosts_of_this_database_and_of_other_versions_are_ended(
         f"{base}-0123456789ab": "a script's own",
         f"{shared.base_name(other)}-v0.0.9": "another database's",
     }
-    actors = Actors(monkeypatch, names, shared.NAMESPACE)
+    actors = Actors(monkeypatch, names, NAMESPACE)
     assert shared.end_other_versions(settings) == [
         ("an earlier version", "unversioned"),
         ("0.0.8", None),

@@ -86,7 +86,7 @@ class Bench(Launches):
         self.folder = folder
         lifetime = {"lifetime": "detached", "name": folder.name} if detached else {}
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self.host = Host.options(scheduling_strategy=here, **lifetime).remote(options)
+        self.host = Host.options(scheduling_strategy=here, **lifetime).remote(options)  # type: ignore[attr-defined]
 
     def begin(self, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Any:
         return self.host.run.remote(launch, verdicts)

@@ -8,6 +8,7 @@ import re
 import shlex
 import struct
 import time
+import urllib.parse
 import urllib.request
 import zlib
 from collections.abc import Mapping, Sequence
@@ -228,7 +229,7 @@ def works(python: str, curl: str, view: str) -> None:
         address = next(word for word in words if word.startswith("http"))
         values = [words[i + 1] for i, word in enumerate(words) if word == "--data-urlencode"]
         query = "&".join(
-            f"{name}={urllib.request.quote(value)}" for name, _, value in (one.partition("=") for one in values)
+            f"{name}={urllib.parse.quote(value)}" for name, _, value in (one.partition("=") for one in values)
         )
         body = words[words.index("-d") + 1].encode() if "-d" in words else None
         request = urllib.request.Request(
@@ -284,9 +285,9 @@ def test_script_and_sql_in_names_and_logs_are_shown_as_text(visit: Open, service
     for path in (
         "/experiments",
         one,
-        f"{one}?metric={urllib.request.quote(HOSTILE)}",
+        f"{one}?metric={urllib.parse.quote(HOSTILE)}",
         f"{one}?tab=parameters",
-        f"{one}?tab=decisions&q={urllib.request.quote(HOSTILE)}",
+        f"{one}?tab=decisions&q={urllib.parse.quote(HOSTILE)}",
         f"{one}?tab=events",
         f"{one}?tab=timeline",
         f"{one}?tab=setup",
@@ -297,8 +298,8 @@ def test_script_and_sql_in_names_and_logs_are_shown_as_text(visit: Open, service
         f"/compare?trials={trials[1].public_id},{trials[2].public_id}&all=1",
         f"/compare?experiments={search.public_id}",
         f"/new?clone={search.public_id}",
-        f"/experiments?name={urllib.request.quote(HOSTILE[:40])}",
-        f"/experiments?tag={urllib.request.quote('owner=' + HOSTILE[:100])}",
+        f"/experiments?name={urllib.parse.quote(HOSTILE[:40])}",
+        f"/experiments?tag={urllib.parse.quote('owner=' + HOSTILE[:100])}",
         "/settings",
     ):
         page.goto(service.url + path)

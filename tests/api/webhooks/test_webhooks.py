@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -111,9 +113,7 @@ async def test_a_service_tells_a_server_that_fails_first(
     sqlite_store: Store, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deliver, "EVERY_S", 0.01)
-    monkeypatch.setattr(
-        deliver.random, "uniform", lambda *_: 0.002
-    )  # 10 ms after the first failure, then twice as long
+    monkeypatch.setattr(random, "uniform", lambda *_: 0.002)  # 10 ms after the first failure, then twice as long
     receiver.answers = [500, 404, 302]
     async with service(sqlite_store, tmp_path, webhook_private=True) as client:
         made = (await client.post(HOOKS, json={"url": receiver.url, "events": [STARTED]})).json()
@@ -181,7 +181,7 @@ async def test_a_delivery_is_given_up_in_the_end(
 
 
 def test_pauses_grow_until_they_are_an_hour(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliver.random, "uniform", lambda *_: 1.0)
+    monkeypatch.setattr(random, "uniform", lambda *_: 1.0)
     pauses = [Deliverer(sqlite_store)._wait_s(attempts) for attempts in range(1, deliver.ATTEMPTS)]
     assert pauses[:4] == [5, 10, 20, 40]
     assert max(pauses) == pauses[-1] == 3600
@@ -281,7 +281,7 @@ async def test_the_address_that_was_checked_is_the_one_that_is_used(
         asked.append(host)
         return [(0, 0, 0, "", ("127.0.0.1" if len(asked) == 1 else "10.0.0.1", port))]
 
-    monkeypatch.setattr(outgoing.socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     sender = Outgoing(private=True)
     assert await sender.post(receiver.url.replace("127.0.0.1", "hooks.example"), b"{}", {}) == 200
     await sender.close()

@@ -80,9 +80,9 @@ def test_a_request_is_forgotten_with_its_driver_and_folds_to_the_same_state() ->
     assert (folded.commanded, folded.room_for) == ("yield", WHY)
     bench.reported(0, checkpoint=True)
     after = bench.successor()
-    folded, live = after.core.trials[0], bench.core.trials[0]
-    assert (folded.state, folded.next, folded.reason) == (live.state, live.next, live.reason)
-    assert folded.next is not None
+    successor, live = after.core.trials[0], bench.core.trials[0]
+    assert (successor.state, successor.next, successor.reason) == (live.state, live.next, live.reason)
+    assert successor.next is not None
     after.feed(e.DriverStarted(time=after.tick(), epoch=2))
     after.started(0)
     after.reported(0)

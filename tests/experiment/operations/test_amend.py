@@ -138,7 +138,7 @@ def test_more_of_a_grid_without_num_samples_is_another_pass(sqlite_store: Store)
 def test_changes_at_the_same_time_are_all_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second request changes the experiment after the first one has read it."""
     made, _, _ = begin(store, 1, spec=a_spec(num_samples=4))
-    really, between = usecases.parse_changes, [{"tags": {"b": "2"}, "num_samples": 9}]
+    really, between = usecases.parse_changes, [{"tags": {"b": "2"}, "num_samples": 9}]  # type: ignore[attr-defined]
 
     def parse_changes(spec: Spec, data: Any, **more: Any) -> dict[str, Any]:
         found = really(spec, data, **more)
@@ -177,7 +177,7 @@ def test_a_change_that_another_process_overtakes_is_not_lost(
     """Another process commits after this one has read the row and before it writes it."""
     with Store.open(postgres_url) as store, Store.open(postgres_url) as other:
         made, _, _ = begin(store, 1, spec=a_spec(num_samples=4))
-        really, between = experiments_of.clean, [{"tags": {"b": "2"}, "num_samples": 7}]
+        really, between = experiments_of.clean, [{"tags": {"b": "2"}, "num_samples": 7}]  # type: ignore[attr-defined]
 
         def clean(text: str) -> str | None:
             if between:

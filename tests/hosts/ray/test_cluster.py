@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 import tuner
 from tuner.domain.experiment import Scaling
@@ -75,11 +76,11 @@ def test_a_process_that_is_connected_may_have_a_larger_ray(monkeypatch: pytest.M
 
 def test_ray_itself_says_what_it_would_find(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 7, "GPU": 3}')
-    assert cluster.this_machine() == {"CPU": 7, "GPU": 3}
+    assert ray_compat.this_machine() == {"CPU": 7, "GPU": 3}
     assert cluster.too_large(Scaling(num_workers=7)) is None
     assert cluster.too_large(Scaling(num_workers=8)) is not None
     monkeypatch.setitem(sys.modules, ray_compat.MACHINE, None)
-    assert cluster.this_machine() is None, "another version of Ray"
+    assert ray_compat.this_machine() is None, "another version of Ray"
     assert cluster.too_large(Scaling(num_workers=8)) is None
 
 
@@ -91,8 +92,8 @@ def test_a_search_that_never_gets_its_ray_fails_in_one_line(
 
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
     monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
-    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr("tuner.hosts.scripts.kept._kept", None)
     with pytest.raises(ClusterUnreachable) as raised:
         run(num_samples=1, verbose=0)
@@ -122,8 +123,8 @@ def test_an_address_without_a_ray_is_told_with_what_to_check(monkeypatch: pytest
     def init(**_: Any) -> None:
         raise ConnectionError("nobody is there")
 
-    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
     with pytest.raises(
         ClusterUnreachable, match=r"Ray at 10\.0\.0\.1:6379 could not be reached: nobody is there.*ray status"
     ):

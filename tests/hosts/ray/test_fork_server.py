@@ -18,9 +18,9 @@ import pytest
 
 from tests.services import until
 from tuner.hosts.ray import fork_client, ray_start
-from tuner.hosts.ray.fork_server import FORKS, USED, ForkServer, receive, send
+from tuner.hosts.ray.fork_server import FORKS, USED, ForkServer
 from tuner.trials.messages import forks
-from tuner.trials.messages.forks import PATH, ask_for_torch
+from tuner.trials.messages.forks import PATH, ask_for_torch, receive, send
 from tuner.trials.runtime.ray_rank import RayRank
 from tuner.trials.runtime.worker import Rank
 

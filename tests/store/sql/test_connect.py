@@ -163,7 +163,7 @@ def test_a_server_that_is_silent_is_given_up_soon_unless_the_url_says_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: list[dict[str, object]] = []
-    real = module.create_engine
+    real = module.create_engine  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "create_engine", lambda url, **more: given.append(more) or real(url, **more))
     module.connect("postgresql://me@host/db")
     module.connect("postgresql://me@host/db?connect_timeout=3&tcp_user_timeout=5000")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.trials.checkpoints import checkpoints, storage
+from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.storage import place, private_folder, unknown_scheme
 
 
@@ -40,7 +40,7 @@ def test_what_is_not_private_is_avoided(temporary: Path, trap: str, monkeypatch:
         case _:
             there.mkdir(mode=0o700)
             uid = os.getuid()
-            monkeypatch.setattr(storage.os, "getuid", lambda: uid + 1)
+            monkeypatch.setattr(os, "getuid", lambda: uid + 1)
             there.rename(temporary / f"tuner-cache-{uid + 1}")
     folder = private_folder("tuner-cache")
     assert Path(folder).parent == temporary

@@ -38,7 +38,7 @@ def test_a_node_that_does_not_answer_delays_no_other(
         def ask(self) -> None:
             threading.Event().wait()
 
-    silent = Silent.remote()
+    silent = Silent.remote()  # type: ignore[attr-defined]
 
     def on_node(node: str, function: Any, *args: Any, retries: int = 0) -> Any:
         return silent.ask.remote() if node == NODES[0] else tasks._as_task(function).remote(*args)

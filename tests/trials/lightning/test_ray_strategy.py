@@ -381,9 +381,9 @@ def test_idle_workers_that_know_an_old_source_are_not_used_again(monkeypatch: py
     workers.give_back(key, first, 60)
     assert workers.borrow(Scaling())[1] is first
     workers.give_back(key, first, 60)
-    first.is_fresh = False
+    first.is_fresh = False  # type: ignore[attr-defined]
     second = workers.borrow(Scaling())[1]
-    assert (second is first, first.closed, second.closed) == (False, True, False)
+    assert (second is first, first.closed, second.closed) == (False, True, False)  # type: ignore[attr-defined]
 
 
 def test_a_compiled_module_is_refused_with_what_to_do_instead() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import ray
 
 from tuner.telemetry import log_format
 from tuner.trials.groups.cluster import cut_nodes
@@ -33,7 +34,7 @@ async def until(happened: Callable[[], object]) -> None:
 
 async def test_a_node_is_left_out_until_it_answers_or_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     known = [node("a"), node("b"), node("c")]
-    monkeypatch.setattr(cut_nodes.ray, "nodes", lambda: known)
+    monkeypatch.setattr(ray, "nodes", lambda: known)
     monkeypatch.setattr(cut_nodes, "_LOOK_S", 0.01)
     back: list[str] = []
     cut = CutNodes(asyncio.to_thread, back.append)
@@ -63,7 +64,7 @@ async def test_what_is_logged_about_nodes_names_no_experiment(monkeypatch: pytes
         about.append(log_format.ids())
         return []
 
-    monkeypatch.setattr(cut_nodes.ray, "nodes", nodes)
+    monkeypatch.setattr(ray, "nodes", nodes)
     monkeypatch.setattr(cut_nodes, "_LOOK_S", 0.01)
     cut = CutNodes(asyncio.to_thread, lambda node: None)
     with log_format.about(experiment="exp_a"):

@@ -22,9 +22,9 @@ from tuner.errors import PlacementError
 from tuner.trials.groups.pools import admission, builder, removal
 from tuner.trials.groups.pools import pool as pool_module
 from tuner.trials.groups.pools.admission import Entitlement, used_elsewhere
-from tuner.trials.groups.pools.builder import LostAtStart, NoRoom
 from tuner.trials.groups.pools.group import room_key
 from tuner.trials.groups.pools.pool import Pool
+from tuner.trials.messages.lost import LostAtStart, NoRoom
 
 pytestmark = pytest.mark.ray
 
