@@ -12,8 +12,10 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Generator, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -243,7 +245,27 @@ _FAILED = pytest.StashKey[bool]()
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     item.stash[_FAILED] = report.failed or item.stash.get(_FAILED, False)
+    if report.failed and _is_connected():
+        asked: Future[str] = Future()
+        threading.Thread(target=lambda: asked.set_result(_holders()), daemon=True).start()
+        with contextlib.suppress(TimeoutError):  # a Ray that is gone does not answer
+            report.sections.append(("who holds what of Ray", asked.result(10)))
     return report
+
+
+def _holders() -> str:
+    """Return what is free in Ray, and the placement groups and actors that hold the rest: a test may have waited for them."""
+    import ray
+    from ray._private.state import actors  # the public function needs the dashboard
+
+    lines = [f"free: {ray.available_resources()}"]
+    for group in ray.util.placement_group_table().values():
+        if group["state"] != "REMOVED":
+            lines.append(f"placement group {group['name']!r}: {group['state']}, {group['bundles']}")
+    for actor in actors().values():
+        if actor["State"] != "DEAD":
+            lines.append(f"actor {actor['ActorClassName']} {actor['Name']!r}: {actor['State']}, process {actor['Pid']}")
+    return "\n".join(lines)
 
 
 @pytest.fixture(autouse=True)
