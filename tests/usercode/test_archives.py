@@ -145,3 +145,42 @@ def test_the_users_own_modules_are_found_also_those_that_they_import(
     assert not any(name.startswith(("numpy", "json", "tuner/")) for name in found)
     assert "helper_a" not in sys.modules, "nothing is imported"
     assert local_modules(None, ["helper_p.sub"]).keys() == {"helper_p/__init__.py", "helper_p/table.csv"}
+
+
+def test_imports_are_found_in_every_block_and_again_after_a_change(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text(
+        """
+import a.b, c
+from . import sibling
+try:
+    from d.e import f
+except ImportError:
+    import g
+else:
+    import h
+finally:
+    import i
+def function():
+    for _ in ():
+        import j
+    else:
+        import k
+    match 1:
+        case 1:
+            import l
+        case _ if True:
+            with open(""):
+                import m
+class Class:
+    if True: import n; import o
+    async def method(self):
+        while True:
+            import p
+"""
+    )
+    assert sorted(archives.imports_of(file)) == list("acdghijklmnop")
+    file.write_text("import q\n")
+    assert archives.imports_of(file) == ["q"]
+    file.write_text("import (\n")
+    assert archives.imports_of(file) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib.util
 import io
@@ -16,7 +17,7 @@ import sysconfig
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from tuner.errors import SpecError
 
@@ -47,6 +48,7 @@ SKIPPED = frozenset(
     }
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # the attributes of AST nodes that hold statements
 _WORD = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _TAIL = 22 + 0xFFFF  # the maximum length of a zip file's last record, which contains the size of the central directory
 _KINDS = frozenset({0, stat.S_IFREG, stat.S_IFDIR})
@@ -149,17 +151,29 @@ def _installed() -> Iterator[Path]:
     return (Path(folder).resolve() for folder in folders)
 
 
-def imports_of(file: Path) -> Iterator[str]:
-    """Yield the top-level modules that a file imports."""
+def imports_of(file: Path) -> list[str]:
+    """Return the top-level modules that a file imports, in any of its blocks."""
+    about = file.stat()
+    return _imports_of(file, about.st_mtime_ns, about.st_size)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _imports_of(file: Path, mtime_ns: int, size: int) -> list[str]:
+    """Parse a file. `mtime_ns` and `size` keep apart what it was and what it is: a notebook sends the same package often."""
     try:
-        tree = ast.parse(file.read_bytes())
+        waiting: list[Any] = [ast.parse(file.read_bytes())]
     except (SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree):
+        return []
+    found = []
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            found += [alias.name.partition(".")[0] for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield node.module.partition(".")[0]
+            found.append(node.module.partition(".")[0])
+        for block in _BLOCKS:  # not the expressions, which take most of the time of `ast.walk`
+            waiting += getattr(node, block, ())
+    return found
 
 
 # -- read a client's zip file --------------------------------------------------------------------------------------------
