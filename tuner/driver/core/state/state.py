@@ -100,9 +100,8 @@ class State:
         self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
         self.warned_ends = 0  # how many segments ended with a warning
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
-        self.lost_uploads: list[
-            tuple[int, int, CheckpointInfo]
-        ] = []  # late uploads that the previous driver left behind
+        # Late uploads that the previous driver left behind.
+        self.lost_uploads: list[tuple[int, int, CheckpointInfo]] = []
         self._effects = Effects()
 
     # -- queries ---------------------------------------------------------------------------------------------------------
