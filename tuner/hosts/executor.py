@@ -161,7 +161,10 @@ class Executor(Protocol):
         """Return the nodes that an autoscaler may add to these, which `nodes` has returned."""
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function on a node. If the node is unknown, call it on this machine, which may have had its id earlier."""
+        """Call a function on a node.
+
+        If the node is unknown, call the function on this machine, because the id may be an earlier one of this machine.
+        """
 
     def share(self, value: Any) -> Any:
         """Return a reference from which ranks get the value, or the value itself. This may block, so call it in a thread."""

@@ -267,7 +267,7 @@ class Host:
         await found.inbound.end(found.ref.trial, reason)
 
     async def object(self, segment_id: str, stored: Stored) -> list[Any]:
-        """Return a list with one reference, to an object that was stored with the training code."""
+        """Return a reference to an object that was stored with the training code, as the only item of a list."""
         return [await self._segment(segment_id).inbound.object(stored)]
 
     async def _called(self, question: str, arguments: Sequence[Any]) -> Any:

@@ -51,7 +51,8 @@ class AgentGroups(SegmentGroups):
     """Lends segments to agents. Belongs to the event loop of a host.
 
     Args:
-        room_for: called with an experiment and the number of trials that its agents can train at once, whenever it changes.
+        room_for: called with an experiment and the number of trials that its agents can train at once, whenever this number
+        changes.
         attended: a function that returns whether agents can reach this host. While they cannot, no lease expires.
         logs: completes the stored log of a segment that has ended.
         take_logs: stores the output that agents send.

@@ -592,7 +592,7 @@ class FreezeThawScheduler(Scheduler):
         return scouts.are_due(self.state, self.scout_share, self._end, self._misled(trials))
 
     def _by_best(self) -> str:
-        """Return the end of a reason, which says by which reports trials are compared; "" if by their newest ones."""
+        """Return the last words of a reason if trials are compared by their best reports, else ""."""
         return "; each trial counts by its best report, because reports fluctuate widely" if self.state.swinging else ""
 
     def _misled(self, trials: Population) -> bool:

@@ -238,7 +238,7 @@ def unknown_scheme(uri: str) -> str | None:
 
 
 def file_in_the_way(uri: str) -> str | None:
-    """Return the shortest prefix of a local path that is a file, so that no directory can be created there; else None."""
+    """Return the first part of a local path that is a file and therefore cannot contain the rest; None if there is none."""
     if "$" in uri or ("://" in uri and not uri.startswith("file://")):
         return None
     path = Path(place(uri).path)

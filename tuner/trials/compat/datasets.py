@@ -137,9 +137,9 @@ class Shards:
     def look(self) -> list[dict[str, Any]]:
         """Return the state of each data set that this rank reads.
 
-        It consists of the states of the operators, as Ray Data's own actor has them, and of the statistics that
-        `stats()` returns. Each epoch is one execution of the data set; this returns the state of the newest. Ray Data
-        updates it every 5 s.
+        The state has the states of the operators, as Ray Data's own actor has them, and the statistics that `stats()`
+        returns. Each epoch is one execution of the data set; the state is that of the newest. Ray Data updates the state
+        every 5 s.
         """
         here = session.current()
         parts = self._parts

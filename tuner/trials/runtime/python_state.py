@@ -63,7 +63,7 @@ class PythonState:
             if found == self._values[name]:
                 continue
             if name in _STREAMS and found is not None:
-                # A stream that is freed closes its file, which may be that of the stream that is restored.
+                # When a stream is freed, it closes its file, which may also be the file of the stream to restore.
                 self._replaced.append(found)
                 with contextlib.suppress(Exception):  # it is closed, or of a class of the trial's own
                     found.flush()

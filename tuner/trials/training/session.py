@@ -321,8 +321,8 @@ class Session:
         """Block the next report until `release` is called. interrupt: the id of the interrupt that blocks it.
 
         Return the number of the latest report that can no longer become a milestone on this rank. This is the latest report that
-        has begun or, if `should_checkpoint` has already answered for the next report, the next report. Every report after the
-        largest number that a rank returns can become a milestone for all ranks.
+        has begun or, if `should_checkpoint` has already answered for the next report, the next report. The driver takes the
+        largest number of all ranks. Every report after that one can become a milestone.
 
         The caller must release every rank. There is no time limit, because a rank that continued by itself could leave
         at a different report than the other ranks.

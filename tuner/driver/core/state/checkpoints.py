@@ -95,7 +95,7 @@ class CheckpointLedger:
             self.want(checkpoint, -1)
 
     def want(self, checkpoint: str, more: int) -> None:
-        """Change the number of user requests that need this checkpoint by `more`, which may be negative. Ignore an empty id."""
+        """Add `more`, which may be negative, to the number of user requests that need this checkpoint. Ignore an empty id."""
         if not checkpoint:
             return
         self._kept[checkpoint] = self._kept.get(checkpoint, 0) + more

@@ -65,7 +65,7 @@ class Progress:
         trial.reports += 1
 
     def _time_of(self, trial: Trial, metrics: Mapping[str, float]) -> float:
-        """Return the trial's value of time_attr at its newest report, whose metrics are given.
+        """Return the trial's value of time_attr at its newest report, which has these metrics.
 
         If time_attr is a metric that the report lacks, return the previous value, or NaN if the report has the objective.
         """

@@ -228,7 +228,7 @@ class Pool:
         await self._builder.settle()
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """Shut down all idle groups except the newest `count` with this scaling, or except all of these if `count` is None.
+        """Shut down all idle groups except the newest `count` with this scaling. None: keep all groups with this scaling.
 
         The others are of no use to the only search on this host, and would keep their resources from the user's other
         work, such as Ray Data.
@@ -260,7 +260,7 @@ class Pool:
         return node in self._builder.cut
 
     def cut(self, rank: bytes, silent: bool) -> None:
-        """Place no groups on a rank's node while the node cannot be reached, and for some time in any case if `silent` is False.
+        """Place no groups on a rank's node while the node cannot be reached. If `silent` is False, place none for some time.
 
         rank: the token of the rank's process.
         """

@@ -102,7 +102,7 @@ class GroupPool(Protocol):
         """Shut down the idle groups, and wait until they have exited. If `keep` is true, idle groups without GPUs may stay."""
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """Shut down all idle groups except the newest `count` with this scaling, or except all of these if `count` is None."""
+        """Shut down all idle groups except the newest `count` with this scaling. None: keep all groups with this scaling."""
 
     async def close(self) -> None:
         """Shut down all groups, and wait until they have exited."""
@@ -111,7 +111,7 @@ class GroupPool(Protocol):
         """Wait until every group that is shutting down has exited."""
 
     def cut(self, rank: bytes, silent: bool) -> None:
-        """Place no groups on a rank's node while the node cannot be reached, and for some time in any case if `silent` is False.
+        """Place no groups on a rank's node while the node cannot be reached. If `silent` is False, place none for some time.
 
         rank: the token of the rank's process.
         """
@@ -271,7 +271,7 @@ class GroupManager:
         await self._pool.rest(keep)
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """Shut down all idle groups except the newest `count` with this scaling, or except all of these if `count` is None."""
+        """Shut down all idle groups except the newest `count` with this scaling. None: keep all groups with this scaling."""
         self._pool.trim(scaling, count)
 
     async def close(self) -> None:
