@@ -397,7 +397,7 @@ def _summary(
     found: _Found | None,
     unknown: str,
 ) -> str:
-    """Return the forecast in words. unknown: why the best value at the end is not known, if it is not."""
+    """Return the forecast in words. unknown: why the best value at the end is unknown; "" if it is known."""
     metric = spec.objective.metric
     said = []
     if end is None:

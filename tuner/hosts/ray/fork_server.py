@@ -71,7 +71,7 @@ class ForkServer:
         torch: True to import PyTorch, if it is installed, before any worker is forked.
         later: True to import PyTorch only after the first workers, which run the driver host, have been forked.
         ignored: names of environment variables that may differ between the server and a worker, because they may change
-        before Ray is started.
+            before Ray is started.
     """
 
     def __init__(self, torch: bool = False, ignored: Iterable[str] = (), *, later: bool = False) -> None:
@@ -147,7 +147,7 @@ class _Server:
                 import_torch() if module == _TORCH else preload([module])
             if self._raylet in readable:
                 return None
-            if self._control in readable:  # also after the starter's last message, if the starter has exited
+            if self._control in readable:  # a message, or the end of the connection because the starter has exited
                 self._hear()
             elif self._listener is not None and self._listener in readable:
                 with contextlib.suppress(OSError):  # the client has exited, or this process cannot be forked
@@ -268,7 +268,9 @@ def become(files: Sequence[int], request: Mapping[str, Any], variables: Mapping[
     os.nice(max(0, request["niceness"] - os.nice(0)))
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, request["files"])
-    with contextlib.suppress(OSError):  # the raylet does so for the processes that it starts
+    with contextlib.suppress(
+        OSError
+    ):  # if memory runs out, the kernel kills this process early, like other workers of Ray
         Path("/proc/self/oom_score_adj").write_text(os.environ.get(_OOM, "1000"))
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # otherwise all workers would draw the same numbers

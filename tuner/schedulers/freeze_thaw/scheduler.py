@@ -45,7 +45,7 @@ from tuner.schedulers.freeze_thaw.state import FreezeThawState
 from tuner.schedulers.shared.wording import at, reached_max_t
 
 FIRST_TRIALS = 8  # this many trials are chosen without the model at first
-FIRST_BESIDE = 4  # this many if earlier experiments are known, in addition to the configurations of the portfolio
+FIRST_BESIDE = 4  # if earlier experiments are known: this many, in addition to the configurations of the portfolio
 KEPT_TIMES = 64  # number of measured times from which a median is computed
 REFIT_GROWTH = 1.2  # the model is refitted when the number of results has grown by this factor
 FITS_FROM_PRIOR = 7  # the first fits also start from the prior, since an early fit may be a poor optimum

@@ -125,7 +125,7 @@ class Reader:
             case "drawn":
                 self._configure(trial, {**trial.params, data["name"]: data["value"]})
             case "reported" if not data["metrics"] and self._thinned:
-                pass  # its points were deleted
+                pass  # the points of the report were deleted
             case "reported":
                 iteration = data["iteration"]
                 trial.last_result = {
@@ -170,7 +170,7 @@ class Reader:
         own = {name: value for name, value in params.items() if name not in space}
         try:
             trial.config = own | space.config(params, self._seed, trial.number)
-        except Exception:  # its categories are Python objects that only the training processes have
+        except Exception:  # the space has Python objects that only the training processes have
             trial.config = dict(trial.params)
 
     def _saved(self, trial: ObservedTrial, checkpoint: Mapping[str, Any], about: dict[str, Any]) -> Call:

@@ -391,7 +391,7 @@ def _as_table(cursor: Cursor, wanted: Mapping[int, tuple[int, int]]) -> tuple[st
 
 
 def _of_points(rows: Sequence[Any]) -> NDArray[Any]:
-    """Return a bucket for each point, which contains only this point."""
+    """Return one bucket for each point, with only this point in it."""
     records = np.zeros(len(rows), _RECORD)
     if not rows:
         return records

@@ -151,7 +151,7 @@ class Shards:
             tags = _tags(_called(here.context.segment_id, name))
             mine = [one for tag, one in executions.items() if tags.fullmatch(tag)]
             text = None
-            with contextlib.suppress(Exception):  # it is being executed, or its coordinator does not respond
+            with contextlib.suppress(Exception):  # the data set is being executed, or its coordinator does not respond
                 text = str(part.stats())[:MOST_STATS]
             newest = max(mine, key=lambda one: one["start_time"], default=None)
             found.append({"name": name, "executions": len(mine), "stats": text, **_state(newest, time.time())})
@@ -170,7 +170,7 @@ def look() -> list[dict[str, Any]]:
 
 
 def _called(segment_id: str, name: str) -> str:
-    """Return the name to give a data set in Ray Data, which also shows it in its dashboard and metrics."""
+    """Return the name to give a data set in Ray Data, whose dashboard and metrics show the name."""
     return f"{segment_id}.{name}"
 
 

@@ -45,7 +45,9 @@ def keep_devices(group: Any) -> None:
         return
     import torch
 
-    with contextlib.suppress(AttributeError, RuntimeError):  # it has no gloo backend, or PyTorch uses other names
+    with contextlib.suppress(
+        AttributeError, RuntimeError
+    ):  # the group has no gloo backend, or PyTorch uses other names
         options = group._get_backend(torch.device("cpu")).options
         _kept = _settings(), options._devices, options._threads
 

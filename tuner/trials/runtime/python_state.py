@@ -65,7 +65,7 @@ class PythonState:
             if name in _STREAMS and found is not None:
                 # When a stream is freed, it closes its file, which may also be the file of the stream to restore.
                 self._replaced.append(found)
-                with contextlib.suppress(Exception):  # it is closed, or of a class of the trial's own
+                with contextlib.suppress(Exception):  # the stream is closed, or its class is the trial's own
                     found.flush()
             set_(self._values[name])
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):

@@ -328,7 +328,7 @@ class CheckpointLedger:
         return sorted((k for k in found if k.info.ready and k.segment >= since and k.info.id not in early), key=age)
 
     def _consider(self, trial: Trial, kept: KeptCheckpoint) -> None:
-        """Let the trial start from `kept`, which was added or became ready, if it is newer than the checkpoint chosen so far.
+        """Let the trial start from `kept`, which is new or newly ready, if it is newer than the checkpoint chosen so far.
 
         Where possible, look at no other checkpoints, because a trial may keep thousands.
         """

@@ -46,7 +46,7 @@ def apply(state: State, event: e.Commanded) -> None:
         case "continue":
             _continue(state)
         case "stop" | "retry":
-            pass  # these are for single trials only
+            pass  # these commands are for single trials only
         case _:
             assert_never(event.command)
 

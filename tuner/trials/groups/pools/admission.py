@@ -122,7 +122,7 @@ class WaitingSegment:
         return f"waits for nodes that can hold {demand(self.launch)} to join the cluster"
 
     def pending(self, now: float) -> bool:
-        """Return whether Ray has had time to place the admitted group but has not done so, although all its nodes have joined."""
+        """Return whether the admitted group is overdue: all its nodes have joined, but Ray has not placed it in time."""
         waits = self.admitted_at is not None and not self.placed.is_set() and now - self.admitted_at >= _PENDING_S
         return waits and not self.awaits_node
 

@@ -285,7 +285,7 @@ class GroupBuilder:
                 del self._free_placements[taken]
                 taken.cancel()
                 return Group(key, ended.placement, avoided=avoided)
-        self._withdraw_placements()  # this group may need their resources
+        self._withdraw_placements()  # the new group may need the resources of these placement groups
         title = f"{self._name}/{next(self._numbers)}" if self._name else ""
         bundles = [scaling.bundle()] * scaling.num_workers
         make = functools.partial(placement_group, bundle_label_selector=selector(avoided, len(bundles)))

@@ -1,4 +1,4 @@
-"""The driver's handle for a rank on Ray, which calls the rank over a socket where it can."""
+"""The driver's handle for a rank on Ray. The handle calls the rank over a socket if possible."""
 
 from __future__ import annotations
 

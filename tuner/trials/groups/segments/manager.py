@@ -426,7 +426,7 @@ class GroupManager:
             work = self._pool.on_node(node, clear, launch.storage, launch.trial_number, launch.segment_id)
             try:
                 await asyncio.wait_for(work, _CLEAR_S)
-            except Exception as error:  # they are deleted when the trial or its experiment continues
+            except Exception as error:  # the parts are deleted when the trial or its experiment continues
                 log.info("node %s may still have parts of checkpoints of %s: %s", node[:8], launch.segment_id, error)
 
         await asyncio.gather(*map(clear_on, {file.node for file in running.log_files}))
@@ -437,7 +437,8 @@ class GroupManager:
         if launch.code.entrypoint is None and launch.code.hash not in group.codes:
             code = launch.code.blob
             group.codes = {launch.code.hash}
-        launch = replace(launch, code=replace(launch.code, blob=None))  # Ray counts the holders of each reference
+        # `code` has the pickled function. A second reference to it in `launch` would cost Ray more bookkeeping.
+        launch = replace(launch, code=replace(launch.code, blob=None))
         ready, trained = [], []
         for actor, assignment in zip(group.actors, group.assignments, strict=True):
             ready.append(actor.prepare.remote(launch, None if group.assigned else assignment, code))

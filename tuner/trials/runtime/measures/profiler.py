@@ -156,7 +156,7 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
                     continue
                 names[ident], natives[ident] = name, thread.native_id if thread is not None else None
                 weights[ident][_whole(ident, frame, codes)] += now - last
-            frame = thread = None  # type: ignore[assignment]  # they would keep the training code's variables alive
+            frame = thread = None  # type: ignore[assignment]  # references to these would keep the training code's variables alive
             threads.clear()
             samples += 1
             last = now
@@ -205,7 +205,7 @@ def _prompt() -> Iterator[None]:
 
 def _is_short() -> bool:
     """Return whether the switch interval is still the profiler's, that is, the training code has not changed it."""
-    return abs(sys.getswitchinterval() - _SWITCH_S) < 2e-6  # it is rounded to microseconds
+    return abs(sys.getswitchinterval() - _SWITCH_S) < 2e-6  # Python rounds the interval to microseconds
 
 
 @dataclass(slots=True)
