@@ -238,14 +238,14 @@ class Agent:
         while True:
             await asyncio.sleep(every)
             try:
-                self._heed(running, await self._leases.heartbeat(running.lease))
+                self._interrupt_if_wanted(running, await self._leases.heartbeat(running.lease))
             except Gone as error:
                 await self._lost(running, str(error))
                 return
             except ServiceError as error:
                 log.info("the service did not answer a heartbeat: %s", error)
 
-    def _heed(self, running: _Running, wanted: str) -> None:
+    def _interrupt_if_wanted(self, running: _Running, wanted: str) -> None:
         if wanted not in ("continue", running.told) and self._manager is not None:
             running.told = wanted
             self._later(self._manager.interrupt(running.lease["segment_id"], wanted))
@@ -305,7 +305,7 @@ class Agent:
             return Verdict(action="stop", reason=why)
         running.last, running.verdict = reports[-1].metrics, verdict
         if not reports[-1].waits:
-            self._heed(running, wanted)
+            self._interrupt_if_wanted(running, wanted)
             return None
         return verdict
 

@@ -143,7 +143,7 @@ class Executor(Protocol):
         """Return the address of this machine at which ranks can reach the driver host."""
 
     def groups(self, options: GroupOptions) -> SegmentGroups:
-        """Create the host's worker groups and return the object that runs segments on them. Called once per host."""
+        """Create the host's worker groups and return the object that runs segments on them. This is called once per host."""
 
     def clean_up(self) -> None:
         """Release resources that driver hosts held when they were killed. This may block, so call it in a thread."""

@@ -209,8 +209,8 @@ class Host:
     async def news(self) -> list[str]:
         """Return lines for the service's log about the experiments that were found since the last call.
 
-        These are experiments that are driven here and experiments whose script has ended. For the latter, the line says
-        how users can continue the experiment.
+        These are experiments that are driven here and experiments whose script has ended. If the script has ended, the line
+        says how users can continue the experiment.
         """
         self._attended_at = time.monotonic()
         told, self._news = self._news, []

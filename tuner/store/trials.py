@@ -206,7 +206,7 @@ class Trials:
             return [_trial(row) for row in connection.execute(query).mappings()][::-1]
 
     def ended(self, experiment_id: int) -> list[int]:
-        """Return the numbers of the trials that have ended, in order. Reads only an index."""
+        """Return the numbers of the trials that have ended, in order. This reads only an index."""
         ended = [state for state in TrialState if state.ended]
         query = select(trial.c.number).where(trial.c.experiment_id == experiment_id, trial.c.state.in_(ended))
         with self._database.read() as connection:

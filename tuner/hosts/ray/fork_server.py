@@ -314,6 +314,6 @@ def main() -> None:
     command = server.serve()
     if command is not None:
         sys.argv[:] = command
-        sys.path.remove(_ROOT)  # removes the entry that `_START` has added, because it comes first
+        sys.path.remove(_ROOT)  # removes the first of the equal entries, which `_START` has added
         sys.path.insert(0, os.path.dirname(command[0]))
         runpy.run_path(command[0], run_name="__main__")

@@ -277,7 +277,7 @@ class Session:
                     Report(report_no=number, metrics=values, time=time.monotonic(), step=step, checkpoint=info)
                 )
             return
-        self._heed(number, self._verdict(number, values, step, info))
+        self._follow_verdict(number, self._verdict(number, values, step, info))
 
     def should_checkpoint(self) -> bool:
         """Return whether a checkpoint is due at the next `report`. All ranks get the same answer."""
@@ -413,7 +413,7 @@ class Session:
             return None
         return number + self._offers_every - (number - self._offered) % self._offers_every
 
-    def _heed(self, number: int, verdict: Verdict) -> None:
+    def _follow_verdict(self, number: int, verdict: Verdict) -> None:
         if verdict.save_checkpoint and self._pending is not None and self._saved_at < number:
             self.saving = verdict.action != "continue"
             try:

@@ -78,7 +78,7 @@ def enqueue(state: State, trials: Sequence[EnqueuedTrial]) -> None:
     )
     state.asked += len(trials)
     for trial in trials:
-        state.checkpoints.want(trial.checkpoint, 1)
+        state.checkpoints.add_requests(trial.checkpoint, 1)
     _tell_scheduler(state)
 
 

@@ -40,7 +40,7 @@ class Progress:
             score = self._take_value(trial, event, value)
         self._leaderboard.reported(trial, event.metrics)
         if self._leaderboard.best is not None and trial.repeat_of is None:
-            self._checkpoints.leads(self._leaderboard.best[1])
+            self._checkpoints.set_leader(self._leaderboard.best[1])
         self._note_values(trial, segment, event, value if score is not None else None)
         size = segment.workers / self._spec.scaling.num_workers
         self._outlook.reported((trial.running_s - before) * size, None if trial.feasible_now is False else score)

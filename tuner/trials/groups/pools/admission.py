@@ -182,7 +182,7 @@ class Admission:
     def next(self, now: float, idle: Sequence[Group]) -> tuple[WaitingSegment, tuple[str, ...]] | None:
         """Return the segment whose turn it is, and the nodes for its group; None if no segment can be served now.
 
-        The segment comes from a queue, or it was already admitted and its group is pending. In the latter case, there
+        The segment comes from a queue, or it was already admitted and its group is pending. If its group is pending, there
         is an idle group that it can use.
 
         idle: idle groups, newest first.

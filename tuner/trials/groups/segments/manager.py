@@ -234,7 +234,7 @@ class GroupManager:
         return await self._uploads.end(segment_id, checkpoint)
 
     def abandon(self, experiment: str, reason: str) -> None:
-        """Abort an experiment's uploads that have outlived their segments. Called when its driver shuts down."""
+        """Abort an experiment's uploads that have outlived their segments, because its driver is shutting down."""
         self._uploads.abandon(experiment, reason)
 
     async def kill(self, segment_id: str, reason: str) -> None:

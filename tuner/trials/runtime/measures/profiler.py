@@ -334,11 +334,11 @@ def _resolved(weights: Mapping[_Raw, float], codes: Mapping[int, CodeType]) -> d
     found: dict[Stack, float] = defaultdict(float)
     for raw, weight in weights.items():
         stack = tuple(Frame(codes[key].co_qualname, codes[key].co_filename, line) for key, line in reversed(raw))
-        found[_of_the_user(stack)] += weight
+        found[_user_frames(stack)] += weight
     return found
 
 
-def _of_the_user(stack: Stack) -> Stack:
+def _user_frames(stack: Stack) -> Stack:
     """Return a stack without its outermost frames, as far as these belong to `threading` or to this package."""
     for begin, frame in enumerate(stack):
         if frame.file != _THREADING and not frame.file.startswith(OWN):
@@ -400,7 +400,7 @@ def _allocated(snapshot: tracemalloc.Snapshot, before: tracemalloc.Snapshot | No
     for trace, size, blocks in found:
         stack = tuple(lines[at] if at in lines else lines.setdefault(at, _line(at)) for at in trace)
         if not any(frame.file == __file__ for frame in stack):
-            shown.append((_of_the_user(stack), size, blocks))
+            shown.append((_user_frames(stack), size, blocks))
     return shown
 
 
