@@ -132,7 +132,7 @@ class Agent:
                 return None
             return asking.result() or {}
         except Gone as error:
-            if not self._over:  # each of the trials that run at once asks for the next one
+            if not self._over:  # several requests for trials can end like this; print the error only once
                 self._over = True
                 self._work.say(str(error))
             return None

@@ -43,7 +43,7 @@ class Segment:
     startup_s: float = 0.0
     held_s: float | None = None  # the part of startup_s during which its group had resources
     warm: bool = False
-    space_revision: int = 0  # which search space `params` are from
+    space_revision: int = 0  # the revision of the search space that `params` are from
     workers: int = 1  # number of ranks; while it is planned, the number that it should get
 
     @property

@@ -27,7 +27,7 @@ Entry = tuple[float, int]
 class PromotionRung:
     entries: SortedList[Entry] = field(default_factory=SortedList)
     waiting: SortedList[Entry] = field(default_factory=SortedList)  # entries whose trials may still be promoted
-    trials: list[int] = field(default_factory=list)  # in the order of arrival
+    trials: list[int] = field(default_factory=list)  # the trials in the order of arrival
 
     def trial(self, entry: Entry) -> int:
         return self.trials[-entry[1]]

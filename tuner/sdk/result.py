@@ -72,7 +72,7 @@ class Found:
     record: ExperimentRecord
     revisions: Revisions  # the search spaces of the experiment
     trials: Sequence[TrialRecord]  # all trials, by number
-    segments: Mapping[int, Sequence[SegmentRecord]]  # by the trial's number
+    segments: Mapping[int, Sequence[SegmentRecord]]  # the segments of each trial, by its number
     histories: Mapping[int, list[dict[str, float]]]  # trial number -> reports; see `TrialResult.history`
     decisions: Sequence[DecisionResult]  # all decisions, oldest first
     best_place: lineage.Place | None

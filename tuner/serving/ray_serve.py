@@ -191,7 +191,7 @@ def deployment(
         _check_name(name, serve.status().applications)
         stage = OnServe(name, predictor, options)
         stack.callback(stage.end_all)
-        stage._up(first)  # not asyncio.run: the caller may be in an event loop
+        stage._up(first)  # asyncio.run would fail if the caller is in an event loop
         made = serve.deployment(serve.ingress(build)(Ingress)).options(
             name="ingress",
             ray_actor_options={"num_cpus": 0, "resources": _this_node()},

@@ -194,7 +194,9 @@ class EntrypointChecker:
         """Return a remembered answer if it is still valid, or else the answer of a running or new import."""
         with self._lock:
             known = self._known.get(check)
-        if known is not None and _holds(known):  # without the lock: this reads files, and the disk may be slow
+        if known is not None and _holds(
+            known
+        ):  # the lock is not held here: `_holds` reads files, and the disk may be slow
             return known
         with self._lock:
             if self._closed:

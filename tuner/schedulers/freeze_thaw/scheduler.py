@@ -302,7 +302,9 @@ class FreezeThawScheduler(Scheduler):
                 state.ordinal += 1
                 state.held = None
             case Retry(trial=trial):
-                state.running[trial] = None  # without a new ordinal: a failure does not change what is drawn afterwards
+                state.running[trial] = (
+                    None  # the ordinal does not change: a failure must not change what is drawn afterwards
+                )
                 state.held = None
             case (
                 Pause(trial=trial) | Stop(trial=trial) | Complete(trial=trial) | Fail(trial=trial) | Cancel(trial=trial)

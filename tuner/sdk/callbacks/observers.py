@@ -91,7 +91,7 @@ class Reader:
         self._id, self._seed = experiment.public_id, experiment.spec.seed
         known = (*experiment.spec.former_spaces, experiment.spec.space)
         self._spaces = [Space.from_json(each, opaque=True) for each in known]
-        self._revision = 0  # of the space at the last entry that was read
+        self._revision = 0  # the revision of the space at the last entry that was read
         self.trials: dict[int, ObservedTrial] = {}
         self._begun: set[int] = set()
         self._thinned = experiment.thinned_at is not None
@@ -244,7 +244,9 @@ class Observer:
 
     def _follow(self, reader: Reader) -> None:
         while not self._stop.is_set():
-            last = self._last.is_set()  # checked first, so that all entries committed before it are read below
+            last = (
+                self._last.is_set()
+            )  # read this first, so that the code below sees all entries that were committed before
             try:
                 found = self._source.entries(self.seq, LIMIT)
                 experiment = None if found else self._source.experiment()

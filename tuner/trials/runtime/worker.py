@@ -56,7 +56,7 @@ from tuner.trials.training.oom import oom_kills
 from tuner.trials.training.session import Context, Session
 
 _JOIN_TIMEOUT_S = 120.0
-_FAILED = "failed"  # instead of an interrupt's id: the hold of a failed segment, which is never released
+_FAILED = "failed"  # holds the reports of a failed segment, in place of an interrupt's id; never released
 
 
 CONTROL = (

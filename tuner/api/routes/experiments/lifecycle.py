@@ -91,7 +91,9 @@ async def create(
             )
         )
 
-    if is_quick(data, len(await request.body())):  # but it may turn out to need an import, or to learn from others
+    if is_quick(
+        data, len(await request.body())
+    ):  # the check may still find that the spec needs an import, or learns from others
         with contextlib.suppress(TakesLong):
             return await here.creations.create(check, show)
     return await here.off_the_pool(create)

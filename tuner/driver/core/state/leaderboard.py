@@ -81,7 +81,7 @@ class Leaderboard:
     def _follow_last(self, trial: Trial) -> None:
         """Compare the trial's last values with those of the others. A report may also make the best trial's value worse."""
         counts = self._satisfies_all(trial)
-        if self.constraints and trial.last_mark is not None:  # even if the newest objective is not finite
+        if self.constraints and trial.last_mark is not None:  # checked even if the newest objective is not finite
             trial.feasible = trial.feasible_now = counts
         for objective, leader in self._last:
             value = trial.last_value if objective == self._objective else trial.last.get(objective.metric)

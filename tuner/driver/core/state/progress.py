@@ -23,7 +23,7 @@ class Progress:
         self._metrics = {objective.metric for objective in spec.objectives}
         self._by_iteration = spec.time_attr == "training_iteration"
         self._by_metric = spec.time_attr not in ("training_iteration", "time_total_s")
-        self.reports = 0  # of all trials
+        self.reports = 0  # the number of reports of all trials
 
     def report(self, trial: Trial, segment: Segment, event: Reported) -> float | None:
         """Apply a report to its trial. Return its score (higher is better), or None if it has no finite objective."""

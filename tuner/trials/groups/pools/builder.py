@@ -94,10 +94,12 @@ class GroupBuilder:
         self._rank = ray.remote(concurrency_groups=groups, enable_task_events=False)(RayRank)
         self._node = ray.get_runtime_context().get_node_id()
         self._placed_before: set[Key] = set()  # `room_key` of the groups that have been placed
-        self._free_placements: dict[asyncio.Future[None], Group] = {}  # of groups whose processes are being killed
+        self._free_placements: dict[
+            asyncio.Future[None], Group
+        ] = {}  # the placement groups of groups whose processes are being killed
         self._background: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
-        # separate, because waiting for killed processes to exit may take half a minute
+        # These threads are separate, because waiting for killed processes to exit may take half a minute.
         self._here = ThreadPoolExecutor(max_workers=16, thread_name_prefix="tuner-node")
         self.ending = 0
         """The number of groups that are shutting down, whose resources Ray may still count as used."""

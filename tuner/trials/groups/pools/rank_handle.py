@@ -95,7 +95,7 @@ class RankHandle:
             lost = error
         finally:
             calls, self._held, self._recovery = calls + self._held, [], None
-        for call in calls:  # in the order of their numbers, in which Ray runs them
+        for call in calls:  # Ray runs them in the order of their numbers, too
             if lost is not None:
                 if not call.answer.done():
                     call.answer.set_exception(lost)

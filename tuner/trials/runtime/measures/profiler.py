@@ -270,7 +270,7 @@ def traced(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
             notes.append(STOPPED)
     finally:
         if not was_traced:
-            tracemalloc.stop()  # before the summary, which allocates a lot
+            tracemalloc.stop()  # must come before the summary, which allocates a lot
             _changes.traces = False
     found = _allocated(snapshot, before) if snapshot is not None else []
     return {
