@@ -113,9 +113,8 @@ class Trial:
     paused_by_scheduler: bool = False  # True if the scheduler may resume it as soon as it is not held
     # the checkpoint from which its next segment would start; see `CheckpointLedger`
     checkpoint: CheckpointInfo | None = None
-    checkpoints: dict[str, KeptCheckpoint] = field(
-        default_factory=dict
-    )  # the trial's own checkpoints, by id, oldest first
+    # The trial's own checkpoints, by id, oldest first.
+    checkpoints: dict[str, KeptCheckpoint] = field(default_factory=dict)
     inherited: CheckpointInfo | None = None  # the checkpoint of another trial from which the latest exploit continued
     # Ordinal of the segment of the latest exploit: checkpoints of earlier segments are older than the exploit.
     line_begins: int = 1

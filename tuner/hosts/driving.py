@@ -126,9 +126,8 @@ class Driving:
                 logs.say(record.public_id, "no longer driven here: the experiment is %s", state)
                 return state
             except Exception as error:
-                if epoch is None and isinstance(
-                    error, Conflict
-                ):  # the experiment has ended, or another driver was quicker
+                # The experiment has ended, or another driver was quicker.
+                if epoch is None and isinstance(error, Conflict):
                     logs.say(record.public_id, "not driven by process %d: %s", os.getpid(), error)
                     raise
                 # This is not left to `_forget`: the experiment's log is closed by then.

@@ -194,9 +194,8 @@ class EntrypointChecker:
         """Return a remembered answer if it is still valid, or else the answer of a running or new import."""
         with self._lock:
             known = self._known.get(check)
-        if known is not None and _holds(
-            known
-        ):  # the lock is not held here: `_holds` reads files, and the disk may be slow
+        # The lock is not held here, because `_holds` reads files, and the disk may be slow.
+        if known is not None and _holds(known):
             return known
         with self._lock:
             if self._closed:

@@ -268,9 +268,8 @@ def become(files: Sequence[int], request: Mapping[str, Any], variables: Mapping[
     os.nice(max(0, request["niceness"] - os.nice(0)))
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, request["files"])
-    with contextlib.suppress(
-        OSError
-    ):  # if memory runs out, the kernel kills this process early, like other workers of Ray
+    # If memory runs out, the kernel then kills this process early, like other workers of Ray.
+    with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(os.environ.get(_OOM, "1000"))
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # otherwise all workers would draw the same numbers

@@ -244,9 +244,8 @@ class Observer:
 
     def _follow(self, reader: Reader) -> None:
         while not self._stop.is_set():
-            last = (
-                self._last.is_set()
-            )  # read this first, so that the code below sees all entries that were committed before
+            # Read this first, so that the code below sees all entries that were committed before.
+            last = self._last.is_set()
             try:
                 found = self._source.entries(self.seq, LIMIT)
                 experiment = None if found else self._source.experiment()

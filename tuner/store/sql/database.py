@@ -133,9 +133,8 @@ class Database:
         if self.backend == "sqlite":
             event.listen(engine, "connect", self._note_file)
         self._joining = threading.Lock()
-        self._shares: list[
-            Share[Any]
-        ] = []  # the shares in the order of arrival; the thread of the first one leads or will lead
+        # The shares in the order of arrival. The thread of the first one leads or will lead.
+        self._shares: list[Share[Any]] = []
         self._has_leader = False
 
     def migrate(self) -> None:

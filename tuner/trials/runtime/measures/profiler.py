@@ -156,7 +156,7 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
                     continue
                 names[ident], natives[ident] = name, thread.native_id if thread is not None else None
                 weights[ident][_whole(ident, frame, codes)] += now - last
-            frame = thread = None  # type: ignore[assignment]  # references to these would keep the training code's variables alive
+            frame = thread = None  # type: ignore[assignment]  # they would keep the variables of the training code alive
             threads.clear()
             samples += 1
             last = now
