@@ -164,7 +164,7 @@ class Leaderboard:
         return {**found, "finished": _shown(finished, finished.last_mark, newest)}
 
     def _each(self) -> list[dict[str, Any]]:
-        """Return the best value of each objective, with its trial. Different trials may have them."""
+        """Return the best value of each objective, with its trial. The values may come from different trials."""
         best = self._best_of
         if self._by_last:
             best = {o.metric: (o.score(led.best[0]), led.best[1]) for o, led in self._last if led.best is not None}
