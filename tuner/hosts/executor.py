@@ -158,7 +158,7 @@ class Executor(Protocol):
         """Return the nodes in the form of `ray.nodes`, and the free resources of all nodes together."""
 
     async def joining(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[Joining]:
-        """Return the nodes that an autoscaler may add to these, which `nodes` has returned."""
+        """Return the nodes that an autoscaler may add. `nodes` is what the method `nodes` has returned."""
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function on a node.

@@ -94,7 +94,7 @@ class RayExecutor:
         return nodes, available
 
     async def joining(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[Joining]:
-        """Return the nodes that an autoscaler may add to these, which `nodes` has returned."""
+        """Return the nodes that an autoscaler may add. `nodes` is what the method `nodes` has returned."""
         there = {node["NodeID"]: node["Resources"] for node in nodes if node["Alive"]}
         return count_joining(await asyncio.to_thread(self._node_types), there)
 

@@ -22,7 +22,7 @@ _STREAMS = ("stdin", "stdout", "stderr")
 
 
 class PythonState:
-    """The state at the time when this object is created, and the changes that the user's modules make when they are imported.
+    """The state when this object was created, and the changes that the user's modules make when they are imported.
 
     A module is imported once, so its changes must stay for later trials. Those of a training function must not.
     """

@@ -27,7 +27,7 @@ class Outlook:
         self.fresh = False
 
     def reported(self, seconds: float, score: float | None) -> None:
-        """Add a report: the seconds since the trial's previous one, and the score.
+        """Add a report: the seconds since the trial's previous report, and the score.
 
         score: None if the report has no finite objective or violates the constraints.
         """
