@@ -236,7 +236,7 @@ class Session:
         return self.context.world_rank == 0 and self._checkpoint is not None and not self._took_checkpoint
 
     def _warn(self, found: str) -> None:
-        """Print a warning, and add it to `warning`, for the experiment's decision log. Do nothing if it is empty."""
+        """Print a warning, and add it to `warning`, for the experiment's decision log. Do nothing if the warning is empty."""
         if found:
             self.warning = "; ".join(filter(None, (self.warning, found)))
             print(f"warning: {found}", file=sys.stderr)
