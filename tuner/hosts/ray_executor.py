@@ -82,7 +82,7 @@ class RayExecutor:
 
     def _node_types(self) -> Sequence[NodeType]:
         """Return the types of nodes that may join: the types that the operator has named, or else the types that Ray knows."""
-        if time.monotonic() >= self._ask_again:  # Ray may learn of them after the start of this process
+        if time.monotonic() >= self._ask_again:  # Ray may learn of more types after the start of this process
             self._types, self._ask_again = known_types(), time.monotonic() + TYPES_S
         return self._types
 

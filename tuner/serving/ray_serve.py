@@ -409,7 +409,7 @@ class Ingress:
     ) -> None:
         stage = OnServe(name, predictor, options)
         current = await stage.newest()
-        # In case the previous process died during a rollout.
+        # The previous process may have died during a rollout.
         await asyncio.to_thread(stage.end_all, current.release.version)
         rollouts = Rollouts(find, stage, current)
         _here[:] = [application(lambda: rollouts, token)]

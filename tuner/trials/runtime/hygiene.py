@@ -61,7 +61,7 @@ class Baseline:
         return self._python.read(), self._torch.read() if self._torch is not None else {}
 
     def adopt(self, before: tuple[dict[str, Any], dict[str, Any]]) -> None:
-        """Keep the settings that the user's modules have changed since `before` was read: a module is imported only once."""
+        """Keep the settings that the user's modules have changed since `before` was read. They are not imported again."""
         self._python.adopt(before[0])
         if self._torch is not None and before[1]:
             self._torch.adopt(before[1])
