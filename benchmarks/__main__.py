@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+# Modules that print no figures.
 HELPERS = {
     "peers",
     "contenders",
@@ -16,7 +17,7 @@ HELPERS = {
     "page_chromium",
     "stub_ranks",
     "optuna_page",
-}  # which print no figures
+}
 
 
 def main() -> int:

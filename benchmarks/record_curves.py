@@ -498,12 +498,8 @@ QLEARNING = {
 }
 
 BALANCED, GUST, EPISODES, SHOWN = 1000, 12.0, 5, 5
-REACH = (
-    2.4,
-    3.0,
-    0.21,
-    3.0,
-)  # of position, speed, angle and turning; the pole has fallen beyond the position's or the angle's
+# The limits of position, speed, angle and turning. The pole has fallen if the position or the angle is beyond its limit.
+REACH = (2.4, 3.0, 0.21, 3.0)
 
 
 def pushed(state: list[float], force: float) -> list[float]:

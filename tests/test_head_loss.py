@@ -19,9 +19,8 @@ pytestmark = pytest.mark.ray
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
-    service = Service(
-        home, f"sqlite:///{home / 'tuner.db'}", TUNER_LEASE_S="3600"
-    )  # the lease does not expire during the test
+    # With this value, the lease does not expire during the test.
+    service = Service(home, f"sqlite:///{home / 'tuner.db'}", TUNER_LEASE_S="3600")
     try:
         service.start()
         yield service

@@ -83,10 +83,8 @@ def test_make_asks_for_a_newer_python_before_it_makes_an_environment(tmp_path: P
     pretend = "import sys; sys.version_info = (3, 10, 13); exec(sys.argv[1])"
     old.write_text(f"#!/bin/sh\n[ \"$1\" = -c ] && exec '{sys.executable}' -c '{pretend}' \"$2\"\nexit 3\n")
     old.chmod(0o755)
-    for place in (
-        old,
-        tmp_path / ".venv" / "bin" / "python",
-    ):  # the one to make .venv with; a .venv that is there already
+    # The first is the Python to make .venv with; the second is that of a .venv that already exists.
+    for place in (old, tmp_path / ".venv" / "bin" / "python"):
         place.parent.mkdir(parents=True, exist_ok=True)
         if place != old:
             shutil.copy(old, place)

@@ -70,7 +70,7 @@ def running_service(home: Path, database: str) -> Running | None:
     if (found.get("machine"), found.get("database")) != (socket.gethostname(), database):
         return None
     with contextlib.suppress(psutil.Error, KeyError, TypeError, ValueError):
-        if psutil.Process(found["pid"]).create_time() == found["started"]:  # not another process that has its pid now
+        if psutil.Process(found["pid"]).create_time() == found["started"]:  # otherwise another process has this pid now
             return Running(str(found["url"]), found["pid"])
     return None
 

@@ -52,7 +52,7 @@ class Settings:
     home: Path = _setting(  # noqa: RUF009
         "TUNER_HOME", "the directory of the database, checkpoints and logs", default=Path("~/.tuner")
     )
-    # Not shown, because the URL may contain a password.
+    # `repr` leaves the URL out, because it may contain a password.
     database_url: str = _setting("TUNER_DATABASE_URL", "SQLite file or PostgreSQL server", default="", shown=False)
     storage: str = _setting("TUNER_STORAGE", "where checkpoints are stored: a path or any pyarrow.fs URI", default="")
     durability: Literal["NORMAL", "FULL"] = _setting(

@@ -51,9 +51,8 @@ async def test_requests_that_arrive_together_share_transactions(
             yield cursor
 
     monkeypatch.setattr(database, "write", counting)
-    monkeypatch.setattr(
-        app.state.context.authenticator, "note", _no_note
-    )  # the audit trail has transactions of its own
+    # The audit trail has transactions of its own.
+    monkeypatch.setattr(app.state.context.authenticator, "note", _no_note)
     first = asyncio.create_task(client.post(API, json={**spec, "name": "first"}))
     await asyncio.to_thread(begun.wait, 30)
     bodies = [{**spec, "name": f"name {number}"} for number in range(MANY)]

@@ -30,9 +30,8 @@ from tests.web.searches import Search
 from tuner.experiment.operations.verbs import VERBS
 from tuner.store import Store
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Do not use the `random` module inside strategies"
-)  # as in `test_schemathesis`
+# The service draws random numbers in a thread of its own, while Hypothesis chooses requests.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 
 SHORT, LONG = 10, 300
 """The number of sequences that are tried."""

@@ -67,9 +67,8 @@ def test_it_starts_ray_on_all_nodes_pauses_the_search_and_keeps_its_database(tmp
             process.send_signal(signal.SIGINT)  # as `--signal=B:INT@300` does: to the batch script alone
             assert process.wait(timeout=30) == 0
         finally:
-            os.killpg(
-                process.pid, signal.SIGKILL
-            )  # SLURM ends what a job leaves: here the one that copies the database
+            # SLURM kills the processes that a job leaves behind: here the one that copies the database.
+            os.killpg(process.pid, signal.SIGKILL)
         port = 20000 + int(job)
         calls = (tmp_path / f"calls{job}").read_text()
         assert f"-w node1 ray start --head --port={port} --node-ip-address=10.0.0.1 " in calls

@@ -24,9 +24,8 @@ class Disk:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = os.fspath(root)
         self._entries: dict[int, Entries] = {}  # inode of a directory -> its names as they were flushed
-        self._contents: dict[
-            int, tuple[int, int]
-        ] = {}  # inode of a file -> size and time of change when it was flushed
+        # Maps the inode of a file to its size and time of change when it was flushed.
+        self._contents: dict[int, tuple[int, int]] = {}
         self._deleted: dict[str, bytes] = {}  # small files whose deletion was not flushed
         for where, _, names in os.walk(self.root):
             self._note(where)

@@ -33,9 +33,8 @@ def _ray(without_ray: None) -> Iterator[None]:
 def test_the_host_of_the_new_version_goes_on_from_the_checkpoints_of_the_old_one(
     sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings(
-        home=tmp_path, database_url=sqlite_url, lease_s=3600.0
-    )  # the lease does not expire during the test
+    # With this value, the lease does not expire during the test.
+    settings = Settings(home=tmp_path, database_url=sqlite_url, lease_s=3600.0)
     spec = parse_spec({**SLOW, "num_samples": 1})
     made = sqlite_store.experiments.create(spec, source="api").public_id
     with monkeypatch.context() as before:

@@ -254,9 +254,8 @@ class TestLog:
             assert not isinstance(caught.value, LostLease)
         assert list(store.drivers.load(made.id)) == before
         merged = [(4, a_report(0, 1)), (5, a_report(0, 2)), (6, Finish(reason="done"))]
-        store.drivers.commit(
-            made.id, epoch, Batch(log=merged, trials=trials), T0
-        )  # an answer was lost, and more has come since
+        # The answer to the first commit was lost, and more entries have come since.
+        store.drivers.commit(made.id, epoch, Batch(log=merged, trials=trials), T0)
         assert list(store.drivers.load(made.id)) == [*before, merged[2]]
 
     def test_the_share_of_the_budget_is_forgotten_once_there_is_no_budget(self, store: Store) -> None:

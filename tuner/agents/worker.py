@@ -132,7 +132,7 @@ class Agent:
                 return None
             return asking.result() or {}
         except Gone as error:
-            if not self._over:  # each of the trials that run at once asks for the next one
+            if not self._over:  # several requests for trials can end like this; print the error only once
                 self._over = True
                 self._work.say(str(error))
             return None
@@ -238,14 +238,14 @@ class Agent:
         while True:
             await asyncio.sleep(every)
             try:
-                self._heed(running, await self._leases.heartbeat(running.lease))
+                self._interrupt_if_wanted(running, await self._leases.heartbeat(running.lease))
             except Gone as error:
                 await self._lost(running, str(error))
                 return
             except ServiceError as error:
                 log.info("the service did not answer a heartbeat: %s", error)
 
-    def _heed(self, running: _Running, wanted: str) -> None:
+    def _interrupt_if_wanted(self, running: _Running, wanted: str) -> None:
         if wanted not in ("continue", running.told) and self._manager is not None:
             running.told = wanted
             self._later(self._manager.interrupt(running.lease["segment_id"], wanted))
@@ -305,7 +305,7 @@ class Agent:
             return Verdict(action="stop", reason=why)
         running.last, running.verdict = reports[-1].metrics, verdict
         if not reports[-1].waits:
-            self._heed(running, wanted)
+            self._interrupt_if_wanted(running, wanted)
             return None
         return verdict
 

@@ -70,9 +70,9 @@ CONFLICT: dict[int | str, dict[str, Any]] = {
 
 
 class Route(APIRoute):
-    """A route that returns responses which are already written, so FastAPI uses its models only to describe the API.
+    """A route whose functions return finished responses. FastAPI uses the models of the responses only to describe the API.
 
-    FastAPI would build a validator and a serializer for each of them at the start, and again at the first request.
+    Otherwise FastAPI would build a validator and a serializer for each model at the start, and again at the first request.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:

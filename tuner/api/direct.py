@@ -1,4 +1,4 @@
-"""Handle frequent requests without FastAPI, which takes longer to route such a request than the request itself takes."""
+"""Handle frequent requests without FastAPI, because it takes longer to route such a request than a handler takes to answer it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Once an hour, delete rows, log files and code bundles that are older than the settings allow, and unused packages.
 
-Several services with the same database can do so at the same time.
+Several services with the same database can run this at the same time.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ class Http(HttpToolsProtocol):
     _head: int | None = (
         None  # how many bytes of the head followed its first chunk; None: no head has begun, or it is complete
     )
-    _fields = 0  # how many bytes the fields of the head and the trailers have
+    _fields = 0  # the size in bytes of the fields of the head and the trailers
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

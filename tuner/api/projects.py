@@ -39,7 +39,7 @@ FILTERED = frozenset(
 
 LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
     "experiment": lambda store, found: id_of(store, found),
-    # Not looked up, because the driver finds a lease only together with its experiment.
+    # A lease is not looked up, because the driver finds it only together with its experiment.
     "lease": lambda store, found: None,
     "experiment_id": lambda store, found: store.experiments.get(found),
     "trial_id": lambda store, found: store.trials.get(found),

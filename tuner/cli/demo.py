@@ -23,7 +23,7 @@ def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 
 
     try:
         from tuner.examples import digits
-    except ImportError as error:  # it says which extra is missing
+    except ImportError as error:  # the error says which extra is missing
         raise MissingPackage(str(error)) from error
     console = Console(stderr=as_json)
     page = None

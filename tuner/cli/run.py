@@ -67,7 +67,7 @@ def run_target(
 
 
 def workers_of(text: str | None) -> int | dict[str, int] | None:
-    """Return the number of ranks, such as "4", or their range, such as "1-8". Raise SpecError for any other text."""
+    """Read a number of ranks, such as "4", or a range, such as "1-8". Raise SpecError for any other text."""
     if text is None:
         return None
     least, dash, most = text.partition("-")

@@ -180,7 +180,7 @@ class Drawn(_SegmentEvent):
 
     KIND = "drawn"
     name: str
-    value: Any  # as JSON
+    value: Any  # the value as JSON
     state: Mapping[str, Any] = field(default_factory=dict)  # state of the searcher, stored with the trial
 
 

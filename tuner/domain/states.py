@@ -25,7 +25,7 @@ class ExperimentState(StrEnum):
 
 
 class TrialState(StrEnum):
-    PENDING = "pending"  # its next segment does not run yet
+    PENDING = "pending"  # the trial's next segment does not run yet
     RUNNING = "running"
     PAUSED = "paused"  # paused by the scheduler or a user; holds no resources
     COMPLETED = "completed"  # reached its end: the function returned, max_t, or a stop criterion
@@ -46,7 +46,7 @@ class SegmentState(StrEnum):
     RETURNED = "returned"  # the training function returned
     LEFT = "left"  # the ranks followed a verdict, or their worker group was shut down
     FAILED = "failed"
-    LOST = "lost"  # its driver died, and its ranks died with the driver
+    LOST = "lost"  # the driver died, and the ranks died with it
     DROPPED = "dropped"  # never got a slot: another plan replaced it, or its trial ended
 
     @property

@@ -43,7 +43,7 @@ class Segment:
     startup_s: float = 0.0
     held_s: float | None = None  # the part of startup_s during which its group had resources
     warm: bool = False
-    space_revision: int = 0  # which search space `params` are from
+    space_revision: int = 0  # the revision of the search space that `params` are from
     workers: int = 1  # number of ranks; while it is planned, the number that it should get
 
     @property
@@ -100,7 +100,7 @@ class Trial:
     last_mark: ScoredReport | None = None  # the report that had last_value
     feasible: bool | None = None  # whether its result satisfies the constraints; None without constraints or a result
     feasible_now: bool | None = None  # whether its newest report satisfies the constraints
-    feasible_best: ScoredReport | None = None  # its best report within the constraints
+    feasible_best: ScoredReport | None = None  # the best report within the constraints
     reports: int = 0  # reports of all segments
     running_s: float = 0.0  # seconds between its reports, over all segments
     failures: int = 0  # failures of the user's code
@@ -113,7 +113,8 @@ class Trial:
     paused_by_scheduler: bool = False  # True if the scheduler may resume it as soon as it is not held
     # the checkpoint from which its next segment would start; see `CheckpointLedger`
     checkpoint: CheckpointInfo | None = None
-    checkpoints: dict[str, KeptCheckpoint] = field(default_factory=dict)  # its own checkpoints, by id, oldest first
+    # The trial's own checkpoints, by id, oldest first.
+    checkpoints: dict[str, KeptCheckpoint] = field(default_factory=dict)
     inherited: CheckpointInfo | None = None  # the checkpoint of another trial from which the latest exploit continued
     # Ordinal of the segment of the latest exploit: checkpoints of earlier segments are older than the exploit.
     line_begins: int = 1

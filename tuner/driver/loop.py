@@ -288,7 +288,7 @@ class ExperimentLoop:
                 # SegmentStarted takes a different path from the first report, and may arrive later
                 case e.SegmentStarted() | e.Reported():
                     carried_out += self._carried_out(entry.ref)
-                case d.Start():  # it stays pending until its segment has started
+                case d.Start():  # a start stays pending until its segment has started
                     pass
                 case d.Resume() | d.Retry() | d.Exploit() | d.Resize():
                     superseded[entry.trial] = seq

@@ -274,9 +274,9 @@ class _Unused:
         return [u if on else None for u, on in zip(unit, active, strict=True)]
 
     def _distance(self, a: Sequence[float | None], b: Sequence[float | None]) -> float:
-        """Return the Euclidean distance between two configurations. Two different categories are a distance of 1 apart.
+        """Return the Euclidean distance between two configurations.
 
-        So are a value and a missing value.
+        Two different categories are 1 apart, and so are a value and a missing value.
         """
         total = 0.0
         for u, v, unordered in zip(a, b, self._unordered, strict=True):

@@ -60,7 +60,7 @@ def _remove_files(folder: Path) -> bool:
     found = list(folder.glob("seg_*/rank*.log"))
     for path in found:
         path.unlink(missing_ok=True)  # another service may be deleting the same files
-        with contextlib.suppress(OSError):  # it is not empty, or it is gone already
+        with contextlib.suppress(OSError):  # the folder is not empty, or is already gone
             path.parent.rmdir()
     return bool(found)
 

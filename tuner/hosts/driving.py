@@ -126,7 +126,8 @@ class Driving:
                 logs.say(record.public_id, "no longer driven here: the experiment is %s", state)
                 return state
             except Exception as error:
-                if epoch is None and isinstance(error, Conflict):  # it has ended, or another driver was quicker
+                # The experiment has ended, or another driver was quicker.
+                if epoch is None and isinstance(error, Conflict):
                     logs.say(record.public_id, "not driven by process %d: %s", os.getpid(), error)
                     raise
                 # This is not left to `_forget`: the experiment's log is closed by then.
@@ -224,7 +225,9 @@ class Driving:
             driven.core.seq, len(driven.core.trials), "any number of" if slots is None else slots,
         )  # fmt: skip
         self.named[record.public_id] = driven
-        self.driven[record.id] = driven  # from now on it gets commands, but its loop handles DriverStarted first
+        self.driven[record.id] = (
+            driven  # from now on the experiment gets commands, but its loop handles DriverStarted first
+        )
         return await driven.loop.run(epoch, slots, commands, executor, workers, uploaded)
 
     async def _clean_up_after(self, driven: Driven) -> None:

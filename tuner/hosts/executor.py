@@ -143,7 +143,7 @@ class Executor(Protocol):
         """Return the address of this machine at which ranks can reach the driver host."""
 
     def groups(self, options: GroupOptions) -> SegmentGroups:
-        """Create the host's worker groups and return the object that runs segments on them. Called once per host."""
+        """Create the host's worker groups and return the object that runs segments on them. This is called once per host."""
 
     def clean_up(self) -> None:
         """Release resources that driver hosts held when they were killed. This may block, so call it in a thread."""
@@ -158,10 +158,13 @@ class Executor(Protocol):
         """Return the nodes in the form of `ray.nodes`, and the free resources of all nodes together."""
 
     async def joining(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[Joining]:
-        """Return the nodes that an autoscaler may add to these, which `nodes` has returned."""
+        """Return the nodes that an autoscaler may add. `nodes` is what the method `nodes` has returned."""
 
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function on a node. If the node is unknown, call it on this machine, which may have had its id earlier."""
+        """Call a function on a node.
+
+        If the node is unknown, call the function on this machine, because the id may be an earlier one of this machine.
+        """
 
     def share(self, value: Any) -> Any:
         """Return a reference from which ranks get the value, or the value itself. This may block, so call it in a thread."""

@@ -27,7 +27,7 @@ class Executors:
     def __init__(self, own: Executor, options: Callable[[], GroupOptions], lend: Callable[[], AgentGroups]) -> None:
         self.own, self._options, self._lend = own, options, lend
         self._groups: GroupManager | None = None
-        self._local: Executor | None = None  # on a host on Ray, for experiments that ask for it
+        self._local: Executor | None = None  # the local executor of a host on Ray, for experiments that ask for it
         self._local_groups: GroupManager | None = None
         self._choosing = threading.Lock()
         self._agents: AgentGroups | None = None

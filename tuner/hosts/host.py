@@ -209,8 +209,8 @@ class Host:
     async def news(self) -> list[str]:
         """Return lines for the service's log about the experiments that were found since the last call.
 
-        These are experiments that are driven here and experiments whose script has ended. For the latter, the line says
-        how users can continue the experiment.
+        These are experiments that are driven here and experiments whose script has ended. If the script has ended, the line
+        says how users can continue the experiment.
         """
         self._attended_at = time.monotonic()
         told, self._news = self._news, []
@@ -267,7 +267,7 @@ class Host:
         await found.inbound.end(found.ref.trial, reason)
 
     async def object(self, segment_id: str, stored: Stored) -> list[Any]:
-        """Return a list with one reference, to an object that was stored with the training code."""
+        """Return a reference to an object that was stored with the training code, as the only item of a list."""
         return [await self._segment(segment_id).inbound.object(stored)]
 
     async def _called(self, question: str, arguments: Sequence[Any]) -> Any:

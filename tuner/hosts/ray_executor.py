@@ -82,7 +82,7 @@ class RayExecutor:
 
     def _node_types(self) -> Sequence[NodeType]:
         """Return the types of nodes that may join: the types that the operator has named, or else the types that Ray knows."""
-        if time.monotonic() >= self._ask_again:  # Ray may learn of them after the start of this process
+        if time.monotonic() >= self._ask_again:  # Ray may learn of more types after the start of this process
             self._types, self._ask_again = known_types(), time.monotonic() + TYPES_S
         return self._types
 
@@ -94,7 +94,7 @@ class RayExecutor:
         return nodes, available
 
     async def joining(self, nodes: Sequence[Mapping[str, Any]]) -> Sequence[Joining]:
-        """Return the nodes that an autoscaler may add to these, which `nodes` has returned."""
+        """Return the nodes that an autoscaler may add. `nodes` is what the method `nodes` has returned."""
         there = {node["NodeID"]: node["Resources"] for node in nodes if node["Alive"]}
         return count_joining(await asyncio.to_thread(self._node_types), there)
 

@@ -16,7 +16,7 @@ from tuner.domain.decisions import Decision, Stop
 from tuner.domain.trial import Population
 from tuner.schedulers.base import TrialReported
 from tuner.schedulers.shared.rungs import survivors
-from tuner.schedulers.shared.wording import at, below_the_cut, rank_of
+from tuner.schedulers.shared.wording import below_the_cut, rank_in_words, time_in_words
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 VIOLATING = -1e300
@@ -56,10 +56,10 @@ class ASHAScheduler(SuccessiveHalving):
             return ()
         rank = len(rung) - rung.bisect_right(entry) + 1
         if entry < fact.score:
-            why = f"it violates the constraints, and trials that satisfy them come first; {rank_of(rank, len(rung), count)}"
+            why = f"it violates the constraints, and trials that satisfy them come first; {rank_in_words(rank, len(rung), count)}"
         else:
             why = below_the_cut(context.objective, fact.score, cut, rank, len(rung), count)
-        return (Stop(trial=fact.trial, reason=f"stopped at {at(context.time_attr, fact.t)}: {why}"),)
+        return (Stop(trial=fact.trial, reason=f"stopped at {time_in_words(context.time_attr, fact.t)}: {why}"),)
 
     def _entry(self, fact: TrialReported, trials: Population) -> float:
         """Return the trial's score, or a value below all scores if it violates the constraints, lower for larger violations."""

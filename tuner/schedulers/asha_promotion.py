@@ -16,7 +16,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
 from tuner.schedulers.base import Choice, Fact, TrialEnded, TrialReported, can_resume
 from tuner.schedulers.shared.rungs import survivors
-from tuner.schedulers.shared.wording import at, standing
+from tuner.schedulers.shared.wording import score_and_rank, time_in_words
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 Entry = tuple[float, int]
@@ -27,7 +27,7 @@ Entry = tuple[float, int]
 class PromotionRung:
     entries: SortedList[Entry] = field(default_factory=SortedList)
     waiting: SortedList[Entry] = field(default_factory=SortedList)  # entries whose trials may still be promoted
-    trials: list[int] = field(default_factory=list)  # in the order of arrival
+    trials: list[int] = field(default_factory=list)  # the trials in the order of arrival
 
     def trial(self, entry: Entry) -> int:
         return self.trials[-entry[1]]
@@ -113,21 +113,21 @@ class ASHAPromotionScheduler(SuccessiveHalving):
                 yield rung, entry
 
     def _judge(self, fact: TrialReported, rung: PromotionRung, trials: Population) -> Sequence[Decision]:
-        where = at(self.context.time_attr, fact.t)
-        standing = self._standing(rung, (fact.score, 1 - len(rung.trials)))
+        where = time_in_words(self.context.time_attr, fact.t)
+        compared = self._score_and_rank(rung, (fact.score, 1 - len(rung.trials)))
         if self.state.promoted:
-            return (Note(reason=f"trial {fact.trial} continues at {where}: {standing}"),)
-        return (Pause(trial=fact.trial, reason=f"paused at {where}: {standing}"),)
+            return (Note(reason=f"trial {fact.trial} continues at {where}: {compared}"),)
+        return (Pause(trial=fact.trial, reason=f"paused at {where}: {compared}"),)
 
-    def _standing(self, rung: PromotionRung, entry: Entry) -> str:
+    def _score_and_rank(self, rung: PromotionRung, entry: Entry) -> str:
         rank, size = rung.better_than(entry) + 1, len(rung.entries)
-        return standing(self.context.objective, entry[0], rank, size, survivors(size, self._eta))
+        return score_and_rank(self.context.objective, entry[0], rank, size, survivors(size, self._eta))
 
     def choose(self, trials: Population, may_start: bool) -> Choice | None:
         for rung, entry in self._promotable():
             trial = trials[rung.trial(entry)]
             if can_resume(trial):
-                reason = f"promoted from {at(self.context.time_attr, trial.t)}: {self._standing(rung, entry)}"
+                reason = f"promoted from {time_in_words(self.context.time_attr, trial.t)}: {self._score_and_rank(rung, entry)}"
                 return Resume(trial=trial.number, reason=reason)
         return super().choose(trials, may_start)
 

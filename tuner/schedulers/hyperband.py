@@ -28,7 +28,7 @@ from tuner.schedulers.base import (
     can_resume,
 )
 from tuner.schedulers.shared.rungs import exact, plain, reduction
-from tuner.schedulers.shared.wording import at, below_the_cut, reached_max_t, standing
+from tuner.schedulers.shared.wording import below_the_cut, reached_max_t, score_and_rank, time_in_words
 
 RAYS_MAX_T = 81  # the default of Ray Tune's HyperBandScheduler
 
@@ -197,10 +197,10 @@ class HyperBandScheduler(Scheduler):
         ranked = sorted(bracket.arrived.items(), key=lambda item: -item[1])
         keep = min(shape.left(bracket.size, bracket.round + 1, self._eta), len(ranked))
         cut, size, objective = ranked[keep - 1][1], len(ranked), self.context.objective
-        where = at(self.context.time_attr, self._level(bracket))
+        where = time_in_words(self.context.time_attr, self._level(bracket))
         for rank, (trial, score) in enumerate(ranked, 1):
             if rank <= keep:
-                bracket.winners[trial] = f"resumed from {where}: {standing(objective, score, rank, size, keep)}"
+                bracket.winners[trial] = f"resumed from {where}: {score_and_rank(objective, score, rank, size, keep)}"
                 bracket.awaited[trial] = None
             else:
                 self.state.losers[trial] = (
@@ -222,7 +222,7 @@ class HyperBandScheduler(Scheduler):
         if home is not None and fact.trial in state.brackets[home].arrived:
             bracket = state.brackets[home]
             missing = len(bracket.awaited) + bracket.size - bracket.members
-            where = at(self.context.time_attr, fact.t)
+            where = time_in_words(self.context.time_attr, fact.t)
             more = "1 more trial of its bracket has" if missing == 1 else f"{missing} more trials of its bracket have"
             reason = f"paused at {where}: the best continue once {more} trained this far and can be compared"
             decisions.append(Pause(trial=fact.trial, reason=reason))
@@ -249,7 +249,7 @@ class HyperBandScheduler(Scheduler):
         if not can_resume(trials[best]):
             return None
         keep = self._shapes[bracket.shape].left(bracket.members, bracket.round + 1, self._eta)
-        where = at(self.context.time_attr, self._level(bracket))
+        where = time_in_words(self.context.time_attr, self._level(bracket))
         reason = (
             f"resumed from {where}: the best of {len(bracket.arrived)} trials, of which {keep} "
             f"continue{'s' if keep == 1 else ''}; "

@@ -19,7 +19,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.options import check_boolean, check_integer, check_number, options_of
 from tuner.schedulers.base import Choice, Fact, Scheduler, SchedulerContext, TrialReported, can_resume
-from tuner.schedulers.shared.wording import at, reached_max_t, reported
+from tuner.schedulers.shared.wording import reached_max_t, reported, time_in_words
 
 
 @dataclass(slots=True)
@@ -178,7 +178,7 @@ class MedianStoppingRule(Scheduler):
         objective = self.context.objective
         side = "below" if objective.mode == "max" else "above"
         return (
-            f"at {at(self.context.time_attr, state.courses[number].t)}: its best value {reported(objective, best)} "
+            f"at {time_in_words(self.context.time_attr, state.courses[number].t)}: its best value {reported(objective, best)} "
             f"is {side} {reported(objective, median)}, the median of the running means of {count} other trials"
         )
 
@@ -205,7 +205,7 @@ class MedianStoppingRule(Scheduler):
         count, _ = self._others(number)
         ran = fact.t - state.courses[number].yielded
         if count < self.min_samples_required and ran > self.min_time_slice and self._waiting(trials):
-            where = at(self.context.time_attr, fact.t)
+            where = time_in_words(self.context.time_attr, fact.t)
             reason = (
                 f"paused at {where}: other trials are waiting, and it can be compared with only {count} of the "
                 f"required {self.min_samples_required} trials"

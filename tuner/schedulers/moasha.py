@@ -16,7 +16,7 @@ from tuner.domain.trial import Population, Trial
 from tuner.schedulers.base import TrialReported
 from tuner.schedulers.shared import pareto
 from tuner.schedulers.shared.rungs import survivors
-from tuner.schedulers.shared.wording import at, rank_of, shown
+from tuner.schedulers.shared.wording import rank_in_words, shown, time_in_words
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 
@@ -50,7 +50,7 @@ class MOASHAScheduler(SuccessiveHalving):
         order = pareto.order(rung)
         if rung[-1] in [rung[i] for i in order[:count]]:
             return ()
-        where = at(self.context.time_attr, fact.t)
+        where = time_in_words(self.context.time_attr, fact.t)
         return (Stop(trial=fact.trial, reason=f"stopped at {where}: {self._why(rung, order, count)}"),)
 
     def _scores(self, trial: Trial) -> tuple[float, ...]:
@@ -65,7 +65,7 @@ class MOASHAScheduler(SuccessiveHalving):
         values = ", ".join(f"{o.metric} {shown(o.score(score))}" for o, score in zip(objectives, mine, strict=True))
         better = sum(pareto.dominates(other, mine) for other in entries)
         names = " and ".join(o.metric for o in objectives)
-        rank = rank_of(order.index(len(entries) - 1) + 1, len(entries), count)
+        rank = rank_in_words(order.index(len(entries) - 1) + 1, len(entries), count)
         if better:
             trials = "1 trial is" if better == 1 else f"{better} trials are"
             return f"{values}: {trials} at least as good in {names} and better in one; {rank}"

@@ -13,12 +13,12 @@ from tuner.sdk.live import notebook
 class DecisionResult:
     """A decision of the scheduler, of a user or of tuner itself."""
 
-    seq: int  # its position in the log
+    seq: int  # the position in the log
     time: float  # seconds since the epoch
     kind: str  # start, stop, pause, resume, exploit, note, ...
     trial: int | None  # the number of the trial that it is about; None if it is about the whole search
     reason: str  # in words
-    payload: Mapping[str, Any] = field(repr=False)  # its details, by kind
+    payload: Mapping[str, Any] = field(repr=False)  # details, which depend on the kind
     COLUMNS: ClassVar[notebook.Columns] = (("seq", True), ("trial", True), ("kind", False), ("reason", False))
 
     def cells(self) -> tuple[object, ...]:

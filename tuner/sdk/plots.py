@@ -36,7 +36,7 @@ class Search:
 
     name: str
     trials: Sequence[TrialResult]
-    segments: Mapping[int, Sequence[SegmentRecord]]  # by the trial's number
+    segments: Mapping[int, Sequence[SegmentRecord]]  # the segments of each trial, by its number
     objectives: Sequence[Objective]
     space: Space
 
@@ -357,7 +357,7 @@ def _axis(search: Search, name: str, values: Sequence[Any]) -> dict[str, Any]:
     have = [value for value in values if value is not None]
     if not _are_numbers(have):
         words = list(dict.fromkeys(str(value) for value in values))
-        if name in search.space:  # in the order of the declaration
+        if name in search.space:  # the parameters keep the order of their declaration
             words.sort(
                 key=[str(label) for label in search.space[name].labels].index
                 if _declared(search, name, words)

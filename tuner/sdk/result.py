@@ -70,9 +70,9 @@ class Found:
     """The data of a `Result`, from a database or from a service."""
 
     record: ExperimentRecord
-    revisions: Revisions  # its search spaces
+    revisions: Revisions  # the search spaces of the experiment
     trials: Sequence[TrialRecord]  # all trials, by number
-    segments: Mapping[int, Sequence[SegmentRecord]]  # by the trial's number
+    segments: Mapping[int, Sequence[SegmentRecord]]  # the segments of each trial, by its number
     histories: Mapping[int, list[dict[str, float]]]  # trial number -> reports; see `TrialResult.history`
     decisions: Sequence[DecisionResult]  # all decisions, oldest first
     best_place: lineage.Place | None
@@ -204,7 +204,7 @@ class Result:
         """
         if self._more is None:
             raise TunerError(
-                f"this result was only read: continue {self.experiment_id} with its handle, or load it with tuner.load"
+                f"this result cannot start trials: continue {self.experiment_id} with a client's handle or with tuner.load"
             )
         return self._more(num_samples, verbose)
 

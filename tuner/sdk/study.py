@@ -132,7 +132,7 @@ def create_study(
         if record is None:
             record = store.experiments.create(with_earlier(store, spec), code=code, source=SOURCE)
         elif not load_if_exists:
-            raise Conflict(f"there is a study {name!r} already ({record.public_id}); load_if_exists=True continues it")
+            raise Conflict(f"the study {name!r} already exists ({record.public_id}); load_if_exists=True continues it")
         elif differs := _differing(record, spec):
             raise Conflict(
                 f"the study {name!r} ({record.public_id}) has a different {differs}; choose another name for this study"

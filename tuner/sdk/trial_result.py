@@ -148,7 +148,7 @@ def _fetch(uri: str, node: str, target: str) -> None:
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         raise CheckpointError(
-            f"there is no committed checkpoint at {uri} on this machine: it is on the disk of node {node[:8]}, "
+            f"the checkpoint at {uri} is not on this machine but on the disk of node {node[:8]}, "
             "which can be read only from a process that is connected to that Ray cluster"
         )
     from tuner.trials.checkpoints import transfer  # loads Ray

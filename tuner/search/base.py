@@ -50,7 +50,7 @@ class SearcherContext:
         return first.params if self.revisions is None else self.revisions.inside(first.params, first.space_revision)
 
     def state_of(self, trial: Trial) -> Mapping[str, Any]:
-        """Return the state that the searcher has stored with a trial, or an empty mapping if that was for an earlier space."""
+        """Return the state that the searcher has stored with a trial, or {} if the state is for an earlier space."""
         current = self.revisions is None or trial.space_revision == self.revisions.newest
         return trial.searcher_state if current else {}
 

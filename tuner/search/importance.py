@@ -74,8 +74,9 @@ class Outcome:
 def merged(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Merge each trial with its repeats into one outcome whose value is the mean of theirs.
 
-    Only leading configurations are repeated. If each repeat counted, their parameters would seem to matter more. Repeats that
-    have not completed are left out, and so are the repeats of trials that have no outcome.
+    Only leading configurations are repeated. If each repeat counted, the parameters of these configurations would seem to
+    matter more than they do. Repeats that have not completed are left out, and so are the repeats of trials that have no
+    outcome.
     """
     found = list(outcomes)
     runs: dict[int, list[float]] = {one.number: [one.value] for one in found if one.repeat_of is None}

@@ -154,6 +154,6 @@ class _Seen(Cache):
 
 
 def _key(params: Mapping[str, Any]) -> int:
-    """Return a hash of a configuration, which takes less memory than its text, and is the same in all processes."""
+    """Return a hash of a configuration. It takes less memory than the text, and is the same in all processes."""
     text = json.dumps(params, sort_keys=True)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())

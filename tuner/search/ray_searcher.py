@@ -94,7 +94,7 @@ class RaySearcher(Proposer):
         try:
             config = self._live.ask(number)
             return None if config is None else Suggestion(self._params(config, number), {"told": told})
-        except Exception as error:  # from the user's code; the search continues, and the note says so
+        except Exception as error:  # an error in the user's code; the search continues, and the note reports the error
             log.warning("%s could not propose trial %s", self, number, exc_info=True)
             params = self.context.space.sample(keyed_random(self.context.seed, "instead", number))
             note = f"drawn at random because {self} failed: {type(error).__name__}: {error}"
@@ -168,7 +168,7 @@ class _Live(Cache):
         metrics = {self._task.objectives[0].metric: value, "training_iteration": trial.iteration, "done": True}
         try:
             self._searcher.on_trial_complete(name, result=None if failed else {**trial.last, **metrics}, error=failed)
-        except Exception:  # from the user's code; the search continues
+        except Exception:  # an error in the user's code; the search continues
             log.warning(
                 "%s failed to process the result of trial %s", type(self._searcher).__name__, name, exc_info=True
             )

@@ -25,7 +25,7 @@ class Origin:
     config: Mapping[str, Any]
     experiment: str | None = None  # exp_...
     name: str | None = None
-    trial: int | None = None  # its number
+    trial: int | None = None  # the trial's number
     trial_id: str | None = None
     metric: str | None = None
     mode: str | None = None

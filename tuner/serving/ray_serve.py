@@ -191,7 +191,7 @@ def deployment(
         _check_name(name, serve.status().applications)
         stage = OnServe(name, predictor, options)
         stack.callback(stage.end_all)
-        stage._up(first)  # not asyncio.run: the caller may be in an event loop
+        stage._up(first)  # asyncio.run would fail if the caller is in an event loop
         made = serve.deployment(serve.ingress(build)(Ingress)).options(
             name="ingress",
             ray_actor_options={"num_cpus": 0, "resources": _this_node()},
@@ -409,7 +409,7 @@ class Ingress:
     ) -> None:
         stage = OnServe(name, predictor, options)
         current = await stage.newest()
-        # In case the previous process died during a rollout.
+        # The previous process may have died during a rollout.
         await asyncio.to_thread(stage.end_all, current.release.version)
         rollouts = Rollouts(find, stage, current)
         _here[:] = [application(lambda: rollouts, token)]

@@ -52,7 +52,7 @@ class Code:
 
 
 def put(cursor: Cursor, record: CodeRecord, now: float) -> None:
-    """Insert a trainable in the caller's transaction, unless the transaction has already done so."""
+    """Insert a trainable in the caller's transaction, unless the transaction has already inserted it."""
     if record.hash in cursor.stored_code:
         return
     blobs = (record.blob, record.space_blob, record.parts_blob)

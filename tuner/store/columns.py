@@ -1,8 +1,8 @@
 """Sort and filter the trials of one experiment by any column, including parameters and metrics by name.
 
-No index can sort by a value inside JSON text, or by one that a new result of any trial changes for all trials, as the expected
-value and the front are. So the columns by which trials were sorted or filtered are kept in memory. When the log has grown, only
-the trials named in its new entries are read again.
+No index can sort by a value inside JSON text. Nor can it sort by the expected value or the front, since a new result of one
+trial may change these for all trials. So the columns by which trials were sorted or filtered are kept in memory. When the
+log has grown, only the trials named in its new entries are read again.
 """
 
 from __future__ import annotations

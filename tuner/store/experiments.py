@@ -489,7 +489,8 @@ def record(row: Any) -> ExperimentRecord:
 def _spec(text: str) -> Spec:
     """Return the spec with this JSON form.
 
-    Clients read the same experiments again and again. To parse a spec takes a third of the time for an experiment in a list.
+    Clients read the same experiments again and again. Parsing the spec takes a third of the time that an experiment in a
+    list costs.
     """
     return Spec.from_json(json.loads(text))
 

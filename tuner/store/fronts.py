@@ -35,9 +35,9 @@ def fronts(values: Floats, modes: Sequence[str]) -> Floats:
 
 
 def _placed_by_two(rest: Floats) -> list[int]:
-    """Return the front of each sorted row of two costs, given the second ones.
+    """Return the front of each row of two costs. The rows are sorted, and only their second costs are given.
 
-    A front dominates the row if its lowest second cost is not higher.
+    A front dominates a row if the lowest second cost of the front is not higher than that of the row.
     """
     lowest: list[float] = []  # the lowest second cost of each front, ascending
     found: list[int] = []

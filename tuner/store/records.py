@@ -253,7 +253,7 @@ class TrialOutcome(NamedTuple):
     repeat_of: int | None  # the number of the trial whose configuration it evaluated again
     state: TrialState
     params: Mapping[str, Any]  # flat
-    revision: int | None  # of the params' search space; None if earlier params than the current ones led to the value
+    revision: int | None  # the revision of the params' search space; None if earlier params led to the value
     value: float
 
 
@@ -420,7 +420,7 @@ class ReportPoint:
     seq: int
     trial: int
     segment: int
-    cause: Cause  # of the segment
+    cause: Cause  # why the segment was started
     iteration: int
     step: int | None  # the training code's own count
     time: float

@@ -185,7 +185,7 @@ class Trials:
         return statistics.median(found) if found else None
 
     def training(self, experiment_id: int) -> tuple[Training, Training]:
-        """Return how much all trials have trained, and how much of it the search did: the trials that are not repeats."""
+        """Return the training of all trials, and the training of the search, that is, of the trials that are not repeats."""
         sums = (func.sum(trial.c.reports), func.sum(trial.c.iteration), func.sum(trial.c.running_s))
         query = select(trial.c.repeat_of.is_(None), *sums).where(trial.c.experiment_id == experiment_id)
         with self._database.read() as connection:
@@ -206,7 +206,7 @@ class Trials:
             return [_trial(row) for row in connection.execute(query).mappings()][::-1]
 
     def ended(self, experiment_id: int) -> list[int]:
-        """Return the numbers of the trials that have ended, in order. Reads only an index."""
+        """Return the numbers of the trials that have ended, in order. This reads only an index."""
         ended = [state for state in TrialState if state.ended]
         query = select(trial.c.number).where(trial.c.experiment_id == experiment_id, trial.c.state.in_(ended))
         with self._database.read() as connection:

@@ -194,7 +194,8 @@ class EntrypointChecker:
         """Return a remembered answer if it is still valid, or else the answer of a running or new import."""
         with self._lock:
             known = self._known.get(check)
-        if known is not None and _holds(known):  # without the lock: this reads files, and the disk may be slow
+        # The lock is not held here, because `_holds` reads files, and the disk may be slow.
+        if known is not None and _holds(known):
             return known
         with self._lock:
             if self._closed:
@@ -238,7 +239,7 @@ class EntrypointChecker:
     def _ask(self, question: _Question) -> Entrypoint | _Failure:
         begun = time.monotonic()
         check = question.check
-        # Before the import, to notice edits during it.
+        # Read these before the import, so that edits during the import are noticed.
         seen = _module_files(check.entrypoint.partition(":")[0], check.sys_path)
         files_ahead = [file[0] for file in seen if not isinstance(file, str)]
         for ahead in (files_ahead, []):  # if a library has crashed the helper, try once more without it

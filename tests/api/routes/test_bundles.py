@@ -143,9 +143,8 @@ def test_bundles_that_nobody_uses_are_deleted(bundles: Bundles, store: Store, tm
     store.experiments.remove(made.id)
     assert clean_up(store, settings, now + 3.5 * DAY_S) == {"code bundles": 2}
     assert bundles.get(named["changed"].sha256)
-    with pytest.raises(
-        SpecError, match="upload it again"
-    ):  # as a fork of the experiment that was just deleted would have it
+    # A fork of the experiment that was just deleted would name this bundle.
+    with pytest.raises(SpecError, match="upload it again"):
         bundles.applied({"runtime_env": {"py_modules": [named["referred"].uri]}})
 
 

@@ -113,7 +113,8 @@ async def test_a_service_tells_a_server_that_fails_first(
     sqlite_store: Store, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deliver, "EVERY_S", 0.01)
-    monkeypatch.setattr(random, "uniform", lambda *_: 0.002)  # 10 ms after the first failure, then twice as long
+    # The service tries again 10 ms after the first failure, and then after twice that time.
+    monkeypatch.setattr(random, "uniform", lambda *_: 0.002)
     receiver.answers = [500, 404, 302]
     async with service(sqlite_store, tmp_path, webhook_private=True) as client:
         made = (await client.post(HOOKS, json={"url": receiver.url, "events": [STARTED]})).json()

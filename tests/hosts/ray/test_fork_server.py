@@ -301,11 +301,8 @@ print(json.dumps([result.trials[0].metrics[name] for name in ("torch", "blas", "
 @pytest.mark.ray
 def test_a_forked_rank_has_the_threads_of_its_cpus(tmp_path: Path) -> None:
     environment = {**os.environ, "RAY_OVERRIDE_RESOURCES": '{"CPU": 2}', "TUNER_HOME": str(tmp_path)}
-    for name in (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-    ):  # benchmarks set them when they are imported
+    # Benchmarks set these variables when they are imported.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         environment.pop(name, None)
     done = subprocess.run([sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -184,9 +184,8 @@ def test_a_long_curve_is_read_without_its_points_and_spikes_stay(store: Store) -
     run.report(0, [{"accuracy": v} for v in values[:4800]])
     run.report(0, [{"accuracy": v} for v in values[4800:]], ends=True)
     with store._database.engine.begin() as connection:
-        connection.execute(
-            text("DELETE FROM metric_point")
-        )  # the table is asked only for the newest report_no of each segment
+        # The table is read only for the newest report_no of each segment.
+        connection.execute(text("DELETE FROM metric_point"))
         connection.execute(
             text(
                 "INSERT INTO metric_point SELECT id, (SELECT MIN(id) FROM metric_key), 5000, 5000, 0, 0, 0, NULL FROM segment"
@@ -318,9 +317,8 @@ def test_improvements_are_kept_by_the_writer(store: Store) -> None:
     run = Run(store)
     for trial, value in [(0, 0.1), (1, math.nan), (1, 0.1), (0, 0.3), (1, math.inf), (1, 0.2), (0, 0.4)]:
         run.report(trial, [{"accuracy": value, "loss": -value}], twice=True)
-        run.epoch = store.drivers.claim(
-            run.made.id, "driver", 60.0, run.time
-        )  # a new writer goes on from what is there
+        # A new writer continues from what the old one has stored.
+        run.epoch = store.drivers.claim(run.made.id, "driver", 60.0, run.time)
     with store._database.engine.begin() as connection:
         assert connection.execute(text("SELECT COUNT(*) FROM best_point")).scalar() == 3
     x, y = store.metrics.best_so_far(run.made.id, "accuracy", "max")

@@ -210,5 +210,5 @@ def test_there_is_a_limit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None
     assert MAX_WEBHOOKS > 100
     monkeypatch.setattr("tuner.store.service.webhooks.MAX_WEBHOOKS", 1)
     store.webhooks.create(URL, ["trial.failed"])
-    with pytest.raises(SpecError, match="1 webhooks already"):
+    with pytest.raises(SpecError, match="there are already 1 webhooks"):
         store.webhooks.create(URL, ["trial.failed"])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import ray
 
-from tuner.trials.groups.failures import Findings, from_death, from_error, uneven
+from tuner.trials.groups.failures import Findings, from_death, from_error, unequal_reports
 from tuner.trials.messages.launch import Placed
 from tuner.trials.messages.protocol import RankError, RankResult
 
@@ -117,22 +117,22 @@ def test_a_process_that_leaves_no_traceback_leaves_its_last_lines_instead() -> N
     ],
 )
 def test_ranks_that_report_more_or_less_often_than_rank_0(counts: list[int], says: str) -> None:
-    found = uneven({rank: RankResult(kind="returned", reports=count) for rank, count in enumerate(counts)})
+    found = unequal_reports({rank: RankResult(kind="returned", reports=count) for rank, count in enumerate(counts)})
     assert says in found
     assert bool(says) == bool(found)
 
 
 def test_ranks_that_leave_at_a_verdict_are_even_and_one_that_returned_before_it_is_not() -> None:
     left = RankResult(kind="left", reports=7)
-    assert uneven({1: left, 0: left}) == ""
-    assert "rank 0 7, rank 1 3;" in uneven({0: left, 1: RankResult(kind="returned", reports=3)})
+    assert unequal_reports({1: left, 0: left}) == ""
+    assert "rank 0 7, rank 1 3;" in unequal_reports({0: left, 1: RankResult(kind="returned", reports=3)})
 
 
 def test_only_rank_0_need_return_a_value() -> None:
     value, nothing = RankResult(kind="returned", reports=1, as_value=True), RankResult(kind="returned")
-    assert uneven({0: value, 1: nothing, 2: value}) == ""
-    assert "rank 0 1, rank 1 2;" in uneven({0: value, 1: RankResult(kind="returned", reports=2)})
-    assert "rank 0 1, rank 1 0;" in uneven({0: RankResult(kind="returned", reports=1), 1: nothing})
+    assert unequal_reports({0: value, 1: nothing, 2: value}) == ""
+    assert "rank 0 1, rank 1 2;" in unequal_reports({0: value, 1: RankResult(kind="returned", reports=2)})
+    assert "rank 0 1, rank 1 0;" in unequal_reports({0: RankResult(kind="returned", reports=1), 1: nothing})
 
 
 def test_an_error_of_the_user() -> None:

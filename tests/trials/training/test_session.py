@@ -444,9 +444,8 @@ def test_a_rank_that_reports_out_of_step_is_told(tmp_path: Path) -> None:
     ChannelPeers(server, None, after).hand_out(1, Verdict(action="stop"))
     one = ChannelPeers(None, client[0], after)
     with pytest.raises(TimeoutError):
-        client[0].verdicts.receive(
-            0
-        )  # thousands of trials that nobody waits in would else fill it, and rank 0 would wait
+        # Verdicts that nobody waits for are not kept. Thousands of them would fill the queue, and rank 0 would have to wait.
+        client[0].verdicts.receive(0)
     assert one.take(1) == Verdict(action="stop")
     server.close()
     client[0].close()

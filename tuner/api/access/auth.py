@@ -308,7 +308,7 @@ class Authenticate:
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
-                # before the client gets the response, and can ask for the trail
+                # Do this before the client gets the response, because the client may then ask for the trail.
                 note(message["status"], _created(message))
             await send(message)
 
@@ -323,7 +323,7 @@ class Authenticate:
             state["still_allowed"] = functools.partial(self._still_allowed, identity, credential)
             await self._app(scope, receive, noting)
         except BaseException:
-            note(500)  # unless the response had begun
+            note(500)  # has no effect if the response had begun
             raise
         finally:
             if noted is not None:

@@ -220,7 +220,7 @@ def granted(rules: Sequence[OidcRule], groups: Sequence[str]) -> OidcRule | None
 
 
 def _words(error: Exception) -> str:
-    """Return the message of an error of joserfc without the error's code, or the code in words if there is no message."""
+    """Return the message of a joserfc error without its code or, if there is no message, the code in words."""
     if not isinstance(error, JoseError):
         return str(error)
     said = error.description or error.error.replace("_", " ")

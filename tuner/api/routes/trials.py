@@ -86,7 +86,7 @@ FORK_WAIT_S = 2.0
 
 
 async def _asked_by(here: Context, experiment_id: int, key: str) -> TrialRecord | None:
-    """Return the trial that the driver has started for a fork request with this key, or None if it does not do so in time."""
+    """Return the trial that the driver has started for a fork request with this key; None if that takes too long."""
     end = time.monotonic() + FORK_WAIT_S
     while True:
         made = await asyncio.to_thread(trials.asked_by, here.store, experiment_id, key)

@@ -321,8 +321,8 @@ class _Version:
 def _shown(version: _Version) -> Experiment:
     """Return the shown form of an experiment.
 
-    Clients read the same pages of the list again and again, and most experiments on a page have not changed. To compare a
-    record takes a tenth of the time that it takes to make its form.
+    Clients read the same pages of the list again and again, and most experiments on a page have not changed. Comparing two
+    records takes a tenth of the time of building the shown form.
     """
     record, abandoned = version.record, version.abandoned
     spec = record.spec

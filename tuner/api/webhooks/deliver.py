@@ -88,7 +88,7 @@ def _slack(text: str) -> str:
 
 
 class Deliverer:
-    """Sends deliveries to webhooks until `run` is cancelled. Several services with the same database can do so at once.
+    """Sends deliveries to webhooks until `run` is cancelled. Several services with the same database can send at once.
 
     Args:
         store: the database.

@@ -17,9 +17,10 @@ from tuner.domain.experiment import SECTIONS
 
 
 def with_options(*sections: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command that takes, as ``**options``, the options of these sections of a spec that its signature does not name.
+    """Return a decorator that gives a command the options of these sections of a spec.
 
-    The command gets the options that the user has given. An option whose value is a mapping is left out.
+    The command gets those that the user has given, as ``**options`` unless its signature names them. An option whose value
+    is a mapping is left out.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -85,7 +86,7 @@ def _number_or(words: list[str]) -> Callable[[str], int | str]:
 
 
 def _help(option: dataclasses.Field[Any]) -> str:
-    """Return the description of an option for a command, where leaving an option out means null."""
+    """Return the description of a command's option. In the terminal, leaving out an option means null."""
     about = str(option.metadata["description"])
     if option.default is None:
         return about.replace("null:", "default:")

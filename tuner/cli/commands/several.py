@@ -1,6 +1,6 @@
 """Carry out a command on several experiments or trials, and report the outcome of each.
 
-If one of them is refused, the others are done nevertheless.
+If one of them is refused, the command still carries out the others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Target = tuple[str, int | None]
 def for_each(targets: Sequence[Target], act: Callable[[str, int | None], str]) -> None:
     """Call `act` with each target, and print the line that it returns.
 
-    If there are several targets and one is refused, print the error and continue. The exit status is then that of the errors,
-    or 1 if they have different ones. Other errors, such as that the service cannot be reached, end the command.
+    If there are several targets and one is refused, print the error and continue. The exit status is then that of the
+    errors, or 1 if their exit statuses differ. Other errors, such as that the service cannot be reached, end the command.
     """
     refused: list[TunerError] = []
     for done, (name, number) in enumerate(targets):

@@ -44,7 +44,7 @@ def _command(verb: Verb, about: str) -> Callable[..., None]:
 
 
 for _verb in {**TRIAL_VERBS, **VERBS}.values():
-    if _verb.name not in ("resume", "continue"):  # they have commands of their own, which also wait for the end
+    if _verb.name not in ("resume", "continue"):  # these two have commands of their own, which also wait for the end
         _both = _verb.name in TRIAL_VERBS and _verb.name in VERBS
         _about = "experiment or trial" if _both else "trial" if _verb.name in TRIAL_VERBS else "experiment"
         _help = _verb.summary.replace("the experiment", "the experiment or trial") if _both else _verb.summary

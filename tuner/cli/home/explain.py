@@ -98,9 +98,9 @@ class Filters(TypedDict):
 
 
 def experiments(settings: Settings, wanted: Filters, limit: int) -> Iterator[str]:
-    """Yield a line for each of the `limit` newest experiments of this home that are wanted, newest first.
+    """Yield a line for each wanted experiment of this home, newest first, at most `limit` lines.
 
-    Name the projects if there are several.
+    The lines name the projects if there are several.
     """
     left = False
     with Store.open(settings.database_url) as store:

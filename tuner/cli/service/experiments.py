@@ -125,7 +125,7 @@ def _refuse(constant: str) -> None:
 
 
 def rows(settings: Settings, wanted: Filters, limit: int | None) -> list[Row]:
-    """Return the newest experiments of the service or of this home that are wanted, as dicts that `tuner ls --json` prints."""
+    """Return the wanted experiments of the service or of this home, newest first, as the dicts that `tuner ls --json` prints."""
     if settings.address is None:
         return [
             {

@@ -263,7 +263,7 @@ def _by_units(store: Store, record: ExperimentRecord, limit: Limit, whole: float
 
 
 def _trained(store: Store, record: ExperimentRecord, limit: Limit) -> tuple[float, float] | None:
-    """Return which part of the training that ends the search is done, and what all trials have trained.
+    """Return how much of the training towards the limit is done, and how much all trials have trained.
 
     Both are in units of time_attr; None if that is a metric, for which the database keeps no totals. Training that a restarted
     trial repeats spends the budget, but does not bring the trial closer to max_t.
@@ -397,7 +397,7 @@ def _summary(
     found: _Found | None,
     unknown: str,
 ) -> str:
-    """Return the forecast in words. unknown: why the best value at the end is not known, if it is not."""
+    """Return the forecast in words. unknown: why the best value at the end is unknown; "" if it is known."""
     metric = spec.objective.metric
     said = []
     if end is None:

@@ -111,13 +111,13 @@ def _improving(rows: NDArray[np.float64]) -> tuple[list[int], int]:
 
 
 def _merged(front: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the front of a front and of rows none of which an earlier one, or the front, equals or surpasses."""
+    """Return the front of all points of `front` and `rows`. No row is equaled or surpassed by an earlier row or by `front`."""
     rows = rows[[at for at in range(len(rows)) if not _dominated(rows[at : at + 1], rows[at + 1 :])[0]]]
     return np.vstack([front[~_dominated(front, rows)], rows])
 
 
 def _dominated(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return for each row whether one of the others equals or surpasses it in all objectives."""
+    """Return for each row whether one of `others` equals or surpasses it in all objectives."""
     found = np.zeros(len(rows), np.bool_)
     for begin in range(0, len(rows), _AT_ONCE):
         part = rows[begin : begin + _AT_ONCE]

@@ -40,7 +40,7 @@ _AFTER: Mapping[str, Phase] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One activity of a trial or device, from `start` to `end`: Unix timestamps minus the experiment's pauses until then."""
+    """One activity of a trial or device. `start` and `end` are Unix timestamps, minus the experiment's pauses until then."""
 
     phase: Phase
     start: float
@@ -159,8 +159,9 @@ def trial_spans(
 ) -> list[Span]:
     """Return the spans of a trial, given its segments in order, without gaps.
 
-    Between two segments, a trial is paused, except that a retry or a resize waits. If the trial was paused after its last
-    segment, it was so `until` it ended, or until now. None: it has not ended, and is not paused.
+    Between two segments, a trial is paused; before a retry or a resize, it waits.
+
+    until: the end of the pause after the last segment; None if the trial was not paused then.
     """
     spans: list[Span] = []
     for at, segment in enumerate(segments):

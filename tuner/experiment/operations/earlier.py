@@ -52,7 +52,7 @@ class ProjectFacts:
         return self._settings[project]
 
     def newest(self, project: str) -> Iterator[ExperimentRecord]:
-        """Iterate over those of the `HINTED_AT` newest experiments that have a best trial, newest first."""
+        """Yield the experiments that have a best trial, newest first. Only the `HINTED_AT` newest experiments are considered."""
         if project not in self._newest:
             self._newest[project] = self._store.experiments.with_a_best(project, HINTED_AT)
         mine, self._newest[project] = itertools.tee(self._newest[project])

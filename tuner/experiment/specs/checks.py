@@ -15,7 +15,7 @@ from tuner.errors import SpecError
 from tuner.experiment.specs.messages import Errors, escape, shown
 from tuner.experiment.specs.model import SECTION, Written
 from tuner.names import resource_meant
-from tuner.trials.checkpoints.storage import file_in_the_way, is_relative, of_the_kernel, unknown_scheme
+from tuner.trials.checkpoints.storage import blocking_file, is_in_kernel_filesystem, is_relative, unknown_scheme
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -156,14 +156,14 @@ def _check_storage(storage: str | None, errors: Errors) -> None:
         )
     elif wrong is not None:
         errors.append(("/checkpoint/storage", wrong))
-    elif storage is not None and of_the_kernel(storage):
+    elif storage is not None and is_in_kernel_filesystem(storage):
         errors.append(
             (
                 "/checkpoint/storage",
                 f"expected a directory for files, got {shown(storage)}, which belongs to the kernel",
             )
         )
-    elif storage is not None and (file := file_in_the_way(storage)) is not None:
+    elif storage is not None and (file := blocking_file(storage)) is not None:
         errors.append(("/checkpoint/storage", f"expected a directory, but {file} is a file"))
 
 

@@ -45,7 +45,7 @@ def respaced(spec: Spec, patch: Mapping[str, Any], assume: Mapping[str, Any], *,
         patch: a merge patch of the spec's space, see `merged`.
         assume: path of a new parameter -> the value that it had in the trials so far. If the value is None, models do not use
             the results of these trials.
-        begun: True if there are trials already. Then `assume` must contain every new parameter.
+        begun: True if there are already trials. Then `assume` must contain every new parameter.
 
     Raises:
         SpecError: the space is wrong, or the scheduler or the searcher cannot use it. The error lists all mistakes.

@@ -48,10 +48,11 @@ _WAITS = "waits for an agent: run `tuner agent`, or a program of your own, on an
 
 
 class AgentGroups(SegmentGroups):
-    """Lends segments to agents. Belongs to the event loop of a host.
+    """Lends segments to agents. Use it in the event loop of a host.
 
     Args:
-        room_for: called with an experiment and the number of trials that its agents can train at once, whenever it changes.
+        room_for: called with an experiment and the number of trials that its agents can train at once, whenever this number
+        changes.
         attended: a function that returns whether agents can reach this host. While they cannot, no lease expires.
         logs: completes the stored log of a segment that has ended.
         take_logs: stores the output that agents send.
@@ -217,7 +218,7 @@ class AgentGroups(SegmentGroups):
         ]
 
     def agents(self) -> list[dict[str, Any]]:
-        """Return the agents of each experiment, with the number of trials that each trains and that each asks for."""
+        """Return the agents of each experiment. For each agent, say how many trials it trains and how many it asks for."""
         found = []
         for experiment, queue in self._queues.items():
             training = Counter(lease.agent for lease in queue.leases.values())

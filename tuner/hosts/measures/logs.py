@@ -221,7 +221,7 @@ class LogKeeper:
         if self._flushing:
             self._hurry.set()
         if self._writer is None or self._writer.done():
-            # it writes for all experiments, so it must not have the context of one
+            # The task writes for all experiments, so it must not have the context of one.
             self._writer = asyncio.create_task(self._write(), context=contextvars.Context())
         await stored
 

@@ -17,7 +17,7 @@ class Profiles:
 
     def __init__(self, executors: Executors) -> None:
         self._executors = executors
-        self._making: dict[str, asyncio.Task[dict[str, Any]]] = {}  # by id
+        self._making: dict[str, asyncio.Task[dict[str, Any]]] = {}  # the profiles in progress, by id
 
     async def profile(self, segment_id: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Make a profile, or abort one; see `Host.profile`."""

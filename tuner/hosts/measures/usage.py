@@ -110,7 +110,7 @@ class UsageKeeper:
             for number, names in enumerate(slices):
                 if number:
                     await asyncio.sleep(spread_s / len(slices))
-                # A slice does not wait for the one before, in which a rank may not answer.
+                # A slice does not wait for the previous one, because a rank of that one may not answer.
                 asked.append(asyncio.create_task(self._sample_some(names, places)))
             await asyncio.gather(*asked)
         finally:

@@ -65,12 +65,13 @@ _LOWEST = 19  # the niceness of a thread that must not slow down trials
 class ForkServer:
     """The handle of a fork server, in the process that starts Ray.
 
-    The server exits when the raylet exits, or if this process exits before it has started a raylet.
+    The server exits when the raylet exits. It also exits if this process exits before starting a raylet.
 
     Args:
         torch: True to import PyTorch, if it is installed, before any worker is forked.
         later: True to import PyTorch only after the first workers, which run the driver host, have been forked.
-        ignored: names of environment variables that may change before Ray is started.
+        ignored: names of environment variables that may differ between the server and a worker, because they may change
+            before Ray is started.
     """
 
     def __init__(self, torch: bool = False, ignored: Iterable[str] = (), *, later: bool = False) -> None:
@@ -83,7 +84,8 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=dict(os.environ),  # without what C libraries have set, which the raylet's environment lacks too
+                # Variables that C libraries have set are not in os.environ. The raylet's environment lacks them too.
+                env=dict(os.environ),
                 process_group=0,  # so that Ctrl-C at a terminal does not reach it
             )
 
@@ -145,7 +147,7 @@ class _Server:
                 import_torch() if module == _TORCH else preload([module])
             if self._raylet in readable:
                 return None
-            if self._control in readable:  # also after the starter's last message, if the starter has exited
+            if self._control in readable:  # a message, or the end of the connection because the starter has exited
                 self._hear()
             elif self._listener is not None and self._listener in readable:
                 with contextlib.suppress(OSError):  # the client has exited, or this process cannot be forked
@@ -182,7 +184,10 @@ class _Server:
         )
 
     def _answer(self, listener: socket.socket) -> list[str] | None:
-        """Fork a worker for the next client, or refuse. Return None, but in the forked process, return the worker's command."""
+        """Fork a worker for the next client, or refuse.
+
+        Return the worker's command in the forked process, and None in the server.
+        """
         client, _ = listener.accept()
         with client:
             client.settimeout(LOOK_S)
@@ -247,7 +252,7 @@ class _Server:
 def _waits(client: socket.socket) -> bool:
     """Return whether the client still waits for the answer. It may have started the worker itself meanwhile."""
     readable, _, _ = select.select([client], [], [], 0)
-    return not readable  # it sends nothing more, so it is readable only after it has closed the connection
+    return not readable  # the client sends nothing more: its socket is readable only once it has closed the connection
 
 
 def become(files: Sequence[int], request: Mapping[str, Any], variables: Mapping[str, str]) -> None:
@@ -263,7 +268,8 @@ def become(files: Sequence[int], request: Mapping[str, Any], variables: Mapping[
     os.nice(max(0, request["niceness"] - os.nice(0)))
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, request["files"])
-    with contextlib.suppress(OSError):  # the raylet does so for the processes that it starts
+    # If memory runs out, the kernel then kills this process early, like other workers of Ray.
+    with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(os.environ.get(_OOM, "1000"))
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # otherwise all workers would draw the same numbers
@@ -307,6 +313,6 @@ def main() -> None:
     command = server.serve()
     if command is not None:
         sys.argv[:] = command
-        sys.path.remove(_ROOT)  # the entry of `_START`, which is the first of its kind; Ray adds what the script has
+        sys.path.remove(_ROOT)  # removes the first of the equal entries, which `_START` has added
         sys.path.insert(0, os.path.dirname(command[0]))
         runpy.run_path(command[0], run_name="__main__")

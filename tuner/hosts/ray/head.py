@@ -169,7 +169,7 @@ def _end(home: Path, patience_s: float) -> bool:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(stubborn, timeout=5)
-        # including processes that were started in the meantime
+        # This list may include processes that were started in the meantime.
         stubborn = [process for process in _processes(home) if _runs(process)]
     return bool(processes)
 
@@ -299,7 +299,7 @@ def exits(pids: Iterable[int]) -> Iterator[Callable[[float], object]]:
     with contextlib.ExitStack() as stack:
         files: list[int] = []
         for pid in pids:
-            with contextlib.suppress(AttributeError, OSError):  # not Linux, or the process has just exited
+            with contextlib.suppress(AttributeError, OSError):  # this is not Linux, or the process has just exited
                 files.append(os.pidfd_open(pid))
                 stack.callback(os.close, files[-1])
         yield lambda seconds: select.select(files, (), (), seconds)

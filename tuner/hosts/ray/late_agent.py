@@ -1,9 +1,9 @@
 """Start Ray's agent for runtime environments when the raylet first asks it for something. See `ray_start`.
 
-The raylet accepts no work before this agent listens, and the agent imports Ray, but only workers with a `runtime_env` need it.
-So the raylet starts this file in its place, as a script without installed packages and with the command of Ray's agent as
-arguments. The script listens on the agent's port. When the first request arrives, it starts itself again with Ray's packages,
-becomes the agent, and answers the request. This script imports only the standard library.
+The raylet accepts no work until this agent listens. The agent takes a while to import Ray, but only workers with a
+`runtime_env` need it. So the raylet starts this file in its place, as a script without installed packages and with the
+command of Ray's agent as arguments. The script listens on the agent's port. When the first request arrives, it starts
+itself again with Ray's packages, becomes the agent, and answers the request. This script imports only the standard library.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def wait(command: list[str]) -> None:
 
 
 def become(listener: int, script: str) -> None:
-    """Run the agent's script, which binds one socket, with this listening socket in its place."""
+    """Run the agent's script with this listening socket in place of the one that the script would bind."""
 
     class Bound(socket.socket):
         def bind(self, address: Any) -> None:

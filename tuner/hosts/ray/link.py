@@ -197,7 +197,7 @@ def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[st
 
     The exit code is None if the command took too long and was killed.
     """
-    with tempfile.TemporaryFile() as output:  # not a pipe, because processes that the command starts may keep it open
+    with tempfile.TemporaryFile() as output:  # a pipe would not do: processes that the command starts may keep it open
         pid = os.fork()
         if not pid:
             _become_ray(arguments, environment, output.fileno())

@@ -64,7 +64,9 @@ def end_private() -> None:
 
 @contextlib.contextmanager
 def of_cluster(address: str, home: Path | None = None) -> Iterator[str | None]:
-    """Use the user's token, if there is one, to connect to a cluster within a `with` block. Yield a phrase that says where it is.
+    """Use the user's token, if there is one, to connect to a cluster within a `with` block.
+
+    Yield a phrase that says where the token is.
 
     Ray itself uses a token only if RAY_AUTH_MODE is "token". A cluster without authentication ignores the token.
 

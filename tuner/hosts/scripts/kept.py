@@ -46,7 +46,7 @@ class _Private:
 
 _kept: _Kept | None = None
 _private: _Private | None = None
-_users = 0  # of all hosts
+_users = 0  # the number of users of all hosts
 _lock = threading.RLock()
 _pid = os.getpid()
 
@@ -127,7 +127,7 @@ def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]
             forks.end()
         raise
     if started:
-        # after connecting, because Ray sets variables of its own
+        # Read the variables after connecting, because Ray sets some of its own.
         _private = _Private(_connection(), _of_ray(address), forks)
     kept = _Kept(start_host(settings), (), _connection())
     try:

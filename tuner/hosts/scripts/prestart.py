@@ -26,7 +26,7 @@ def cpus_here() -> int:
     """Return how many CPUs this process may use, given its affinity and the quota of its container."""
     try:
         count = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on Linux
+    except AttributeError:  # this function exists only on Linux
         count = os.cpu_count() or 1
     return max(1, min(count, _quota()))
 

@@ -42,10 +42,10 @@ from tuner.schedulers.freeze_thaw.model.results import MAX_ROWS
 from tuner.schedulers.freeze_thaw.model.score_warp import Warp
 from tuner.schedulers.freeze_thaw.model.unit_cube import Cube, key
 from tuner.schedulers.freeze_thaw.state import FreezeThawState
-from tuner.schedulers.shared.wording import at, reached_max_t
+from tuner.schedulers.shared.wording import reached_max_t, time_in_words
 
 FIRST_TRIALS = 8  # this many trials are chosen without the model at first
-FIRST_BESIDE = 4  # this many if earlier experiments are known, in addition to the configurations of the portfolio
+FIRST_BESIDE = 4  # if earlier experiments are known: this many, in addition to the configurations of the portfolio
 KEPT_TIMES = 64  # number of measured times from which a median is computed
 REFIT_GROWTH = 1.2  # the model is refitted when the number of results has grown by this factor
 FITS_FROM_PRIOR = 7  # the first fits also start from the prior, since an early fit may be a poor optimum
@@ -302,7 +302,9 @@ class FreezeThawScheduler(Scheduler):
                 state.ordinal += 1
                 state.held = None
             case Retry(trial=trial):
-                state.running[trial] = None  # without a new ordinal: a failure does not change what is drawn afterwards
+                state.running[trial] = (
+                    None  # the ordinal does not change: a failure must not change what is drawn afterwards
+                )
                 state.held = None
             case (
                 Pause(trial=trial) | Stop(trial=trial) | Complete(trial=trial) | Fail(trial=trial) | Cancel(trial=trial)
@@ -319,7 +321,7 @@ class FreezeThawScheduler(Scheduler):
         state: FreezeThawState = self.state
         if not isinstance(fact, TrialReported):
             return ()
-        number, here = fact.trial, at(self.context.time_attr, fact.t)
+        number, here = fact.trial, time_in_words(self.context.time_attr, fact.t)
         if fact.t >= self._end:
             return (Complete(trial=number, reason=reached_max_t(self.context.time_attr, fact.t, self._end)),)
         if state.held != number or number not in state.running:
@@ -356,7 +358,11 @@ class FreezeThawScheduler(Scheduler):
         if winner is None or winner.trial == number:
             return ()
         outside = "; it violates the constraints, so it counts as worse than all trials that satisfy them"
-        why = self._reasons.paused(fact.t, winner) + self._by_best() + outside * (trials[number].feasible_now is False)
+        why = (
+            self._reasons.paused(fact.t, winner)
+            + self._best_report_note()
+            + outside * (trials[number].feasible_now is False)
+        )
         return (Pause(trial=number, reason=why),)
 
     def choose(self, trials: Population, may_start: bool) -> Start | Resume | None:
@@ -379,7 +385,7 @@ class FreezeThawScheduler(Scheduler):
         if not results:
             return None
         if may_start and self._scout_due(trials):
-            reach = at(self.context.time_attr, self._scout_end)
+            reach = time_in_words(self.context.time_attr, self._scout_end)
             why = scouts.why(reach, self._misled(trials))
             return self._spread(trials, state.scouts, why, scout=True)
         if not self._by_model(trials) and (quickly := self._without_model(trials, may_start)) is not None:
@@ -396,14 +402,14 @@ class FreezeThawScheduler(Scheduler):
         if winner is None:
             return None
         if winner.trial is not None:
-            return Resume(trial=winner.trial, reason=self._reasons.resumed(winner) + self._by_best())
+            return Resume(trial=winner.trial, reason=self._reasons.resumed(winner) + self._best_report_note())
         if self._draw("random") < self.random_share and not self._cube.discrete:
             share = f"{100 * self.random_share:.0f} % of the new ones are (random_share)"
             why = f"started: a configuration chosen without the model, in case the model is wrong; {share}"
             return self._spread(trials, count, why)
         assert winner.point is not None
         said = self._learned.in_words(self._learned.judged(self._observed.results(self.state, trials), self._cube))
-        reason = self._reasons.started(winner) + self._by_best() + said
+        reason = self._reasons.started(winner) + self._best_report_note() + said
         return Start(params=self._cube.params(winner.point), reason=reason, tags={"model": True})
 
     def finished(self, trials: Population, may_start: bool) -> str | None:
@@ -591,8 +597,8 @@ class FreezeThawScheduler(Scheduler):
             return False
         return scouts.are_due(self.state, self.scout_share, self._end, self._misled(trials))
 
-    def _by_best(self) -> str:
-        """Return the end of a reason, which says by which reports trials are compared; "" if by their newest ones."""
+    def _best_report_note(self) -> str:
+        """Return the last words of a reason if trials are compared by their best reports, else ""."""
         return "; each trial counts by its best report, because reports fluctuate widely" if self.state.swinging else ""
 
     def _misled(self, trials: Population) -> bool:

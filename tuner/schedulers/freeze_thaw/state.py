@@ -19,7 +19,8 @@ class FreezeThawState:
     # restart from an earlier checkpoint
     latest: dict[int, tuple[float | None, float | None, float | None]] = field(default_factory=dict)
     furthest: dict[int, int] = field(default_factory=dict)  # trial -> the highest iteration that it has reported
-    swings: list[tuple[float, float]] = field(default_factory=list)  # of the latest reports, see `swings.swing`
+    # The swings of the latest reports; see `swings.swing`.
+    swings: list[tuple[float, float]] = field(default_factory=list)
     swinging: bool = False  # True while these are large, so that the model gets `peaks`
     best: float | None = None  # the best score so far, within the constraints
     # the pair (`spent`, score) each time the best score improved

@@ -52,7 +52,7 @@ def scaled(values: Floats, by: Floats) -> Floats:
 
 
 def kernel(a: Floats, b: Floats, variance: float, length: float, forgetting: float) -> Floats:
-    """Return the covariances (m, n) of the rises at a (m, 2 + p) and b (n, 2 + p), without noise."""
+    """Return the covariances (m, n) between the rises at a (m, 2 + p) and the rises at b (n, 2 + p), without noise."""
     apart = ((a[:, None, 1:] - b[None, :, 1:]) ** 2).sum(2)
     waited = np.abs(a[:, None, 0] - b[None, :, 0])
     out: Floats = variance * np.exp(-apart / length) * (1 - forgetting) ** (waited / 2)

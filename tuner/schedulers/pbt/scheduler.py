@@ -35,7 +35,7 @@ from tuner.schedulers.base import (
 )
 from tuner.schedulers.functions import function_name, import_function
 from tuner.schedulers.pbt.explore import Explorer, Mutation, mutations_to_json, read_mutations
-from tuner.schedulers.shared.wording import at, reported
+from tuner.schedulers.shared.wording import reported, time_in_words
 
 NOTHING_SAVED = "no trial has saved a checkpoint"
 
@@ -260,7 +260,7 @@ class PopulationBasedTraining(Scheduler):
     def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
         if not isinstance(fact, TrialReported) or self.state.newest != fact.trial:
             return ()
-        number, where = fact.trial, at(self.context.time_attr, fact.t)
+        number, where = fact.trial, time_in_words(self.context.time_attr, fact.t)
         if self.synch:
             missing = self._members(trials) - len(self.state.waiting)
             others = "1 other member has" if missing == 1 else f"{missing} other members have"
@@ -375,7 +375,7 @@ class PopulationBasedTraining(Scheduler):
         params, how = self._explored(trial, donor, trials, rng)
         ranking, scores, objective = self.state.ranking, self.state.scores, self.context.objective
         rank = len(ranking) - ranking.bisect_right((scores[trial], trial)) + 1
-        where = at(self.context.time_attr, trials[trial].t)
+        where = time_in_words(self.context.time_attr, trials[trial].t)
         own, theirs = reported(objective, scores[trial]), reported(objective, scores[donor])
         reason = (
             f"copies weights and parameters of trial {donor}: at {where}, {objective.metric} {own} is rank {rank} of "

@@ -131,7 +131,7 @@ def known_enough(work: Sequence[float], now: float) -> bool:
 
 
 def stall(work: Sequence[float], now: float) -> int:
-    """Return the index of the class (see `STALLS`) of a search, by how much it has trained since its last improvement."""
+    """Return the class of a search, from 0, by how much it has trained since its last improvement (see `STALLS`)."""
     last = work[bisect.bisect_right(work, now) - 1]
     return bisect.bisect_left(STALLS, math.log(now / last)) if last > 0 else len(STALLS)
 

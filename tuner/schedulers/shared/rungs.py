@@ -82,7 +82,7 @@ class Levels:
     def all(self) -> list[float]:
         """Return all levels. Without `max_t`, raise an error, because there is no highest level."""
         if self._max_t is None:
-            raise ValueError("without max_t there is no highest rung")
+            raise ValueError("max_t is None, so there is no highest rung")
         while self._add():
             pass
         return list(self._levels)

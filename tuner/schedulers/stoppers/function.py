@@ -32,7 +32,7 @@ class FunctionStopper(Stopper):
         if not callable(self.function):
             raise SpecError(f"expected a function, got {function!r}", "/function")
         _check_arguments(self.function)
-        # trial -> (segment, iteration), answer
+        # trial -> (the segment and the iteration of the newest answered report, the answer)
         self._answers: dict[int, tuple[tuple[int, int], Mapping[str, Any]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:

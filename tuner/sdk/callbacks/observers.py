@@ -91,7 +91,7 @@ class Reader:
         self._id, self._seed = experiment.public_id, experiment.spec.seed
         known = (*experiment.spec.former_spaces, experiment.spec.space)
         self._spaces = [Space.from_json(each, opaque=True) for each in known]
-        self._revision = 0  # of the space at the last entry that was read
+        self._revision = 0  # the revision of the space at the last entry that was read
         self.trials: dict[int, ObservedTrial] = {}
         self._begun: set[int] = set()
         self._thinned = experiment.thinned_at is not None
@@ -125,7 +125,7 @@ class Reader:
             case "drawn":
                 self._configure(trial, {**trial.params, data["name"]: data["value"]})
             case "reported" if not data["metrics"] and self._thinned:
-                pass  # its points were deleted
+                pass  # the points of the report were deleted
             case "reported":
                 iteration = data["iteration"]
                 trial.last_result = {
@@ -170,7 +170,7 @@ class Reader:
         own = {name: value for name, value in params.items() if name not in space}
         try:
             trial.config = own | space.config(params, self._seed, trial.number)
-        except Exception:  # its categories are Python objects that only the training processes have
+        except Exception:  # the space has Python objects that only the training processes have
             trial.config = dict(trial.params)
 
     def _saved(self, trial: ObservedTrial, checkpoint: Mapping[str, Any], about: dict[str, Any]) -> Call:
@@ -244,7 +244,8 @@ class Observer:
 
     def _follow(self, reader: Reader) -> None:
         while not self._stop.is_set():
-            last = self._last.is_set()  # checked first, so that all entries committed before it are read below
+            # Read this first, so that the code below sees all entries that were committed before.
+            last = self._last.is_set()
             try:
                 found = self._source.entries(self.seq, LIMIT)
                 experiment = None if found else self._source.experiment()

@@ -56,7 +56,7 @@ class Interrupts:
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
         """Count presses of Ctrl-C within this block. The caller must check the count often."""
-        self._take_free()  # again, because Ray sets a handler when it starts
+        self._take_free()  # done again here, because Ray sets a handler when it starts
         self._heard = True
         try:
             yield

@@ -54,7 +54,7 @@ class ModelBased(Proposer):
             records = warm_start_option.fit(self.warm_start, context.space, len(context.objectives))
         except SpecError:
             if context.revisions is None:
-                raise  # after a user has changed the space, it is not a mistake if no record fits
+                raise  # it is a mistake that no record fits, unless a user has changed the space
         self._left_out = len(self.warm_start) - len(records)
         self._mirror = Mirror(
             context.space,

@@ -139,7 +139,7 @@ def _whole_characters(loaded: Loaded) -> Loaded:
     for length in range(1, min(4, len(content) + 1)):
         first = content[-length]
         if first & 0xC0 == 0x80:
-            continue  # not the first byte of a character
+            continue  # this is not the first byte of a character
         needs = 4 if first >= 0xF0 else 3 if first >= 0xE0 else 2 if first >= 0xC0 else 1
         if needs > length:
             content = content[:-length]

@@ -1,6 +1,6 @@
 """The clock of each trial, which runs while the trial trains.
 
-`Trial.running_s` is measured by this clock. It starts when all ranks of a segment are training, and stops at the segment's last
+This clock measures `Trial.running_s`. It starts when all ranks of a segment are training, and stops at the segment's last
 report.
 """
 

@@ -278,7 +278,7 @@ def _in_time(
 
 
 def _begins_of(segments: NDArray[np.int64], begins: clocks.Begins) -> Floats | float:
-    """Return the time that is zero on the axis, for the segment of each record."""
+    """Return, for the segment of each record, the time at which the axis is zero."""
     if isinstance(begins, float):
         return begins
     ids, which = np.unique(segments, return_inverse=True)
@@ -391,7 +391,7 @@ def _as_table(cursor: Cursor, wanted: Mapping[int, tuple[int, int]]) -> tuple[st
 
 
 def _of_points(rows: Sequence[Any]) -> NDArray[Any]:
-    """Return a bucket for each point, which contains only this point."""
+    """Return one bucket for each point, with only this point in it."""
     records = np.zeros(len(rows), _RECORD)
     if not rows:
         return records

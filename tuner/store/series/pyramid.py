@@ -35,7 +35,7 @@ FIELDS = [("n", "<u4"), ("gaps", "<u4")] + [
 Row = tuple[Any, ...]  # (segment, key, report_no, step, time, value or None, kind), as metric_point has them
 Bucket = tuple[Any, ...]  # the fields of RECORD
 
-_NO, _POINT = 2, slice(2, 6)  # of a Row
+_NO, _POINT = 2, slice(2, 6)  # where a Row has its report_no and its point
 _BY_KEY, _BY_NO = itemgetter(1), itemgetter(_NO)
 _FIRST, _LAST, _LOW, _HIGH = slice(2, 6), slice(6, 10), slice(10, 14), slice(14, 18)
 

@@ -32,7 +32,7 @@ class RunningClock:
             shown += [shown[-1] + at[-2] - at[-3]] * 2
         marks, values = np.array(at), np.array(shown)
         last = np.maximum(np.searchsorted(marks, asked, side="right") - 1, 0)
-        runs = last % 2 == 0  # after the start, or after the end of a pause
+        runs = last % 2 == 0  # True after the start, or after the end of a pause
         return values[last] + np.where(runs, asked - marks[last], 0.0)
 
     def times(self, seconds: ArrayLike) -> NDArray[np.float64]:

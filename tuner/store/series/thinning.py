@@ -3,9 +3,9 @@
 A report is a row of `event`, and its metrics are points, which are stored nowhere else. So the log of a thinned experiment
 still has every report, but most reports have no metrics. Such a log can no longer be folded.
 
-For each metric of each segment, the buckets of one level are kept, namely of the lowest level with at most `MOST_BUCKETS`
-buckets. The first, last, lowest and highest point of each of these buckets are kept, too. A curve with at most `MOST_BUCKETS`
-points is kept whole.
+For each metric of each segment, the buckets of one level are kept: the lowest level with at most `MOST_BUCKETS` buckets.
+The first, last, lowest and highest point of each bucket are kept too. A curve with at most `MOST_BUCKETS` points is kept
+whole.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ class Webhooks:
         with self._database.write() as cursor:
             count = cursor.value("SELECT count(*) FROM webhook")
             if count >= MAX_WEBHOOKS:
-                raise SpecError(f"there are {MAX_WEBHOOKS} webhooks already; delete some of them first")
+                raise SpecError(f"there are already {MAX_WEBHOOKS} webhooks; delete some of them first")
             if not count:
                 # The cursors have not moved since the last webhook was deleted.
                 cursor.execute("DELETE FROM webhook_cursor")

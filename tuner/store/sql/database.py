@@ -69,7 +69,9 @@ class Share(Generic[T]):
     work: Callable[[Cursor], T]
     order: str = ""
     commits: Commits | None = field(default_factory=_commits.get)
-    is_woken: threading.Event | None = None  # only of the first of the shares that are passed to `write_all` together
+    is_woken: threading.Event | None = (
+        None  # only the first of the shares that are passed to `write_all` together has one
+    )
     is_done: bool = False
     result: T | None = None
     error: BaseException | None = None
@@ -131,7 +133,8 @@ class Database:
         if self.backend == "sqlite":
             event.listen(engine, "connect", self._note_file)
         self._joining = threading.Lock()
-        self._shares: list[Share[Any]] = []  # in the order of arrival; the first one's thread leads or will lead
+        # The shares in the order of arrival. The thread of the first one leads or will lead.
+        self._shares: list[Share[Any]] = []
         self._has_leader = False
 
     def migrate(self) -> None:

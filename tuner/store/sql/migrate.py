@@ -92,7 +92,7 @@ def migrate(engine: Engine) -> None:
             ) from error
         finally:
             if lite:
-                connection.invalidate()  # its foreign keys are off, so nothing may use it again
+                connection.invalidate()  # foreign keys are off in this connection, so nothing may use it again
 
 
 def _check_references(connection: Connection) -> None:

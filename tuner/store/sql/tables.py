@@ -69,7 +69,8 @@ def _fields(kind: type) -> tuple[str, ...] | None:
 
 def _plain(value: Any) -> Any:
     if (names := _fields(value.__class__)) is not None:
-        # without `dataclasses.asdict`, which would copy all that is in it; the encoder asks for what is inside in turn
+        # `dataclasses.asdict` would also copy everything inside. The encoder converts the values inside when it reaches
+        # them.
         return {name: getattr(value, name) for name in names}
     if isinstance(value, Mapping):
         return dict(value)
@@ -476,7 +477,7 @@ webhook = Table(
     Column("url", Text, nullable=False),
     Column("events", JsonText, nullable=False),
     Column("project", String(100)),  # NULL: all projects
-    Column("experiment", String(64)),  # its public_id; NULL: all experiments of the project
+    Column("experiment", String(64)),  # the public_id; NULL: all experiments of the project
     Column("format", String(16), nullable=False),  # json | slack
     Column("threshold", Real),
     Column("secret", Text, nullable=False),  # the key that signs deliveries, so it is not hashed

@@ -61,7 +61,7 @@ class _Job:
     uri: str
     staging: str
     elsewhere: str | None = None  # a directory in the spool whose contents still have to be copied to `staging`
-    taken_at: float = 0.0  # by the monotonic clock
+    taken_at: float = 0.0  # when `take` was called, by the monotonic clock
     took_s: float = 0.0
     size: int = 0  # bytes of this rank's part
     locks: list[int] = field(default_factory=list)  # descriptors of its directories in the spool; see `spool`
@@ -117,7 +117,7 @@ class Saver:
         # This rank's shards; a message if saving one failed; None while it is being saved.
         self._shards: dict[Moment, Shard | str | None] = {}
         self._finished = False
-        self._unsaved: dict[str, _Job] = {}  # by checkpoint id, until the driver knows of the checkpoint
+        self._unsaved: dict[str, _Job] = {}  # jobs by checkpoint id, until the driver knows of the checkpoint
         self._telling = False  # whether the driver is being told of a checkpoint
         self._left = False  # whether the segment has ended, so that the driver asks for the rest
         self._outcomes: dict[str, CheckpointInfo | str] = {}  # of the checkpoints that were saved after that

@@ -105,7 +105,7 @@ def make_locked(path: str) -> int:
         os.makedirs(path, exist_ok=True)
         try:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:  # it was deleted before it could be locked
+        except FileNotFoundError:  # the directory was deleted before it could be locked
             continue
         with contextlib.suppress(OSError):  # on a filesystem without locks, nothing is deleted
             fcntl.flock(folder, fcntl.LOCK_SH)

@@ -237,15 +237,15 @@ def unknown_scheme(uri: str) -> str | None:
     return f"unknown kind of storage {scheme}://; expected a path or a URI with {expected} or fsspec+NAME://"
 
 
-def file_in_the_way(uri: str) -> str | None:
-    """Return the shortest prefix of a local path that is a file, so that no directory can be created there; else None."""
+def blocking_file(uri: str) -> str | None:
+    """Return the first part of a local path that is a file and therefore cannot contain the rest; None if there is none."""
     if "$" in uri or ("://" in uri and not uri.startswith("file://")):
         return None
     path = Path(place(uri).path)
     return next((str(part) for part in (*reversed(path.parents), path) if os.path.isfile(part)), None)
 
 
-def of_the_kernel(uri: str) -> bool:
+def is_in_kernel_filesystem(uri: str) -> bool:
     """Return whether this local path is below /proc or /sys, which hold no user files and may differ between processes."""
     if "$" in uri or ("://" in uri and not uri.startswith("file://")):
         return False

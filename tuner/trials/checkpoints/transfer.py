@@ -65,7 +65,8 @@ def fetch(uri: str, node: str, target: str) -> checkpoints.Manifest:
     there.
 
     Raises:
-        CheckpointLost: no node has the checkpoint. If the disk of `node` is gone, with everything on it, the error names it.
+        CheckpointLost: no node has the checkpoint. If the disk of `node` is gone, with everything on it, the error names
+        the node.
         CheckpointUnreachable: a node that may have the checkpoint is not responding at the moment.
         CheckpointError: the files that arrived are damaged.
     """

@@ -137,9 +137,9 @@ class Shards:
     def look(self) -> list[dict[str, Any]]:
         """Return the state of each data set that this rank reads.
 
-        It consists of the states of the operators, as Ray Data's own actor has them, and of the statistics that
-        `stats()` returns. Each epoch is one execution of the data set; this returns the state of the newest. Ray Data
-        updates it every 5 s.
+        The state has the states of the operators, as Ray Data's own actor has them, and the statistics that `stats()`
+        returns. Each epoch is one execution of the data set; the state is that of the newest. Ray Data updates the state
+        every 5 s.
         """
         here = session.current()
         parts = self._parts
@@ -151,7 +151,7 @@ class Shards:
             tags = _tags(_called(here.context.segment_id, name))
             mine = [one for tag, one in executions.items() if tags.fullmatch(tag)]
             text = None
-            with contextlib.suppress(Exception):  # it is being executed, or its coordinator does not respond
+            with contextlib.suppress(Exception):  # the data set is being executed, or its coordinator does not respond
                 text = str(part.stats())[:MOST_STATS]
             newest = max(mine, key=lambda one: one["start_time"], default=None)
             found.append({"name": name, "executions": len(mine), "stats": text, **_state(newest, time.time())})
@@ -170,7 +170,7 @@ def look() -> list[dict[str, Any]]:
 
 
 def _called(segment_id: str, name: str) -> str:
-    """Return the name to give a data set in Ray Data, which also shows it in its dashboard and metrics."""
+    """Return the name to give a data set in Ray Data, whose dashboard and metrics show the name."""
     return f"{segment_id}.{name}"
 
 

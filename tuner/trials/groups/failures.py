@@ -58,7 +58,7 @@ def from_error(error: RankError, place: Placed) -> Failure:
     )
 
 
-def uneven(results: Mapping[int, RankResult]) -> str:
+def unequal_reports(results: Mapping[int, RankResult]) -> str:
     """Return a message if some ranks made more or fewer reports than rank 0, else an empty string.
 
     A verdict ends training on all ranks at the same report. So if training code makes the same number of reports on all

@@ -91,7 +91,7 @@ class RayStrategy(Flavoured):
         if not self.scaling.bundle().get("GPU"):
             self.parallel_devices = [torch.device("cpu")] * num_workers  # even if the script's machine has GPUs
         elif not torch.cuda.is_available() and not torch.backends.mps.is_available():
-            self._accelerator = CUDAElsewhere.make(flavour)  # except on a Mac, where it would fail
+            self._accelerator = CUDAElsewhere.make(flavour)  # on a Mac, this would fail, so it is left out there
 
     def _configure_launcher(self) -> None:
         self._launcher = Launcher.make(self._flavours[0], self)

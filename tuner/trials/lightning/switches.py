@@ -39,7 +39,7 @@ class GlobalState:
         torch.set_float32_matmul_precision(self.matmul_precision)
         torch.set_default_dtype(self.dtype)
         set_generators(self.generators)
-        # as torch.manual_seed does in the script; a warm worker has already drawn random numbers
+        # torch.manual_seed does this in the script, and a warm worker has already drawn random numbers
         torch.cuda.manual_seed_all(torch.initial_seed())
 
 

@@ -62,7 +62,7 @@ class CallLines:
         return self._lines.get(rank)
 
     def connected(self, rank: bytes, transport: asyncio.Transport) -> CallLine:
-        """Add the connection of a rank, and return it. It is removed when it closes."""
+        """Add the connection of a rank, and return the connection. When it closes, it is removed."""
 
         def ended(line: CallLine) -> None:
             if self._lines.get(rank) is line:

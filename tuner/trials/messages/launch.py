@@ -42,7 +42,7 @@ class Launch:
     code: CodeRef
     space: Mapping[str, Any] | None = None  # the search space as JSON; if None, slashes in `params` nest the config
     space_blob: bytes | None = None  # the pickled choices of the space that JSON cannot express
-    scaling: Scaling = field(default_factory=Scaling)  # its number of ranks is that of this segment
+    scaling: Scaling = field(default_factory=Scaling)  # with the number of ranks of this segment
     base_workers: int | None = None  # for an elastic trial: the number of ranks for which its code is written
     placed_before: bool = False  # whether a trial of this experiment has run before, so that the cluster can hold one
     limits: Limits = field(default_factory=Limits)

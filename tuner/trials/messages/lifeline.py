@@ -1,8 +1,8 @@
 """The connection by which the driver notices that a rank's machine can no longer be reached.
 
-Ray notices a lost machine by missing heartbeats, after more than a minute. The kernel notices a lost connection sooner; see
-`tuner.trials.messages.keepalive`. A rank's other connections to the driver do not suffice: they are opened when
-they are first needed, and most ranks have nothing to send.
+Ray notices a lost machine by its missing heartbeats, after more than a minute. The kernel notices a lost connection sooner;
+see `tuner.trials.messages.keepalive`. A rank's other connections to the driver do not suffice: they are opened when they
+are first needed, and most ranks have nothing to send.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class _Connection(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
-        self._purpose = b""  # of the connection, once known
+        self._purpose = b""  # what the connection is for; empty until that is known
         self._rank = b""  # the token of the rank's process, if the connection belongs to one
         self._line: CallLine | None = None
         self._waiting: deque[bytes] = deque()

@@ -45,7 +45,8 @@ def keep_devices(group: Any) -> None:
         return
     import torch
 
-    with contextlib.suppress(AttributeError, RuntimeError):  # it has no gloo backend, or PyTorch uses other names
+    # The group may have no gloo backend, or PyTorch may use other names.
+    with contextlib.suppress(AttributeError, RuntimeError):
         options = group._get_backend(torch.device("cpu")).options
         _kept = _settings(), options._devices, options._threads
 

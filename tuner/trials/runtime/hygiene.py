@@ -61,7 +61,7 @@ class Baseline:
         return self._python.read(), self._torch.read() if self._torch is not None else {}
 
     def adopt(self, before: tuple[dict[str, Any], dict[str, Any]]) -> None:
-        """Keep the settings that have changed since `before` was read: the user's modules, which are imported once, set them."""
+        """Keep the settings that the user's modules have changed since `before` was read. They are not imported again."""
         self._python.adopt(before[0])
         if self._torch is not None and before[1]:
             self._torch.adopt(before[1])
@@ -102,7 +102,7 @@ class Baseline:
                 return None
             if time.monotonic() >= deadline:
                 if children:
-                    _end(pid for pid, _ in children)  # those with a session of their own would survive this process
+                    _end(pid for pid, _ in children)  # children with a session of their own would survive this process
                     return f"the process {children[0][0]} ({children[0][1][:60]}) outlived its trial"
                 return f"the thread {threads[0].name!r} outlived its trial"
             time.sleep(0.02)

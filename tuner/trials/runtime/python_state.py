@@ -22,7 +22,7 @@ _STREAMS = ("stdin", "stdout", "stderr")
 
 
 class PythonState:
-    """The state at the time when this object is created, and the changes that the user's modules make when they are imported.
+    """The state when this object was created, and the changes that the user's modules make when they are imported.
 
     A module is imported once, so its changes must stay for later trials. Those of a training function must not.
     """
@@ -63,9 +63,9 @@ class PythonState:
             if found == self._values[name]:
                 continue
             if name in _STREAMS and found is not None:
-                # A stream that is freed closes its file, which may be that of the stream that is restored.
+                # When a stream is freed, it closes its file, which may also be the file of the stream to restore.
                 self._replaced.append(found)
-                with contextlib.suppress(Exception):  # it is closed, or of a class of the trial's own
+                with contextlib.suppress(Exception):  # the stream is closed, or its class is the trial's own
                     found.flush()
             set_(self._values[name])
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):

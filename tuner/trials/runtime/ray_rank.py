@@ -50,7 +50,7 @@ def _hide_node_from_children() -> None:
 
 
 def leads_to_node(number: int) -> bool:
-    """Return whether a file descriptor is a connection to a process of the Ray node, all of which listen in one folder."""
+    """Return whether a file descriptor is a connection to a process of the Ray node. These processes listen in one folder."""
     with contextlib.suppress(OSError):
         if not stat.S_ISSOCK(os.fstat(number).st_mode):
             return False

@@ -31,7 +31,7 @@ OURS = "tuner/"
 
 @dataclass(slots=True)
 class _Rendezvous:
-    """The store through which the ranks of a worker group form a process group. runs: how many times they have done so.
+    """The store through which the ranks of a worker group form process groups. runs: how many groups they have formed.
 
     All trials of the worker group use the same store, because a new connection would require host name lookups.
     """

@@ -15,7 +15,7 @@ def use_threads() -> None:
     with a single thread.
     """
     wanted = os.environ.get("OMP_NUM_THREADS", "")
-    if not wanted.isdigit() or int(wanted) < 1:  # not set, or a list for nested levels
+    if not wanted.isdigit() or int(wanted) < 1:  # the variable is not set, or is a list for nested levels
         return
     if "numpy" in sys.modules:
         threadpool_limits(int(wanted), user_api="blas")

@@ -79,7 +79,8 @@ class TorchState:
     def _restore_precision(self) -> None:
         """Restore the precision of float32 operations, which PyTorch has an older and a newer way to set.
 
-        Each older setting raises an error if it is read while the newer ones disagree with it, and also sets some of them.
+        Reading an older setting raises an error while the newer ones disagree with it. Changing an older setting also
+        changes some of the newer ones.
         """
         for name, _, set_ in _older_settings(self._torch):
             if self._values[name] is not None:

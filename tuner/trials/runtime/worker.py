@@ -56,7 +56,7 @@ from tuner.trials.training.oom import oom_kills
 from tuner.trials.training.session import Context, Session
 
 _JOIN_TIMEOUT_S = 120.0
-_FAILED = "failed"  # instead of an interrupt's id: the hold of a failed segment, which is never released
+_FAILED = "failed"  # holds the reports of a failed segment, in place of an interrupt's id; never released
 
 
 CONTROL = (
@@ -352,7 +352,7 @@ class Rank:
                 daemon=True,
             ).start()
         if assignment.peers and self._lifeline is not None:
-            peer_lines.watch(assignment.peers, assignment.token, self._parted)
+            peer_lines.watch(assignment.peers, assignment.token, self._peer_unreachable)
         os.environ.update(assignment.environment())
         if assignment.nodes > 1:
             rendezvous.choose_interface(self.ip())
@@ -367,7 +367,7 @@ class Rank:
             assert self._assignment.channel_address is not None
             self._lifeline.tell(f"it cannot reach rank 0 at {self._assignment.channel_address[0]}")
 
-    def _parted(self, rank: int, host: str) -> None:
+    def _peer_unreachable(self, rank: int, host: str) -> None:
         """Tell the driver that this rank cannot reach a rank other than rank 0."""
         if self._lifeline is not None:
             self._lifeline.tell(f"it cannot reach rank {rank} at {host}")
@@ -457,7 +457,7 @@ class Rank:
             watch=sync_check,
         )
         segment = Segment(launch, running, saver, outbox, capture, function, config)
-        running.on_leave = lambda verdict: segment.expect_end(verdict, self._soil)
+        running.on_leave = lambda verdict: segment.expect_end(verdict, self._mark_dirty)
         return segment
 
     def _set_up_torch(self, launch: Launch, assignment: RankAssignment) -> None:
@@ -507,7 +507,7 @@ class Rank:
                 result = replace(result, error=replace(result.error, log_tail=segment.capture.tail(TAIL)))
             segment.end(replace(result, log=rest))
 
-    def _soil(self, why: str) -> None:
+    def _mark_dirty(self, why: str) -> None:
         self._dirty = why
 
     def _put_back(self) -> None:

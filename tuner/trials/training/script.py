@@ -363,7 +363,9 @@ class _Run:
             self._put(found)
 
     def _take_error(self, line: str) -> None:
-        """Keep a line of stderr, unless it is torchrun's about failed processes: those would displace the processes' own lines.
+        """Keep a line of stderr, unless torchrun printed it about failed processes.
+
+        Such a line would displace the lines of the processes themselves.
 
         If torchrun restarts its processes, only the lines of the last run are kept.
         """

@@ -236,7 +236,7 @@ class Session:
         return self.context.world_rank == 0 and self._checkpoint is not None and not self._took_checkpoint
 
     def _warn(self, found: str) -> None:
-        """Print a warning, and add it to `warning`, for the experiment's decision log. Do nothing if it is empty."""
+        """Print a warning, and add it to `warning`, for the experiment's decision log. Do nothing if the warning is empty."""
         if found:
             self.warning = "; ".join(filter(None, (self.warning, found)))
             print(f"warning: {found}", file=sys.stderr)
@@ -277,7 +277,7 @@ class Session:
                     Report(report_no=number, metrics=values, time=time.monotonic(), step=step, checkpoint=info)
                 )
             return
-        self._heed(number, self._verdict(number, values, step, info))
+        self._follow_verdict(number, self._verdict(number, values, step, info))
 
     def should_checkpoint(self) -> bool:
         """Return whether a checkpoint is due at the next `report`. All ranks get the same answer."""
@@ -321,8 +321,8 @@ class Session:
         """Block the next report until `release` is called. interrupt: the id of the interrupt that blocks it.
 
         Return the number of the latest report that can no longer become a milestone on this rank. This is the latest report that
-        has begun or, if `should_checkpoint` has already answered for the next report, the next report. Every report after the
-        largest number that a rank returns can become a milestone for all ranks.
+        has begun or, if `should_checkpoint` has already answered for the next report, the next report. The driver takes the
+        largest number of all ranks. Every report after that one can become a milestone.
 
         The caller must release every rank. There is no time limit, because a rank that continued by itself could leave
         at a different report than the other ranks.
@@ -413,7 +413,7 @@ class Session:
             return None
         return number + self._offers_every - (number - self._offered) % self._offers_every
 
-    def _heed(self, number: int, verdict: Verdict) -> None:
+    def _follow_verdict(self, number: int, verdict: Verdict) -> None:
         if verdict.save_checkpoint and self._pending is not None and self._saved_at < number:
             self.saving = verdict.action != "continue"
             try:

@@ -43,9 +43,8 @@ def test_a_later_segment_counts_as_newer_although_it_began_at_an_earlier_iterati
     for _ in range(4):
         bench.reported(0)
     bench.saved(0, "at_5", 5)
-    bench.core.experiment.checkpoints.inherit(
-        bench.core.trials[0], 2, None
-    )  # as an exploit of a trial without checkpoints
+    # An exploit of a trial without checkpoints does this.
+    bench.core.experiment.checkpoints.inherit(bench.core.trials[0], 2, None)
     bench.ended(0, "failed", LOST)
     assert source(bench, 0) is None
     bench.started(0)

@@ -248,9 +248,8 @@ def counts_up(config: dict[str, Any]) -> None:
         if context.world_rank == 0:
             Path(folder, "count").write_text(str(count + 1))
         Path(folder, f"shard{context.world_rank}").write_bytes(b"x" * 100)
-        Path(folder, "model").write_text(
-            str(context.world_rank)
-        )  # as plain DDP code does, which saves it on every rank
+        # Plain DDP code does this too: it saves the model on every rank.
+        Path(folder, "model").write_text(str(context.world_rank))
 
     report({"count": count, "shards": shards}, checkpoint=save)
 

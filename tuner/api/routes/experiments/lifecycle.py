@@ -91,7 +91,8 @@ async def create(
             )
         )
 
-    if is_quick(data, len(await request.body())):  # but it may turn out to need an import, or to learn from others
+    # The check may still find that the spec needs an import, or learns from others.
+    if is_quick(data, len(await request.body())):
         with contextlib.suppress(TakesLong):
             return await here.creations.create(check, show)
     return await here.off_the_pool(create)

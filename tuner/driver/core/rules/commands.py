@@ -65,9 +65,10 @@ def _release(trial: Trial, by: str) -> Decision:
 
 
 def _where(trial: Trial) -> str:
-    """Return the end of a reason that says at which iteration the trial ends; "" while that is not known yet.
+    """Return the last words of a reason, which say at which iteration the trial ends; "" while that is unknown.
 
-    It is not known while ranks run: they report once more, and reports that they have sent may not have arrived yet.
+    The iteration is unknown while ranks run: they report once more, and reports that they have sent may not have arrived
+    yet.
     """
     if trial.holds_resources:
         return ""

@@ -27,7 +27,7 @@ def all_fail(experiment: State, trial: Trial, failure: Failure, since: str) -> l
     ]
 
 
-def lack(what: str, missing: Sequence[str], metrics: Iterable[str]) -> str:
+def missing_metrics_message(what: str, missing: Sequence[str], metrics: Iterable[str]) -> str:
     """Return a message that says which metrics were expected but not reported. `what` says what they are for."""
     reported = sorted(metrics)
     meant = "".join(did_you_mean(name, reported, "'") for name in missing)
@@ -38,7 +38,7 @@ def missing_metric(
     experiment: State, trial: Trial, what: str, missing: Sequence[str], metrics: Mapping[str, float]
 ) -> list[Decision]:
     """Fail a trial that lacks a required metric; also fail the experiment if no trial has ever reported it."""
-    failure = Failure(kind="spec", cause="metric", message=lack(what, missing, metrics), rank=0)
+    failure = Failure(kind="spec", cause="metric", message=missing_metrics_message(what, missing, metrics), rank=0)
     if any(name in t.last for name in missing for t in experiment.trials):
         return [d.Fail(trial=trial.number, reason=failure.headline(trial.number), failure=failure)]
     return all_fail(experiment, trial, failure, "every trial runs the same function")

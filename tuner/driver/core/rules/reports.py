@@ -13,7 +13,7 @@ from tuner.domain.decisions import Decision
 from tuner.domain.experiment import Spec
 from tuner.domain.segments import Failure
 from tuner.domain.trial import Trial
-from tuner.driver.core.rules.failures import all_fail, lack, missing_metric
+from tuner.driver.core.rules.failures import all_fail, missing_metric, missing_metrics_message
 from tuner.driver.core.rules.repeats import full
 from tuner.driver.core.rules.words import names
 from tuner.driver.core.state.state import State
@@ -57,10 +57,10 @@ def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last
     if missing := [objective.metric for objective in spec.objectives if objective.metric not in known]:
         t = metrics.get(spec.time_attr, trial.iteration + 1 if spec.time_attr == "training_iteration" else trial.t)
         if last or _is_full(spec, t) or any(_resembles(name, other) for name in missing for other in metrics):
-            return lack("the objective", missing, known)
+            return missing_metrics_message("the objective", missing, known)
     by_metric = spec.time_attr not in ("training_iteration", "time_total_s", *metrics)
     if by_metric and all(objective.metric in metrics for objective in spec.objectives):
-        return lack("the time attribute", [spec.time_attr], metrics)
+        return missing_metrics_message("the time attribute", [spec.time_attr], metrics)
     return None
 
 

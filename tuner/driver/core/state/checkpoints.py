@@ -80,7 +80,7 @@ class CheckpointLedger:
         """
         if pinned and checkpoint not in self._by_users:
             self._by_users[checkpoint] = None
-            self.want(checkpoint, 1)
+            self.add_requests(checkpoint, 1)
             if (kept := self._spare.pop(checkpoint, None)) is not None:
                 owner, _ = self.deleting.pop(checkpoint)
                 self._trials[owner].checkpoints[checkpoint] = kept
@@ -92,10 +92,10 @@ class CheckpointLedger:
             del self._by_users[checkpoint]
             if checkpoint in self.deleting:  # the pin could not undo the deletion, and only preserved the files
                 self._decided.append(self.deleting[checkpoint])
-            self.want(checkpoint, -1)
+            self.add_requests(checkpoint, -1)
 
-    def want(self, checkpoint: str, more: int) -> None:
-        """Change the number of user requests that need this checkpoint by `more`, which may be negative. Ignore an empty id."""
+    def add_requests(self, checkpoint: str, more: int) -> None:
+        """Add `more`, which may be negative, to the number of user requests that need this checkpoint. Ignore an empty id."""
         if not checkpoint:
             return
         self._kept[checkpoint] = self._kept.get(checkpoint, 0) + more
@@ -279,13 +279,13 @@ class CheckpointLedger:
         if trial.inherited is not None and (owner := self._owner.get(trial.inherited.id)) is not None:
             self.tidy(self._trials[owner])
 
-    def leads(self, number: int) -> None:
+    def set_leader(self, number: int) -> None:
         """Record that this trial now has the best value, so that its best checkpoint is kept."""
         before, self._best = self._best, number
         if before is not None and before != number:
             self.tidy(self._trials[before])
 
-    def is_expected_best(self, number: int) -> None:
+    def set_expected_best(self, number: int) -> None:
         """Record that this trial now has the best expected value, so that its best checkpoint is kept, too."""
         before, self._expected = self._expected, number
         if before is not None and before != number:
@@ -328,7 +328,7 @@ class CheckpointLedger:
         return sorted((k for k in found if k.info.ready and k.segment >= since and k.info.id not in early), key=age)
 
     def _consider(self, trial: Trial, kept: KeptCheckpoint) -> None:
-        """Let the trial start from `kept`, which was added or became ready, if it is newer than the checkpoint chosen so far.
+        """Let the trial start from `kept`, which is new or newly ready, if it is newer than the checkpoint chosen so far.
 
         Where possible, look at no other checkpoints, because a trial may keep thousands.
         """

@@ -46,7 +46,7 @@ def apply(state: State, event: e.Commanded) -> None:
         case "continue":
             _continue(state)
         case "stop" | "retry":
-            pass  # these are for single trials only
+            pass  # these commands are for single trials only
         case _:
             assert_never(event.command)
 
@@ -78,7 +78,7 @@ def enqueue(state: State, trials: Sequence[EnqueuedTrial]) -> None:
     )
     state.asked += len(trials)
     for trial in trials:
-        state.checkpoints.want(trial.checkpoint, 1)
+        state.checkpoints.add_requests(trial.checkpoint, 1)
     _tell_scheduler(state)
 
 

@@ -81,7 +81,7 @@ class Leaderboard:
     def _follow_last(self, trial: Trial) -> None:
         """Compare the trial's last values with those of the others. A report may also make the best trial's value worse."""
         counts = self._satisfies_all(trial)
-        if self.constraints and trial.last_mark is not None:  # even if the newest objective is not finite
+        if self.constraints and trial.last_mark is not None:  # checked even if the newest objective is not finite
             trial.feasible = trial.feasible_now = counts
         for objective, leader in self._last:
             value = trial.last_value if objective == self._objective else trial.last.get(objective.metric)
@@ -164,7 +164,7 @@ class Leaderboard:
         return {**found, "finished": _shown(finished, finished.last_mark, newest)}
 
     def _each(self) -> list[dict[str, Any]]:
-        """Return the best value of each objective, with its trial. Different trials may have them."""
+        """Return the best value of each objective, with its trial. The values may come from different trials."""
         best = self._best_of
         if self._by_last:
             best = {o.metric: (o.score(led.best[0]), led.best[1]) for o, led in self._last if led.best is not None}

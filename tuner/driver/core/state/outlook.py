@@ -27,7 +27,7 @@ class Outlook:
         self.fresh = False
 
     def reported(self, seconds: float, score: float | None) -> None:
-        """Add a report: the seconds since the trial's previous one, and the score.
+        """Add a report: the seconds since the trial's previous report, and the score.
 
         score: None if the report has no finite objective or violates the constraints.
         """
@@ -40,7 +40,7 @@ class Outlook:
             self._due *= 2
 
     def in_words(self) -> str | None:
-        """Return a sentence on how much twice as much training in total would improve the best value; None if unknown."""
+        """Say how much the best value would improve if the total training were doubled. Return None if that is unknown."""
         if not self._single or not self._score:
             return None
         rest = room(self._objective, self._score)

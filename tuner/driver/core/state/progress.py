@@ -23,7 +23,7 @@ class Progress:
         self._metrics = {objective.metric for objective in spec.objectives}
         self._by_iteration = spec.time_attr == "training_iteration"
         self._by_metric = spec.time_attr not in ("training_iteration", "time_total_s")
-        self.reports = 0  # of all trials
+        self.reports = 0  # the number of reports of all trials
 
     def report(self, trial: Trial, segment: Segment, event: Reported) -> float | None:
         """Apply a report to its trial. Return its score (higher is better), or None if it has no finite objective."""
@@ -40,7 +40,7 @@ class Progress:
             score = self._take_value(trial, event, value)
         self._leaderboard.reported(trial, event.metrics)
         if self._leaderboard.best is not None and trial.repeat_of is None:
-            self._checkpoints.leads(self._leaderboard.best[1])
+            self._checkpoints.set_leader(self._leaderboard.best[1])
         self._note_values(trial, segment, event, value if score is not None else None)
         size = segment.workers / self._spec.scaling.num_workers
         self._outlook.reported((trial.running_s - before) * size, None if trial.feasible_now is False else score)
@@ -65,7 +65,7 @@ class Progress:
         trial.reports += 1
 
     def _time_of(self, trial: Trial, metrics: Mapping[str, float]) -> float:
-        """Return the trial's value of time_attr at its newest report, whose metrics are given.
+        """Return the trial's value of time_attr at its newest report, which has these metrics.
 
         If time_attr is a metric that the report lacks, return the previous value, or NaN if the report has the objective.
         """

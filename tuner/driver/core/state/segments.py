@@ -155,7 +155,7 @@ class Segments:
         return self._checkpoints.awaits(trial)
 
     def wake(self) -> None:
-        """Let trials that no longer wait for an upload start before trials that became ready later."""
+        """Let trials whose uploads have ended start before trials that became ready later."""
         woken = [number for number in self.awaiting if self._awaits(self._trials[number]) is None]
         for number in woken:
             del self.awaiting[number]

@@ -100,7 +100,7 @@ class Sizes:
     def left_s(self, trial: Trial, max_t: float | None, start_t: float) -> float:
         """Return how many seconds of training the trial has left with its current number of ranks.
 
-        If max_t is not set, that is unknown, and the trial is expected to train for as long again as it has so far.
+        If max_t is not set, the time is unknown. The trial is then expected to train for as long again as it has so far.
 
         start_t: the value of time_attr at the start of the current segment.
         """

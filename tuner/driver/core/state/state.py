@@ -100,9 +100,8 @@ class State:
         self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
         self.warned_ends = 0  # how many segments ended with a warning
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
-        self.lost_uploads: list[
-            tuple[int, int, CheckpointInfo]
-        ] = []  # late uploads that the previous driver left behind
+        # Late uploads that the previous driver left behind.
+        self.lost_uploads: list[tuple[int, int, CheckpointInfo]] = []
         self._effects = Effects()
 
     # -- queries ---------------------------------------------------------------------------------------------------------
@@ -484,7 +483,7 @@ class State:
         else:
             self._interrupt(self.segments.plan(trial, "start", seq, workers=decision.workers))
         if decision.asked:
-            self.checkpoints.want(self.queue.popleft().checkpoint, -1)
+            self.checkpoints.add_requests(self.queue.popleft().checkpoint, -1)
         return [TrialStarted(trial=trial.number)]
 
     def _revision(self, decision: d.Start | d.Exploit) -> int:
@@ -519,7 +518,7 @@ class State:
         if state is _S.COMPLETED and trial.repeat_of is None:
             self.leaderboard.completed(trial)
         if (best := self.repeats.best) is not None:
-            self.checkpoints.is_expected_best(best.number)
+            self.checkpoints.set_expected_best(best.number)
         self.checkpoints.trial_ended(trial)
         self._forget_values(trial)
         return [TrialEnded(trial=number, state=state, diverged=trial.diverged)]

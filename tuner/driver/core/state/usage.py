@@ -51,7 +51,7 @@ class Usage:
         if (since := self.since.pop(trial, None)) is not None:
             self._add(trial, since, -1)
             if not self.since:
-                self._size_now = self._begun = 0.0  # without rounding errors
+                self._size_now = self._begun = 0.0  # the exact value, without the rounding errors of the sums
         return since
 
     def _add(self, trial: int, since: float, sign: int) -> None:

@@ -48,7 +48,7 @@ class Budget:
         self._end = end
         self._context = context
         self._granted = granted
-        self.total = self._total()  # in full trainings; None: no limit
+        self.total = self._total()  # the limit in full trainings; None: no limit
 
     def _total(self) -> float | None:
         if self._given is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tuner.domain.experiment import Objective
 from tuner.schedulers.freeze_thaw.decisions.acquisition import RIVAL, Forecast, Winner
-from tuner.schedulers.shared.wording import at
+from tuner.schedulers.shared.wording import time_in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Reasons:
 
     def paused(self, t: float, winner: Winner) -> str:
         """Say why `winner` trains instead of the trial that has just reported at time t."""
-        said = f"paused at {at(self.time_attr, t)} in favor of {_name(winner.trial)}, which {self._prediction(winner)}"
+        said = f"paused at {time_in_words(self.time_attr, t)} in favor of {_name(winner.trial)}, which {self._prediction(winner)}"
         if (held := winner.held) is not None:
             what = "this trial's expected improvement" if winner.thaw else "this trial's chance"
             said += f"; {what} is {self._by(winner, held)}{self._expected(held)}{self._counted(winner, 0, held)}"
@@ -53,7 +53,7 @@ class Reasons:
         """Return the forecast of the winner: ``has a 14 % chance of a loss below 0.31 by iteration 12 (predicted loss ...)``."""
         metric, forecast = self.objective.metric, winner.forecast
         more = self._expected(forecast) + self._counted(winner, winner.trial, forecast)
-        until = at(self.time_attr, forecast.until)
+        until = time_in_words(self.time_attr, forecast.until)
         if winner.thaw:
             best = _rounded(self.objective.score(winner.goal), 4)
             amount = self._amount(winner, forecast.chance)
@@ -66,9 +66,9 @@ class Reasons:
         return f"has a {self._amount(winner, forecast.chance)} chance of {goal} by {until}{more}"
 
     def _past_the_end(self, winner: Winner) -> bool:
-        """Return whether the goal, which is drawn at random, is an accuracy above 1, a loss below 0 or the like.
+        """Return whether no trial can reach the goal, such as an accuracy above 1.
 
-        No trial can reach such a value, so it is not shown.
+        Goals are drawn at random. A goal that no trial can reach is not shown.
         """
         goal, expected = self.objective.score(winner.goal), self.objective.score(winner.forecast.mean)
         return goal > 1 >= expected >= 0 if self.objective.mode == "max" else goal < 0 <= expected
@@ -78,7 +78,7 @@ class Reasons:
         return f" (predicted {self.objective.metric} {_rounded(mean, 3)} ± {_rounded(forecast.sd, 1)})"
 
     def _by(self, winner: Winner, forecast: Forecast) -> str:
-        return f"{self._amount(winner, forecast.chance)} by {at(self.time_attr, forecast.until)}"
+        return f"{self._amount(winner, forecast.chance)} by {time_in_words(self.time_attr, forecast.until)}"
 
     def _counted(self, winner: Winner, trial: int | None, forecast: Forecast) -> str:
         """Return the value by which candidates were compared, and why it is lower than the forecast; "" if it is not."""

@@ -7,8 +7,8 @@ import statistics
 from tuner.schedulers.freeze_thaw.state import FreezeThawState
 
 SCOUT_REACH = 0.2  # scouts are not paused before this share of max_t
-SCOUTS_WHEN_MISLED = 4  # while early reports say little, this many times scout_share is added to it
-SCOUTS_WHEN_STALLED = 2  # while scores do not improve, up to this many times scout_share is added to it
+SCOUTS_WHEN_MISLED = 4  # while early reports say little, the share of scouts grows by this many times scout_share
+SCOUTS_WHEN_STALLED = 2  # while scores do not improve, the share grows by up to this many times scout_share
 PATIENCE = 5  # during this many full trainings at the beginning, the search never counts as stalled
 NEARLY = 0.05  # a score this share of the way from the best to the median is nearly as good as the best
 

@@ -87,7 +87,7 @@ class Cube:
     def realise(self, points: Floats) -> Floats:
         """Return the points (m, p), each moved to the nearest realized point."""
         out = np.array(points, dtype=float)
-        active: list[NDArray[np.bool_] | None] = []  # by axis; None: active in every point
+        active: list[NDArray[np.bool_] | None] = []  # for each axis, where it is active; None: in every point
         for number, axis in enumerate(self.axes):
             if axis.kind != "continuous":
                 middles = (axis.positions[1:] + axis.positions[:-1]) / 2

@@ -35,7 +35,7 @@ def known_types() -> Sequence[NodeType]:
     """Return the node types that an autoscaler may add, as far as Ray knows them. Most autoscalers do not tell Ray."""
     try:
         config: Any = state.get_cluster_config()
-    except Exception:  # this is not a public function of Ray
+    except Exception:  # the function is not public, so it may be missing
         log.info("Ray does not say which nodes may join", exc_info=True)
         return ()
     groups = config.node_group_configs if config is not None else ()

@@ -122,7 +122,7 @@ class WaitingSegment:
         return f"waits for nodes that can hold {demand(self.launch)} to join the cluster"
 
     def pending(self, now: float) -> bool:
-        """Return whether Ray has had time to place the admitted group but has not done so, although all its nodes have joined."""
+        """Return whether the admitted group is overdue: all its nodes have joined, but Ray has not placed it in time."""
         waits = self.admitted_at is not None and not self.placed.is_set() and now - self.admitted_at >= _PENDING_S
         return waits and not self.awaits_node
 
@@ -182,7 +182,7 @@ class Admission:
     def next(self, now: float, idle: Sequence[Group]) -> tuple[WaitingSegment, tuple[str, ...]] | None:
         """Return the segment whose turn it is, and the nodes for its group; None if no segment can be served now.
 
-        The segment comes from a queue, or it was already admitted and its group is pending. In the latter case, there
+        The segment comes from a queue, or it was already admitted and its group is pending. If its group is pending, there
         is an idle group that it can use.
 
         idle: idle groups, newest first.

@@ -94,10 +94,11 @@ class GroupBuilder:
         self._rank = ray.remote(concurrency_groups=groups, enable_task_events=False)(RayRank)
         self._node = ray.get_runtime_context().get_node_id()
         self._placed_before: set[Key] = set()  # `room_key` of the groups that have been placed
-        self._free_placements: dict[asyncio.Future[None], Group] = {}  # of groups whose processes are being killed
+        # The placement groups of groups whose processes are being killed.
+        self._free_placements: dict[asyncio.Future[None], Group] = {}
         self._background: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tuner-pool")
-        # separate, because waiting for killed processes to exit may take half a minute
+        # These threads are separate, because waiting for killed processes to exit may take half a minute.
         self._here = ThreadPoolExecutor(max_workers=16, thread_name_prefix="tuner-node")
         self.ending = 0
         """The number of groups that are shutting down, whose resources Ray may still count as used."""
@@ -277,7 +278,7 @@ class GroupBuilder:
         """
         scaling = launch.scaling
         size = room_key(scaling)
-        # Those that are placed come first.
+        # The placement groups that Ray has already placed come first.
         offers = sorted(self._free_placements.items(), key=lambda offer: not offer[1].workers)
         for taken, ended in offers:
             same_nodes = avoided.isdisjoint(ended.nodes()) if ended.workers else avoided == ended.avoided
@@ -285,7 +286,7 @@ class GroupBuilder:
                 del self._free_placements[taken]
                 taken.cancel()
                 return Group(key, ended.placement, avoided=avoided)
-        self._withdraw_placements()  # this group may need their resources
+        self._withdraw_placements()  # the new group may need the resources of these placement groups
         title = f"{self._name}/{next(self._numbers)}" if self._name else ""
         bundles = [scaling.bundle()] * scaling.num_workers
         make = functools.partial(placement_group, bundle_label_selector=selector(avoided, len(bundles)))

@@ -91,7 +91,7 @@ class Room:
         self.total = {node: dict(resources) for node, resources in nodes.items()}
         self.free = {node: dict(resources) for node, resources in nodes.items()}
         self.elsewhere = dict(elsewhere or {})
-        self._fits: dict[tuple[tuple[str, float], ...], _Fits] = {}  # by bundle
+        self._fits: dict[tuple[tuple[str, float], ...], _Fits] = {}  # the nodes for workers of each kind, by bundle
         self._holds: dict[Gang, bool] = {}
 
     def copy(self) -> Room:

@@ -179,7 +179,7 @@ class LocalPool:
     def _warm(self, segment: _WaitingSegment) -> Group | None:
         if segment.launch.scaling.reuse_workers:
             for idle in self._idle[::-1]:
-                if idle.group.actors[0].ended.done():  # it was killed while idle
+                if idle.group.actors[0].ended.done():  # the process was killed while idle
                     self._dispose(self._no_longer_idle(idle))
                 elif idle.group.key == segment.key:
                     return self._no_longer_idle(idle)

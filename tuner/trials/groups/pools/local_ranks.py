@@ -75,7 +75,7 @@ class LocalRank:
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def has_ended(self, status: int | None) -> None:
+    def set_ended(self, status: int | None) -> None:
         """Record that the process has exited, and make all unanswered calls raise RankLost."""
         if not self.ended.done():
             self.ended.set_result(status)
@@ -212,7 +212,7 @@ class RankServer:
             self.over = True
             writer.close()
             for rank in [*self._ranks.values(), *self._order]:
-                rank.has_ended(None)
+                rank.set_ended(None)
 
     def _hear(self, told: dict[str, Any]) -> None:
         if "pid" in told:
@@ -222,4 +222,4 @@ class RankServer:
             if rank.killed:
                 rank.kill()
         elif "ended" in told and (ended := self._ranks.pop(told["ended"], None)) is not None:
-            ended.has_ended(told["status"])
+            ended.set_ended(told["status"])

@@ -37,7 +37,7 @@ from tuner.trials.messages.report_socket import Address
 
 log = logging.getLogger(__name__)
 
-_PARTED_S = 60.0  # seconds for which no group is placed on a node that cannot reach another node
+_CUT_FROM_PEER_S = 60.0  # seconds for which no group is placed on a node that cannot reach another node
 _LOOK_S = 0.5  # seconds between two checks whether a waiting group fits; a freed group also triggers a check
 _READ_S = 5.0  # seconds that such a check waits for Ray before it uses what was read last
 
@@ -221,14 +221,14 @@ class Pool:
 
     async def rest(self, keep: bool) -> None:
         """Shut down the idle groups, and wait until they have exited. If `keep` is true, keep idle groups without GPUs."""
-        self._idle_all()
+        self._release_kept()
         for group in list(self._warm.idle):
             if not keep or any(worker.gpus for worker in group.workers):
                 self._builder.end_soon(self._warm.take(group))
         await self._builder.settle()
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """Shut down all idle groups except the newest `count` with this scaling, or except all of these if `count` is None.
+        """Shut down all idle groups except the newest `count` with this scaling. None: keep all groups with this scaling.
 
         The others are of no use to the only search on this host, and would keep their resources from the user's other
         work, such as Ray Data.
@@ -239,7 +239,7 @@ class Pool:
     async def close(self) -> None:
         """Shut down all groups, and wait until they have exited."""
         self._closed = True
-        self._idle_all()
+        self._release_kept()
         for task in (self._looking, self._reading):
             if task is not None:
                 task.cancel()
@@ -260,7 +260,7 @@ class Pool:
         return node in self._builder.cut
 
     def cut(self, rank: bytes, silent: bool) -> None:
-        """Place no groups on a rank's node while the node cannot be reached, and for some time in any case if `silent` is False.
+        """Place no groups on a rank's node while the node cannot be reached. If `silent` is False, place none for some time.
 
         rank: the token of the rank's process.
         """
@@ -269,8 +269,8 @@ class Pool:
         node = next((worker.node for worker in workers if worker.token == rank), None)
         if node is None:
             return
-        self._builder.cut.add(node, 0.0 if silent else _PARTED_S)
-        self._idle_all()
+        self._builder.cut.add(node, 0.0 if silent else _CUT_FROM_PEER_S)
+        self._release_kept()
         for group in list(self._warm.idle):
             if node in group.nodes():
                 self._builder.end_soon(self._warm.take(group))
@@ -393,7 +393,7 @@ class Pool:
         if self._warm.drop_kept(group):
             self._hand_on(group)
 
-    def _idle_all(self) -> None:
+    def _release_kept(self) -> None:
         """Cancel the building of spare groups, and let any segment use the groups that are kept for an experiment."""
         for building in self._spares:
             building.cancel()

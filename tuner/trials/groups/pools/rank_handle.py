@@ -1,4 +1,4 @@
-"""The driver's handle for a rank on Ray, which calls the rank over a socket where it can."""
+"""The driver's handle for a rank on Ray. The handle calls the rank over a socket if possible."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RankHandle:
         self._number = 0
         self._unanswered: dict[int, _Call] = {}  # the calls that were sent over the line
         self._held: list[_Call] = []  # calls made while it is not known which calls the rank has received
-        self._mending: asyncio.Task[None] | None = None
+        self._recovery: asyncio.Task[None] | None = None
         self._broken = False
 
     def __getattr__(self, method: str) -> Any:
@@ -52,7 +52,7 @@ class RankHandle:
         """Make a call. Return an awaitable for its answer, which need not be awaited."""
         number = self._number
         self._number += 1
-        if self._mending is not None:
+        if self._recovery is not None:
             self._held.append(held := _Call(number, method, arguments, _future()))
             return held.answer
         for_ray = any(isinstance(argument, ray.ObjectRef) for argument in arguments)
@@ -66,7 +66,7 @@ class RankHandle:
     def _open_line(self) -> CallLine | None:
         """Return the rank's line; None if it has none, or had one that broke."""
         if self._line is None and not self._broken and (line := self._lines.get(self._rank)) is not None:
-            line.attend(self._heard, self._mend)
+            line.attend(self._heard, self._handle_broken_line)
             self._line = line
         return self._line
 
@@ -79,10 +79,10 @@ class RankHandle:
         else:
             call.answer.set_exception(RuntimeError(value))
 
-    def _mend(self) -> None:
+    def _handle_broken_line(self) -> None:
         self._line, self._broken = None, True
         if self._unanswered:
-            self._mending = asyncio.get_running_loop().create_task(self._continue_through_ray())
+            self._recovery = asyncio.get_running_loop().create_task(self._continue_through_ray())
 
     async def _continue_through_ray(self) -> None:
         """Continue the unanswered calls through Ray: fetch the answer if the rank has received the call, else send it again."""
@@ -94,8 +94,8 @@ class RankHandle:
         except Exception as error:
             lost = error
         finally:
-            calls, self._held, self._mending = calls + self._held, [], None
-        for call in calls:  # in the order of their numbers, in which Ray runs them
+            calls, self._held, self._recovery = calls + self._held, [], None
+        for call in calls:  # Ray runs them in the order of their numbers, too
             if lost is not None:
                 if not call.answer.done():
                     call.answer.set_exception(lost)

@@ -36,7 +36,7 @@ def remove(placement: PlacementGroup) -> None:
 def remove_unless_being_placed(placement: PlacementGroup) -> bool:
     """Remove a placement group unless Ray is placing it. Return whether it was removed. This blocks.
 
-    Ray may begin to place it between the check and the removal, so nothing else is done in between.
+    The removal follows the check at once, because Ray may begin to place the group at any moment.
     """
     with contextlib.suppress(Exception):  # if Ray does not report the group's state, the group is removed at once
         if is_being_placed(placement):

@@ -102,7 +102,7 @@ class GroupPool(Protocol):
         """Shut down the idle groups, and wait until they have exited. If `keep` is true, idle groups without GPUs may stay."""
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """Shut down all idle groups except the newest `count` with this scaling, or except all of these if `count` is None."""
+        """Shut down all idle groups except the newest `count` with this scaling. None: keep all groups with this scaling."""
 
     async def close(self) -> None:
         """Shut down all groups, and wait until they have exited."""
@@ -111,7 +111,7 @@ class GroupPool(Protocol):
         """Wait until every group that is shutting down has exited."""
 
     def cut(self, rank: bytes, silent: bool) -> None:
-        """Place no groups on a rank's node while the node cannot be reached, and for some time in any case if `silent` is False.
+        """Place no groups on a rank's node while the node cannot be reached. If `silent` is False, place none for some time.
 
         rank: the token of the rank's process.
         """
@@ -234,7 +234,7 @@ class GroupManager:
         return await self._uploads.end(segment_id, checkpoint)
 
     def abandon(self, experiment: str, reason: str) -> None:
-        """Abort an experiment's uploads that have outlived their segments. Called when its driver shuts down."""
+        """Abort an experiment's uploads that have outlived their segments, because its driver is shutting down."""
         self._uploads.abandon(experiment, reason)
 
     async def kill(self, segment_id: str, reason: str) -> None:
@@ -271,7 +271,7 @@ class GroupManager:
         await self._pool.rest(keep)
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """Shut down all idle groups except the newest `count` with this scaling, or except all of these if `count` is None."""
+        """Shut down all idle groups except the newest `count` with this scaling. None: keep all groups with this scaling."""
         self._pool.trim(scaling, count)
 
     async def close(self) -> None:
@@ -426,7 +426,7 @@ class GroupManager:
             work = self._pool.on_node(node, clear, launch.storage, launch.trial_number, launch.segment_id)
             try:
                 await asyncio.wait_for(work, _CLEAR_S)
-            except Exception as error:  # they are deleted when the trial or its experiment continues
+            except Exception as error:  # the parts are deleted when the trial or its experiment continues
                 log.info("node %s may still have parts of checkpoints of %s: %s", node[:8], launch.segment_id, error)
 
         await asyncio.gather(*map(clear_on, {file.node for file in running.log_files}))
@@ -437,7 +437,8 @@ class GroupManager:
         if launch.code.entrypoint is None and launch.code.hash not in group.codes:
             code = launch.code.blob
             group.codes = {launch.code.hash}
-        launch = replace(launch, code=replace(launch.code, blob=None))  # Ray counts the holders of each reference
+        # `code` has the pickled function. A second reference to it in `launch` would cost Ray more bookkeeping.
+        launch = replace(launch, code=replace(launch.code, blob=None))
         ready, trained = [], []
         for actor, assignment in zip(group.actors, group.assignments, strict=True):
             ready.append(actor.prepare.remote(launch, None if group.assigned else assignment, code))

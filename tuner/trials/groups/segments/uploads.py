@@ -46,7 +46,7 @@ class Uploads:
         if checkpoint not in ends:
             return "its upload is no longer known"
         found = await asyncio.shield(ends[checkpoint])
-        self._forget(segment_id, checkpoint)  # not after a cancellation, so that `abandon` still finds it
+        self._forget(segment_id, checkpoint)  # a cancellation skips this, so that `abandon` still finds the upload
         return found
 
     def give_up(self, segment_id: str, why: str) -> None:

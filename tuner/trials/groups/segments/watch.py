@@ -188,7 +188,9 @@ class Watch:
             return failed(_peer_lost(self._communication), self._reports())
         results = self._results
         reports = results[0].reports
-        warning = "; ".join(filter(None, (failures.uneven(results), *(result.warning for result in results.values()))))
+        warning = "; ".join(
+            filter(None, (failures.unequal_reports(results), *(result.warning for result in results.values())))
+        )
         uploading = tuple(results[0].uploading)
         if any(result.kind == "left" for result in results.values()):
             return Outcome(kind="left", reports=reports, warning=warning, uploading=uploading)

@@ -106,7 +106,7 @@ def memory_used() -> float:
     """
     memory = psutil.virtual_memory()
     part = 1.0 - float(memory.available) / float(memory.total)
-    with contextlib.suppress(OSError, ValueError, KeyError, ZeroDivisionError):  # no limit, or no cgroups v2
+    with contextlib.suppress(OSError, ValueError, KeyError, ZeroDivisionError):  # there is no limit, or no cgroups v2
         limit = int((_CGROUP / "memory.max").read_text())
         lines = (_CGROUP / "memory.stat").read_text().splitlines()
         cached = int(dict(line.split() for line in lines)["inactive_file"])

@@ -156,7 +156,7 @@ def sampled(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
                     continue
                 names[ident], natives[ident] = name, thread.native_id if thread is not None else None
                 weights[ident][_whole(ident, frame, codes)] += now - last
-            frame = thread = None  # type: ignore[assignment]  # they would keep the training code's variables alive
+            frame = thread = None  # type: ignore[assignment]  # they would keep the variables of the training code alive
             threads.clear()
             samples += 1
             last = now
@@ -205,7 +205,7 @@ def _prompt() -> Iterator[None]:
 
 def _is_short() -> bool:
     """Return whether the switch interval is still the profiler's, that is, the training code has not changed it."""
-    return abs(sys.getswitchinterval() - _SWITCH_S) < 2e-6  # it is rounded to microseconds
+    return abs(sys.getswitchinterval() - _SWITCH_S) < 2e-6  # Python rounds the interval to microseconds
 
 
 @dataclass(slots=True)
@@ -270,7 +270,7 @@ def traced(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
             notes.append(STOPPED)
     finally:
         if not was_traced:
-            tracemalloc.stop()  # before the summary, which allocates a lot
+            tracemalloc.stop()  # must come before the summary, which allocates a lot
             _changes.traces = False
     found = _allocated(snapshot, before) if snapshot is not None else []
     return {
@@ -334,11 +334,11 @@ def _resolved(weights: Mapping[_Raw, float], codes: Mapping[int, CodeType]) -> d
     found: dict[Stack, float] = defaultdict(float)
     for raw, weight in weights.items():
         stack = tuple(Frame(codes[key].co_qualname, codes[key].co_filename, line) for key, line in reversed(raw))
-        found[_of_the_user(stack)] += weight
+        found[_user_frames(stack)] += weight
     return found
 
 
-def _of_the_user(stack: Stack) -> Stack:
+def _user_frames(stack: Stack) -> Stack:
     """Return a stack without its outermost frames, as far as these belong to `threading` or to this package."""
     for begin, frame in enumerate(stack):
         if frame.file != _THREADING and not frame.file.startswith(OWN):
@@ -400,7 +400,7 @@ def _allocated(snapshot: tracemalloc.Snapshot, before: tracemalloc.Snapshot | No
     for trace, size, blocks in found:
         stack = tuple(lines[at] if at in lines else lines.setdefault(at, _line(at)) for at in trace)
         if not any(frame.file == __file__ for frame in stack):
-            shown.append((_of_the_user(stack), size, blocks))
+            shown.append((_user_frames(stack), size, blocks))
     return shown
 
 

@@ -99,7 +99,7 @@ def note_exits() -> None:
         if os.getpid() == owner:
             with contextlib.suppress(Exception):
                 _flush()
-                where = "".join(traceback.format_list(_of_the_user(traceback.extract_stack()[:-1])[-12:]))
+                where = "".join(traceback.format_list(_user_frames(traceback.extract_stack()[:-1])[-12:]))
                 os.write(2, f"{where}{EXIT_NOTE}({status}) was called\n".encode())
         real(status)
 
@@ -133,7 +133,7 @@ OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 """The folder of `tuner.trials`, to tell stack frames in it from those in user code."""
 
 
-def _of_the_user(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+def _user_frames(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     """Return the frames after the last frame in `tuner.trials`, or all frames if there are none after it."""
     ours = [i for i, frame in enumerate(frames) if frame.filename.startswith(OWN)]
     return frames[ours[-1] + 1 :] or frames if ours else frames

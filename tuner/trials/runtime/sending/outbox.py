@@ -35,7 +35,7 @@ class Outbox:
     def __init__(self, sender: Sender, batching_s: float = _BATCHING_S, patience_s: float = _PATIENCE_S) -> None:
         self._sender = sender
         self._batching_s, self._patience_s = batching_s, patience_s
-        self._messages: list[Report] = []  # not acknowledged yet
+        self._messages: list[Report] = []  # the reports that are not acknowledged yet
         self._sending = threading.Lock()  # one batch at a time
         self._news = threading.Condition()
         self._acknowledged = 0  # the newest report_no that the driver has
@@ -105,7 +105,7 @@ class Outbox:
                 try:
                     self._deliver()
                 except ReportsLost:
-                    return  # stored in `_error`; the training thread raises it
+                    return  # the error is in `_error`; the training thread raises it
 
     def _deliver(self) -> Verdict | None:
         """Send the reports in the queue, and return the driver's answer. The caller must hold the lock `_sending`."""
