@@ -106,7 +106,10 @@ class Bench:
         return self.feed(e.Commanded(time=self.tick(), command=command, trial=trial))
 
     def successor(self, **changes: Any) -> Bench:
-        """Return a new driver that has folded what this one committed."""
+        """Return a new driver that has folded what this one committed.
+
+        Before it gets reports, feed it `DriverStarted`: it does not know at which reports the living ranks wait.
+        """
         other = object.__new__(Bench)
         other.space, other.spec, other.now, other.log = self.space, self.spec, self.now, list(self.log)
         other.best = dict(self.best)

@@ -36,7 +36,7 @@ _LEDGER_FIELDS = (
     "_best",
 )
 _CORE_FIELDS = (
-    "state", "finishing", "error", "running_s", "now", "seq", "exploits", "exhausted", "failing", "unseen", "missed",
+    "state", "finishing", "error", "running_s", "now", "seq", "waiting_exploits", "exhausted", "failing", "unseen", "missed",
     "spec", "queue", "asked", "capped", "begun", "epoch", "slots",
 )  # fmt: skip
 _SEGMENT_FIELDS = (
@@ -87,7 +87,7 @@ def of_state(
         if trial.checkpoint is not None and not core.experiment.checkpoints.exists(trial.checkpoint.id):
             yield f"{who} would start from {trial.checkpoint.id}, which does not exist"
     yield from _of_sizes(core)
-    waiting = set(core.experiment.exploits)
+    waiting = set(core.experiment.waiting_exploits)
     if odd := [n for n in waiting if not (core.trials[n].state is TrialState.PAUSED and core.trials[n].held)]:
         yield f"trials {odd} wait for a donor without being held"
     yield from _of_scheduler(core, scored, meddled)

@@ -259,7 +259,7 @@ class World:
             self.check()
         if not self.core.ended:
             states = [str(trial.state) for trial in self.core.trials]
-            self.found(f"no end: {self.core.state}, {states}, {self.core.experiment.exploits}")
+            self.found(f"no end: {self.core.state}, {states}, {self.core.experiment.waiting_exploits}")
         self.ends += 1
         if self.running:
             self.found(f"the experiment is {self.core.state}, and trials {list(self.running)} run")
@@ -649,13 +649,13 @@ class World:
         if self.core.state is ExperimentState.PAUSED:
             self.feed(e.Commanded(time=self.tick(), command="resume"))
             return
-        held = [t for t in self.core.trials if t.held and t.number not in self.core.experiment.exploits]
+        held = [t for t in self.core.trials if t.held and t.number not in self.core.experiment.waiting_exploits]
         if held:
             self.meddled.add(held[0].number)
             self.feed(e.Commanded(time=self.tick(), command="resume", trial=held[0].number))
             return
         states = [str(trial.state) for trial in self.core.trials]
-        self.found(f"stuck: {self.core.state}, {states}, waits for donors: {self.core.experiment.exploits}")
+        self.found(f"stuck: {self.core.state}, {states}, waits for donors: {self.core.experiment.waiting_exploits}")
 
     def command(self) -> bool:
         rng = self.rng

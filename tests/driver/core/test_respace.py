@@ -250,7 +250,7 @@ def test_an_exploit_that_waited_for_a_checkpoint_goes_on_unchanged() -> None:
     for number in range(3):
         bench.saved(number, f"ckp_{number}", 1, ready=False)
     bench.reported(3, loss=3.0)
-    [waiting] = bench.core.experiment.exploits
+    [waiting] = bench.core.experiment.waiting_exploits
     before = dict(bench.core.trials[waiting].params)
     bench.ended(waiting)
     respaced(bench, NARROW)

@@ -233,7 +233,7 @@ class Decider:
 
         Call this after `after_event`, and after `after_fact` for each fact that followed from the event.
         """
-        if self.experiment.exploits:
+        if self.experiment.waiting_exploits:
             yield from self._end_waiting()
         outlook = self.experiment.outlook
         if isinstance(event, e.Reported) and outlook.fresh and (said := outlook.in_words()) is not None:
@@ -276,7 +276,7 @@ class Decider:
         """
         why = "trial {} has no checkpoint that this trial could continue from, and is saving none"
         found: list[Decision] = []
-        for exploit in self.experiment.exploits.values():
+        for exploit in self.experiment.waiting_exploits.values():
             donor = self.trials[exploit.donor]
             if (exploit.space_revision or 0) != self.experiment.revisions.newest:
                 changed = (
@@ -313,7 +313,7 @@ class Decider:
         experiment = self.experiment
         if experiment.state is not _X.RUNNING or experiment.finishing is not None:
             return
-        idle = self._asked is None and not experiment.segments.ready and not experiment.exploits
+        idle = self._asked is None and not experiment.segments.ready and not experiment.waiting_exploits
         if (decision := resized(experiment, trial, idle=idle)) is not None:
             yield decision
 
@@ -425,7 +425,7 @@ class Decider:
         """
         fitting = self._fitting and bool(self.trials.count(_S.PAUSED))
         uploads = self.experiment.checkpoints.late or self.experiment.segments.awaiting
-        waits = fitting or self.experiment.exploits or uploads or self._asked is not None
+        waits = fitting or self.experiment.waiting_exploits or uploads or self._asked is not None
         running = self.experiment.segments.open - len(self.experiment.repeats.running)
         return running <= 0 and not waits
 

@@ -26,7 +26,7 @@ def after_command(experiment: State, event: e.Commanded) -> list[Decision]:
         case "kill":
             return [d.Cancel(trial=t.number, reason=f"killed {by}") for t in experiment.trials if not t.state.ended]
         case "resume":
-            held = [t for t in experiment.trials if t.held and t.number not in experiment.exploits]
+            held = [t for t in experiment.trials if t.held and t.number not in experiment.waiting_exploits]
             return [_release(trial, by) for trial in held]
         case "continue":
             return [d.Note(reason=f"continued {by}")]

@@ -27,7 +27,8 @@ class Limit:
 
     count: returns the total since the start of the experiment.
     reached: called with the amount since the user's last `continue`. It returns the decision that ends the search, or None.
-    stops_trials: whether running trials then stop at their next report. Otherwise they train to their end.
+    stops_trials: whether running trials then stop at their next report. Otherwise they train to their end, and the scheduler
+        continues to decide about them.
     """
 
     count: Callable[[State], float]

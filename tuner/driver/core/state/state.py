@@ -91,7 +91,7 @@ class State:
         self.progress = Progress(spec, self.leaderboard, self.checkpoints, self.outlook)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time, spec.scaling.num_workers)
         self.sizes = Sizes(spec.scaling, spec.objective, self.trials, self.segments)
-        self.exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
+        self.waiting_exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
         # Metrics that `stop` uses and that were never reported.
         self.used_by_stop = stopper.metrics() if stopper is not None else frozenset()
         constrained = {one.metric for one in self.leaderboard.constraints} - {o.metric for o in spec.objectives}
@@ -420,8 +420,8 @@ class State:
 
     def _apply_decision(self, seq: int, decision: Decision) -> list[Fact]:
         """Apply a decision. Return the facts about which the scheduler may have to decide."""
-        if self.exploits and isinstance(decision, d.Resume | d.Exploit | d.Stop | d.Complete | d.Fail | d.Cancel):
-            self.exploits.pop(decision.trial, None)
+        if self.waiting_exploits and isinstance(decision, d.Resume | d.Exploit | d.Stop | d.Complete | d.Fail | d.Cancel):
+            self.waiting_exploits.pop(decision.trial, None)
         match decision:
             case d.Start():
                 return self._start(decision, seq)
@@ -498,7 +498,7 @@ class State:
     def _pause(self, decision: d.Pause) -> None:
         trial = self.touch(decision.trial)
         if decision.then is not None:
-            self.exploits[trial.number] = d.Exploit(**decision.then)
+            self.waiting_exploits[trial.number] = d.Exploit(**decision.then)
         trial.held, trial.reason = decision.held, decision.reason
         if trial.state is not _S.PAUSED or not decision.held:
             trial.paused_by_scheduler = not decision.held
