@@ -9,6 +9,9 @@ rho     the rank correlation of predicted and true final values
 lpd     the log density of the true final values of the better half, on the scale of the model
 top10   the regret of the best of the ten configurations with the greatest predicted values
 
+The same three follow for the trials themselves, whose true final values are those that training them to the end would give:
+`own_rho`, `own_lpd` of the fifth that ends best, and `own_top5`.
+
 A variant is NAME:module.CONSTANT=value;..., as in `benchmarks.quality`. Its rows have the differences from the unchanged model,
 problem by problem, with the 95 % interval of their mean.
 """
@@ -40,7 +43,7 @@ from tuner.schedulers.freeze_thaw.model.score_warp import Warp  # noqa: E402
 from tuner.schedulers.freeze_thaw.model.unit_cube import Cube  # noqa: E402
 
 TESTED = 300
-MEASURES = ("rho", "lpd", "top10")
+MEASURES = ("rho", "lpd", "top10", "own_rho", "own_lpd", "own_top5")
 
 
 def main() -> None:
@@ -84,21 +87,29 @@ def judged(problem: Problem, trials: int, variants: dict[str, str]) -> dict[str,
     shown = np.sort(rng.permutation(len(trial))[:MAX_ROWS])
     trial, level = trial[shown], level[shown]
     known, row = np.unique(trial, return_inverse=True)
-    rows = Rows(cube.features(points[known]), row, tau(grid, grid[level]))
     final = np.array([curve(point)[-1] for point in tested])
     better = final >= np.median(final)
     out = {}
     for name, change in variants.items():
         with changed(change):
             warp, prior = Warp.of(curves[trial, level]), scheduler.PRIOR
+            rows = Rows(cube.features(points[known]), row, tau(grid, grid[level]))
             theta = Evidence(rows, warp.z, cube.group, prior).fit([(prior.mean(cube.dims), 30)])
             posterior = Posterior(theta, cube.group, rows, warp.z, np.array([], dtype=np.int64))
             mean, sd = posterior.of_new(cube.features(tested), 1.0)
+            own_mean, own_sd = posterior.of_trials(np.arange(len(known)), np.ones(len(known)))
+        ends = curves[known, -1]
+        ahead = (ends - warp.centre) / warp.scale
+        good = ends >= np.quantile(ends, 0.8)
+        five = np.argsort(-own_mean)[:5]
         ten = np.argsort(-mean)[:10]
         out[name] = [
             float(spearmanr(mean, final)[0]),
             float(norm.logpdf((final[better] - warp.centre) / warp.scale, mean[better], sd[better]).mean()),
             problem.regret(sign * float(final[ten].max())),
+            float(spearmanr(own_mean, ends)[0]),
+            float(norm.logpdf(ahead[good], own_mean[good], own_sd[good]).mean()),
+            problem.regret(sign * float(ends[five].max())),
         ]
     return out
 
