@@ -326,7 +326,7 @@ def _created(record: ExperimentRecord) -> Response:
 
     So a repeated request gets the same response even if the experiment has changed in the meantime.
     """
-    first = schemas.Experiment.of(record.as_created(), [])
+    first = schemas.Experiment.once(record.as_created(), [])
     return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
 
 
