@@ -93,7 +93,7 @@ async def create(
 
     if is_quick(data, len(await request.body())):  # but it may turn out to need an import, or to learn from others
         with contextlib.suppress(TakesLong):
-            return await here.creations.create(check, show)
+            return await here.creations.create(check, show, request.scope["state"]["entry"])
     return await here.off_the_pool(create)
 
 
