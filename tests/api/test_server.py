@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from tests.api.conftest import serving
 SERVICE = """
 import socket, sys
 from pathlib import Path
+from typing import Any
 from tuner.api import create_app
 from tuner.api.server import Server
 from tuner.settings import Settings
@@ -67,3 +69,26 @@ def test_garbage_collections_leave_out_what_was_loaded_at_the_start(app: FastAPI
     for server in serving(app):
         assert httpx.get(f"{server}/healthz").status_code == 200
         assert gc.get_freeze_count() > 50_000
+
+
+def test_a_burst_of_requests_starts_no_garbage_collection(app: FastAPI, spec: dict[str, Any]) -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(700)
+    begun: list[int] = []
+
+    def note(phase: str, about: dict[str, int]) -> None:
+        if phase == "start":
+            begun.append(about["generation"])
+
+    try:
+        for server in serving(app):
+            with httpx.Client(base_url=server) as client:
+                client.post("/api/v1/experiments", json=spec).raise_for_status()
+                gc.collect()
+                gc.callbacks.append(note)
+                kept = [[number] for number in range(2000)]  # as many objects as the requests of a burst have
+                gc.callbacks.remove(note)
+    finally:
+        gc.set_threshold(*before)
+    assert kept
+    assert begun == []
