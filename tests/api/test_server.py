@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from fastapi import FastAPI
 
 from tests.api.conftest import serving
+from tuner.api.server import Server
 
 SERVICE = """
 import socket, sys
@@ -69,6 +72,22 @@ def test_garbage_collections_leave_out_what_was_loaded_at_the_start(app: FastAPI
     for server in serving(app):
         assert httpx.get(f"{server}/healthz").status_code == 200
         assert gc.get_freeze_count() > 50_000
+
+
+def test_the_server_uses_the_quicker_event_loop_if_it_is_installed(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops: list[str] = []
+    tick = Server.on_tick
+
+    async def noting(self: Server, counter: int) -> bool:
+        loops.append(type(asyncio.get_running_loop()).__module__.partition(".")[0])
+        return await tick(self, counter)
+
+    monkeypatch.setattr(Server, "on_tick", noting)
+    for server in serving(app):
+        assert httpx.get(f"{server}/healthz").status_code == 200
+    assert set(loops) == {"uvloop" if find_spec("uvloop") else "asyncio"}
 
 
 def test_a_burst_of_requests_starts_no_garbage_collection(app: FastAPI, spec: dict[str, Any]) -> None:

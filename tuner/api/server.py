@@ -51,7 +51,9 @@ class Server(uvicorn.Server):
             log_level=log_level,
             log_config=None,
             access_log=False,
-            http="tuner.api.parsing:Http" if find_spec("httptools") else "h11",  # httptools has to be compiled
+            # httptools and uvloop have to be compiled, so they may be missing.
+            http="tuner.api.parsing:Http" if find_spec("httptools") else "h11",
+            loop="uvloop" if find_spec("uvloop") else "asyncio",
             proxy_headers=False,
             timeout_graceful_shutdown=grace_s,
         )
