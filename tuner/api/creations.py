@@ -27,8 +27,12 @@ from tuner.experiment.operations.earlier import ProjectFacts
 from tuner.store import Creation, ExperimentRecord, Store
 from tuner.store.service.access import AuditRecord
 
-AT_ONCE = 16
-"""The maximum number of experiments in one transaction. The first request is answered only once all of them are written."""
+AT_ONCE = 64
+"""The maximum number of experiments in one transaction. The first request is answered only once all of them are written.
+
+If all waiting requests fit, each waits for the transaction before its own and for its own, and for about as long as the others
+do. If they do not fit, some wait for one transaction more than others.
+"""
 
 QUICK_BYTES = 16 * 1024
 """The maximum size of a body that is handled here. Checking a spec of this size takes a few milliseconds."""
