@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import socket
 import threading
@@ -87,7 +86,7 @@ def serving(app: FastAPI) -> Iterator[str]:
     """Serve the app until the iterator is closed, and yield its URL."""
     listening = socket.create_server(("127.0.0.1", 0))
     serving = Server(app, log_level="warning", grace_s=60)
-    thread = threading.Thread(target=lambda: asyncio.run(serving.serve(sockets=[listening])), daemon=True)
+    thread = threading.Thread(target=serving.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     serving.should_exit = True

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,12 @@ from tuner.api.creations import QUICK_BYTES, Creations, is_quick
 from tuner.experiment.operations import usecases
 from tuner.experiment.operations.earlier import ProjectFacts
 from tuner.store import Creation, ExperimentRecord, Store
+from tuner.store.service.access import AuditRecord
+from tuner.store.sql.database import Share
 from tuner.store.writing.writer import Cursor
 
 API = "/api/v1/experiments"
-MANY = 20
+MANY = 50
 
 
 async def test_requests_that_arrive_together_share_transactions(
@@ -69,8 +73,8 @@ async def test_requests_that_arrive_together_share_transactions(
     rest = [(body, answer) for body, answer in zip(bodies, answers, strict=True) if isinstance(answer, httpx.Response)]
     assert [answer.status_code for _, answer in rest] == [422 if body["metric"] == 7 else 201 for body, _ in rest]
     assert all(answer.json()["name"] == body["name"] for body, answer in rest if answer.status_code == 201)
-    assert count <= 3, "the first one alone, and then at most two transactions for twenty"
-    assert asked <= 3, "each transaction reads the settings of its projects once"
+    assert count == 2, "the first one alone, and then a transaction for all that waited"
+    assert asked == 2, "each transaction reads the settings of its projects once"
 
 
 async def test_a_slow_import_delays_no_other_request(
@@ -157,7 +161,7 @@ async def test_an_error_of_the_thread_is_the_answer_and_the_next_request_is_serv
 ) -> None:
     creations = Creations(sqlite_store)
 
-    def fails(batch: object) -> None:
+    def fails(*shares: object) -> None:
         raise MemoryError
 
     def check(_: ProjectFacts) -> Creation:
@@ -169,6 +173,52 @@ async def test_an_error_of_the_thread_is_the_answer_and_the_next_request_is_serv
             await asyncio.wait_for(creations.create(check, _shown), 30)
     assert (await asyncio.wait_for(creations.create(check, _shown), 30)).status_code == 201
     creations.close()
+
+
+async def test_the_audit_trail_gets_its_entry_in_the_transaction_that_creates_the_experiment(
+    app: FastAPI, client: httpx.AsyncClient, spec: dict[str, Any], sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (await client.post(API, json=spec)).raise_for_status()
+    apart: list[AuditRecord] = []
+    monkeypatch.setattr(app.state.context.authenticator, "note", functools.partial(_noted, apart))
+    keyed = {"Idempotency-Key": "one"}
+    answers = await asyncio.gather(
+        *(client.post(API, json=spec, headers=keyed) for _ in range(3)),
+        client.post(API, json={**spec, "seed": 77}, headers=keyed),
+        client.post(API, json={**spec, "metric": 7}),
+        client.post(API, json=spec),
+    )
+    assert [answer.status_code for answer in answers] == [201, 201, 201, 409, 422, 201]
+    within = [entry for _, entry in sqlite_store.access.trail()][:-1]
+    both = Counter((entry.status, entry.created) for entry in (*within, *apart))
+    assert both == Counter((answer.status_code, answer.json().get("id")) for answer in answers)
+    ids = {entry.created for entry in within}
+    assert ids == {record.public_id for record in sqlite_store.experiments.page().items[:2]}
+    assert [(entry.method, entry.path, entry.actor) for entry in within] == [("POST", API, "local")] * len(within)
+
+
+async def test_an_entry_that_cannot_be_written_with_the_experiment_is_written_on_its_own(
+    client: httpx.AsyncClient, spec: dict[str, Any], sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (await client.post(API, json=spec)).raise_for_status()
+    entries = sqlite_store.access.entries
+
+    def fails(records: Callable[[], Iterable[AuditRecord]]) -> Share[None]:
+        share = entries(records)
+
+        def work(cursor: Cursor) -> None:
+            share.work(cursor)
+            raise RuntimeError("broken")
+
+        return Share(work, share.order)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(sqlite_store.access, "entries", fails)
+        sent = [client.post(API, json={**spec, "name": f"name {number}"}) for number in range(3)]
+        answers = await asyncio.gather(*sent)
+    assert [answer.status_code for answer in answers] == [201] * 3
+    trail = [entry.created for _, entry in sqlite_store.access.trail()][:-1]
+    assert Counter(trail) == Counter(answer.json()["id"] for answer in answers)
 
 
 @pytest.mark.parametrize(
@@ -202,3 +252,7 @@ def _shown(record: ExperimentRecord) -> Response:
 
 async def _no_note(record: object) -> None:
     pass
+
+
+async def _noted(notes: list[AuditRecord], record: AuditRecord) -> None:
+    notes.append(record)

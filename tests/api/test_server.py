@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
 from tests.api.conftest import serving
+from tuner.api.server import Server
 
 SERVICE = """
 import socket, sys
 from pathlib import Path
+from typing import Any
 from tuner.api import create_app
 from tuner.api.server import Server
 from tuner.settings import Settings
@@ -67,3 +72,42 @@ def test_garbage_collections_leave_out_what_was_loaded_at_the_start(app: FastAPI
     for server in serving(app):
         assert httpx.get(f"{server}/healthz").status_code == 200
         assert gc.get_freeze_count() > 50_000
+
+
+def test_the_server_uses_the_quicker_event_loop_if_it_is_installed(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops: list[str] = []
+    tick = Server.on_tick
+
+    async def noting(self: Server, counter: int) -> bool:
+        loops.append(type(asyncio.get_running_loop()).__module__.partition(".")[0])
+        return await tick(self, counter)
+
+    monkeypatch.setattr(Server, "on_tick", noting)
+    for server in serving(app):
+        assert httpx.get(f"{server}/healthz").status_code == 200
+    assert set(loops) == {"uvloop" if find_spec("uvloop") else "asyncio"}
+
+
+def test_a_burst_of_requests_starts_no_garbage_collection(app: FastAPI, spec: dict[str, Any]) -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(700)
+    begun: list[int] = []
+
+    def note(phase: str, about: dict[str, int]) -> None:
+        if phase == "start":
+            begun.append(about["generation"])
+
+    try:
+        for server in serving(app):
+            with httpx.Client(base_url=server) as client:
+                client.post("/api/v1/experiments", json=spec).raise_for_status()
+                gc.collect()
+                gc.callbacks.append(note)
+                kept = [[number] for number in range(2000)]  # as many objects as the requests of a burst have
+                gc.callbacks.remove(note)
+    finally:
+        gc.set_threshold(*before)
+    assert kept
+    assert begun == []

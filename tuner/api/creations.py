@@ -21,12 +21,18 @@ from typing import Any
 
 from starlette.responses import Response
 
+from tuner.api.access.auth import Entry
 from tuner.api.problems import problem_response
 from tuner.experiment.operations.earlier import ProjectFacts
 from tuner.store import Creation, ExperimentRecord, Store
+from tuner.store.service.access import AuditRecord
 
-AT_ONCE = 16
-"""The maximum number of experiments in one transaction. The first request is answered only once all of them are written."""
+AT_ONCE = 64
+"""The maximum number of experiments in one transaction. The first request is answered only once all of them are written.
+
+If all waiting requests fit, each waits for the transaction before its own and for its own, and for about as long as the others
+do. If they do not fit, some wait for one transaction more than others.
+"""
 
 QUICK_BYTES = 16 * 1024
 """The maximum size of a body that is handled here. Checking a spec of this size takes a few milliseconds."""
@@ -54,6 +60,7 @@ class _Waiting:
     show: Callable[[ExperimentRecord], Response]
     loop: asyncio.AbstractEventLoop
     answered: asyncio.Future[Response]
+    entry: Entry | None
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     creation: Creation | None = None
     response: Response | None = None
@@ -69,6 +76,14 @@ class _Waiting:
                 self.creation = found
         except BaseException as error:
             self.error = error
+
+    def record(self) -> AuditRecord | None:
+        """Return the entry for the audit trail if the experiment has been inserted, and None if there is no entry to write."""
+        if self.entry is None or self.creation is None or self.creation.error is not None:
+            return None
+        found = self.creation.result
+        assert found is not None
+        return self.entry.record(201, found if isinstance(found, str) else found.public_id)
 
     def finish(self, store: Store) -> None:
         """Build the response, after the transaction."""
@@ -101,15 +116,18 @@ class Creations:
         self._works = False
         self._is_closed = False
 
-    async def create(self, check: Check, show: Callable[[ExperimentRecord], Response]) -> Response:
+    async def create(
+        self, check: Check, show: Callable[[ExperimentRecord], Response], entry: Entry | None = None
+    ) -> Response:
         """Create an experiment, and return the response that shows it, or a 503 after `close`.
 
         Args:
             check: checks the spec. It is called in the thread, and must be quick.
             show: builds the response from the record. It is called in the thread after the experiment is committed.
+            entry: the request's entry in the audit trail, which is written in the same transaction.
         """
         loop = asyncio.get_running_loop()
-        mine = _Waiting(check, show, loop, loop.create_future())
+        mine = _Waiting(check, show, loop, loop.create_future(), entry)
         with self._lock:
             if self._is_closed:
                 return problem_response(503, "the service is shutting down", headers={"Retry-After": "2"})
@@ -141,8 +159,11 @@ class Creations:
         facts = ProjectFacts(self._store)
         for one in batch:
             one.begin(facts)
-        self._store.experiments.create_all([one.creation for one in batch if one.creation is not None])
+        entries = self._store.access.entries(lambda: filter(None, [one.record() for one in batch]))
+        self._store.experiments.create_all([one.creation for one in batch if one.creation is not None], entries)
         for one in batch:
+            if one.entry is not None:
+                one.entry.is_written = one.creation is not None and one.creation.error is None and entries.error is None
             one.finish(self._store)
 
     def _next(self) -> list[_Waiting]:

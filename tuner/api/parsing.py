@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any, cast
+
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MOST_HEAD = 64 * 1024
 """The maximum size of a request's head, and of its trailers, in bytes. httptools itself has no limit."""
+
+MOST_JOINED = 64 * 1024
+"""The maximum size of what is copied behind a head, in bytes."""
 
 
 class Http(HttpToolsProtocol):
@@ -15,6 +21,10 @@ class Http(HttpToolsProtocol):
         None  # how many bytes of the head followed its first chunk; None: no head has begun, or it is complete
     )
     _fields = 0  # the size in bytes of the fields of the head and the trailers
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.transport = cast("asyncio.Transport", _Joining(transport, self.loop))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -40,3 +50,41 @@ class Http(HttpToolsProtocol):
             self._head += len(data)
             if self._head > MOST_HEAD:  # a single field is too long
                 self.send_400_response("The head of the request is too large.")
+
+
+class _Joining:
+    """A transport that sends the head of a response together with what follows at once, which is nearly always the whole body.
+
+    uvicorn writes the two one after the other, and each write to a socket takes as long as a few middlewares.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Write the data. A head is kept until the next call, or else until the next round of the event loop."""
+        if self._head:
+            if len(data) <= MOST_JOINED:
+                data, self._head = self._head + data, b""
+            else:
+                self._send_head()
+        elif data.startswith(b"HTTP/"):
+            self._head = data
+            self._loop.call_soon(self._send_head)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection once everything has been sent."""
+        self._send_head()
+        self._transport.close()
+
+    def _send_head(self) -> None:
+        """Write the head that is kept, if there is one, unless the client has disconnected."""
+        head, self._head = self._head, b""
+        if head and not self._transport.is_closing():
+            self._transport.write(head)

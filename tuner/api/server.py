@@ -31,6 +31,12 @@ TICKS = 10
 """The number of uvicorn's ticks between two searches for slow connections. uvicorn ticks ten times a second."""
 
 
+COLLECT_AFTER = 10_000
+"""The number of new objects after which a garbage collection looks at them. Python's usual number is 700.
+
+Requests that arrive together have several thousand objects, nearly all of which are freed without a collection.
+"""
+
 LAST_S = 2.0
 """The time that the app may take to shut down after a second Ctrl-C, in seconds."""
 
@@ -45,7 +51,9 @@ class Server(uvicorn.Server):
             log_level=log_level,
             log_config=None,
             access_log=False,
-            http="tuner.api.parsing:Http" if find_spec("httptools") else "h11",  # httptools has to be compiled
+            # httptools and uvloop have to be compiled, so they may be missing.
+            http="tuner.api.parsing:Http" if find_spec("httptools") else "h11",
+            loop="uvloop" if find_spec("uvloop") else "asyncio",
             proxy_headers=False,
             timeout_graceful_shutdown=grace_s,
         )
@@ -57,6 +65,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(None if sockets is None else [_as_tcp(listening) for listening in sockets])
         gc.freeze()  # otherwise each full collection would walk all loaded modules, and delay requests by 0.1 s
+        gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._context.end)

@@ -22,7 +22,7 @@ from sqlalchemy import Boolean
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
 from tuner.store.expected import Expected
-from tuner.store.fronts import fronts
+from tuner.store.fronts import Fronts
 from tuner.store.sql.paging import Place, decoded, encoded
 from tuner.store.sql.tables import JsonText, dumps, trial
 from tuner.store.writing.writer import Cursor
@@ -163,7 +163,7 @@ class Columns:
         self._columns: dict[str, Column] = {}
         self._orders: dict[str, NDArray[np.intp]] = {}
         self._objectives: list[tuple[str, str]] = []  # the metric and the mode of each objective
-        self._sorted_into_fronts: tuple[Floats | None, Floats] = (None, np.empty(0))  # the values, and their fronts
+        self._kept_fronts = Fronts()
         self.expected: Expected | None = None  # what is expected of the trials; None before the first repeat
 
     def __len__(self) -> int:
@@ -203,7 +203,7 @@ class Columns:
         self._columns.clear()
         self._orders.clear()
         self._objectives = []
-        self._sorted_into_fronts = (None, np.empty(0))
+        self._kept_fronts = Fronts()
         self.expected = None
 
     def _changed(self, cursor: Cursor, last: int) -> list[int] | None:
@@ -247,11 +247,7 @@ class Columns:
         numbers = [[one if isinstance(one, int | float) else math.nan for one in row] for row in rows]
         values = np.array(numbers, np.float64).reshape(len(rows), len(self._objectives))
         values[self._violating()] = math.nan
-        known, found = self._sorted_into_fronts
-        if known is None or not np.array_equal(known, values, equal_nan=True):  # most log entries change no objective
-            found = fronts(values, [mode for _, mode in self._objectives])
-            self._sorted_into_fronts = values, found
-        return Column(found)
+        return Column(self._kept_fronts.of(values, [mode for _, mode in self._objectives]))
 
     def _violating(self) -> NDArray[np.bool_]:
         """Return a mask of the trials whose results violate the constraints."""

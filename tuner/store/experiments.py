@@ -175,9 +175,12 @@ class Experiments:
         self.create_all([share])
         return self.created(share)
 
-    def create_all(self, creations: Sequence[Creation]) -> None:
-        """Do the work of all these creations in one transaction. Afterwards, `created` returns each one's record."""
-        self._database.write_all(creations)
+    def create_all(self, creations: Sequence[Creation], *others: Share[Any]) -> None:
+        """Do the work of all these creations in one transaction. Afterwards, `created` returns each one's record.
+
+        others: other work for this transaction. If work fails, only this work is undone.
+        """
+        self._database.write_all([*creations, *others])
 
     def created(self, creation: Creation) -> ExperimentRecord:
         """Return the record of a created experiment, or raise the error that prevented its creation."""

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
+
+MANY = 3
+"""From this number of objectives on, `Fronts` moves single rows."""
+
+FEW = 200
+"""Sort all rows again if more than one of this many has changed, since each change takes a hundred times as long as sorting one
+row does."""
+
+MOST_COMPARED = 2**20
+"""The maximum number of pairs of rows that are compared at once. Each takes two bytes of memory."""
 
 
 def fronts(values: Floats, modes: Sequence[str]) -> Floats:
@@ -22,14 +33,116 @@ def fronts(values: Floats, modes: Sequence[str]) -> Floats:
         values: (rows, objectives).
         modes: "min" or "max" for each objective.
     """
-    costs = values * np.array([1.0 if mode == "min" else -1.0 for mode in modes])
+    return _sorted(_costs(values, modes))
+
+
+class Fronts:
+    """The fronts of rows of which only a few change at a time. They are the same as those of `fronts`.
+
+    From three objectives on, a change moves rows between the fronts, as in ENLU of Li et al. (2017), instead of sorting all rows
+    again. With two objectives, sorting is quicker.
+    """
+
+    def __init__(self) -> None:
+        self._costs = np.empty((0, 0))
+        self._found = np.empty(0)
+        self._members: list[Places] | None = None  # the places of the rows of each front; None: not known yet
+
+    def of(self, values: Floats, modes: Sequence[str]) -> Floats:
+        """Return the front of each row, as `fronts` does. Do not change the result: later calls may return it again."""
+        costs = _costs(values, modes)
+        changed = self._changed(costs)
+        if changed is None or len(changed) * FEW > len(costs) or (len(changed) and costs.shape[1] < MANY):
+            self._costs, self._found, self._members = costs, _sorted(costs), None
+        elif len(changed):
+            self._change(changed, costs)
+        return self._found
+
+    def _changed(self, costs: Floats) -> Places | None:
+        """Return the places of the rows that are new or have changed, or None if rows were removed."""
+        before = len(self._costs)
+        if before > len(costs) or self._costs.shape[1] != costs.shape[1]:
+            return None
+        same = (self._costs == costs[:before]) | (np.isnan(self._costs) & np.isnan(costs[:before]))
+        return np.append(np.flatnonzero(~same.all(axis=1)), np.arange(before, len(costs)))
+
+    def _change(self, changed: Places, costs: Floats) -> None:
+        """Move the rows that have changed to their fronts, and the others out of their way."""
+        if self._members is None:
+            self._members = [
+                np.flatnonzero(self._found == 1 + at) for at in range(int(np.nanmax(self._found, initial=0)))
+            ]
+        self._found = np.append(self._found, np.full(len(costs) - len(self._found), math.nan))
+        for place in changed[np.isfinite(self._found[changed])]:
+            self._remove(place, self._members)
+        self._costs = costs
+        for place in changed[np.isfinite(costs[changed]).all(axis=1)]:
+            self._insert(place, self._members)
+
+    def _remove(self, place: np.intp, members: list[Places]) -> None:
+        """Remove a row. Each row that only removed rows of the front above dominated rises to that front."""
+        at, gone = int(self._found[place]) - 1, np.array([place])
+        self._found[place] = math.nan
+        members[at] = members[at][members[at] != place]
+        while at + 1 < len(members):
+            below = members[at + 1]
+            free = _dominated(self._costs[below], self._costs[gone])
+            free[free] = ~_dominated(self._costs[below[free]], self._costs[members[at]])
+            if not free.any():
+                break
+            gone, members[at + 1] = below[free], below[~free]
+            members[at] = np.append(members[at], gone)
+            self._found[gone] = at + 1
+            at += 1
+        if not len(members[-1]):
+            members.pop()
+
+    def _insert(self, place: np.intp, members: list[Places]) -> None:
+        """Insert a row into the first front that does not dominate it. Rows that it dominates sink to the next front."""
+        row, at, high = self._costs[[place]], 0, len(members)
+        while at < high:
+            middle = (at + high) // 2
+            if _dominated(row, self._costs[members[middle]])[0]:
+                at = middle + 1
+            else:
+                high = middle
+        sinking = np.array([place])
+        while len(sinking):
+            if at == len(members):
+                members.append(sinking[:0])
+            pushed = _dominated(self._costs[members[at]], self._costs[sinking])
+            self._found[sinking] = at + 1
+            sinking, members[at] = members[at][pushed], np.append(members[at][~pushed], sinking)
+            at += 1
+
+
+def _costs(values: Floats, modes: Sequence[str]) -> Floats:
+    """Return the values with the sign that makes lower ones better."""
+    signs: Floats = np.array([1.0 if mode == "min" else -1.0 for mode in modes])
+    return np.multiply(values, signs)
+
+
+def _dominated(rows: Floats, by: Floats) -> NDArray[np.bool_]:
+    """Return for each row whether one of the rows `by` is no worse in all costs and better in one."""
+    found = np.zeros(len(rows), np.bool_)
+    at_once = max(1, MOST_COMPARED // max(1, len(rows)))
+    for begin in range(0, len(by), at_once):
+        no_worse = no_better = np.True_
+        for cost, others in zip(rows.T, by[begin : begin + at_once].T, strict=True):
+            no_worse = no_worse & (others[:, None] <= cost)
+            no_better = no_better & (others[:, None] >= cost)
+        found |= (no_worse & ~no_better).any(axis=0)
+    return found
+
+
+def _sorted(costs: Floats) -> Floats:
     found = np.full(len(costs), math.nan)
     finite = np.isfinite(costs).all(axis=1)
     if not finite.any():
         return found
     # Sorted, so that a row can be dominated only by rows before it, whose first cost is not higher.
     rows, inverse = np.unique(costs[finite], axis=0, return_inverse=True)
-    place = _placed_by_two if costs.shape[1] == 2 else _placed
+    place = {2: _placed_by_two, 3: _placed_by_three}.get(costs.shape[1], _placed)
     found[finite] = np.array(place(rows[:, 1:]))[inverse.reshape(-1)]
     return found
 
@@ -45,6 +158,35 @@ def _placed_by_two(rest: Floats) -> list[int]:
         at = bisect_right(lowest, cost)
         lowest[at : at + 1] = [cost]
         found.append(at + 1)
+    return found
+
+
+def _placed_by_three(rest: Floats) -> list[int]:
+    """Return the front of each sorted row of three costs, given the second and third ones.
+
+    Each front keeps a staircase of the rows that matter for later ones: second costs ascending, third costs descending. A front
+    dominates the row if the last step whose second cost is not higher has a third cost that is not higher either.
+    """
+    stairs: list[tuple[list[float], list[float]]] = []
+    found: list[int] = []
+    for second, third in rest.tolist():
+        low, high = 0, len(stairs)
+        while low < high:
+            middle = (low + high) // 2
+            seconds, thirds = stairs[middle]
+            at = bisect_right(seconds, second)
+            if at and thirds[at - 1] <= third:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(stairs):
+            stairs.append(([], []))
+        seconds, thirds = stairs[low]
+        first = end = bisect_left(seconds, second)
+        while end < len(thirds) and thirds[end] >= third:  # the row covers these steps
+            end += 1
+        seconds[first:end], thirds[first:end] = [second], [third]
+        found.append(low + 1)
     return found
 
 

@@ -23,6 +23,7 @@ from tests.driver.stored import stored
 from tests.store.examples import T0, a_report, a_spec, a_trial, begin
 from tests.web.searches import SHAPES, Search, bred, digits
 from tuner.api import schemas
+from tuner.api.schemas.experiments import _kept as kept_forms
 from tuner.domain import events
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Finish, Stop
@@ -63,6 +64,20 @@ async def test_creating_answers_with_the_experiment_and_where_it_is(
     assert stored.source == "api"
     assert sqlite_store.code.get(stored.code_hash).sys_path
     assert [e.public_id for e in sqlite_store.drivers.claimable(T0)] == [made["id"]]
+
+
+async def test_new_experiments_do_not_take_the_places_of_those_that_a_list_shows(
+    client: httpx.AsyncClient, spec: dict[str, Any]
+) -> None:
+    assert (await client.post(API, json=spec)).status_code == 201
+    await client.get(API)
+    before = kept_forms.cache_info()
+    for number in range(3):
+        assert (await client.post(API, json={**spec, "name": f"new {number}"})).status_code == 201
+    assert kept_forms.cache_info() == before
+    await client.get(API)
+    after = kept_forms.cache_info()
+    assert (after.hits, after.misses) == (before.hits + 1, before.misses + 3)
 
 
 async def test_a_range_of_workers_makes_elastic_trials(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:

@@ -12,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.api.conftest import SPEC
+from tuner import schedulers
+from tuner import search as searchers
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
 from tuner.errors import SpecError
 from tuner.experiment.specs.spec import parse_spec
+from tuner.options import build
 
 
 def errors(**changes: Any) -> dict[str, str]:
@@ -25,6 +28,19 @@ def errors(**changes: Any) -> dict[str, str]:
     found = dict(caught.value.errors)
     assert len(found) == len(caught.value.errors)
     return found
+
+
+def test_each_part_of_a_spec_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    def counting(kind: type[Any], data: Any, pointer: str) -> Any:
+        built.append(pointer)
+        return build(kind, data, pointer)
+
+    for module in (schedulers, searchers):
+        monkeypatch.setattr(module, "build", counting)
+    assert parse_spec(SPEC).resolved["scheduler"]["max_t"] == 27
+    assert sorted(built) == ["/scheduler", "/search"]
 
 
 def test_the_documents_example_is_taken_whole() -> None:

@@ -22,6 +22,7 @@ import re
 import socket
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -108,6 +109,17 @@ class Credential(NamedTuple):
 
     secret: str
     is_session: bool = False
+
+
+@dataclass(slots=True)
+class Entry:
+    """The entry of a request in the audit trail, for a route that writes it in the transaction of its change.
+
+    record: returns the entry for an HTTP status and the public id of what was created.
+    """
+
+    record: Callable[[int, str | None], AuditRecord]
+    is_written: bool = False
 
 
 class Authenticator:
@@ -296,6 +308,7 @@ class Authenticate:
         method = scope["method"]
         identity: Identity | None = None
         noted: asyncio.Future[None] | None = None
+        entry = Entry(lambda status, created: _record(scope, identity or LOCAL, method, path, status, created))
 
         def note(status: int, created: str | None = None) -> None:
             """Start writing the request to the audit trail, if it belongs there and has not been written yet."""
@@ -303,8 +316,8 @@ class Authenticate:
             # Requests without a valid token are not recorded, because anybody could fill the disk with them. Requests from
             # agents are not recorded either, because the experiment's log already has them, with the agent's name.
             quiet = status < 400 and FOR_AGENTS.fullmatch(path)
-            if noted is None and method not in SAFE and identity is not None and not quiet:
-                noted = self._note(scope, identity, method, path, status, created)
+            if noted is None and method not in SAFE and identity is not None and not quiet and not entry.is_written:
+                noted = self._authenticator.note(entry.record(status, created))
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -319,7 +332,7 @@ class Authenticate:
                 await refusal(scope, receive, noting)
                 return
             state = scope.setdefault("state", {})
-            state["identity"], state["is_allowed"] = identity, True
+            state["identity"], state["is_allowed"], state["entry"] = identity, True, entry
             state["still_allowed"] = functools.partial(self._still_allowed, identity, credential)
             await self._app(scope, receive, noting)
         except BaseException:
@@ -369,21 +382,19 @@ class Authenticate:
             return identity, problem_response(403, detail)
         return identity, None
 
-    def _note(
-        self, scope: Scope, identity: Identity, method: str, path: str, status: int, created: str | None
-    ) -> asyncio.Future[None]:
-        record = AuditRecord(
-            time=time.time(),
-            actor=identity.name,
-            token_id=identity.token_id,
-            method=method[:16],
-            path=path[:1000].replace("\0", "\ufffd"),
-            status=status,
-            address=address_of(scope),
-            project=identity.project,
-            created=created,
-        )
-        return self._authenticator.note(record)
+
+def _record(scope: Scope, identity: Identity, method: str, path: str, status: int, created: str | None) -> AuditRecord:
+    return AuditRecord(
+        time=time.time(),
+        actor=identity.name,
+        token_id=identity.token_id,
+        method=method[:16],
+        path=path[:1000].replace("\0", "\ufffd"),
+        status=status,
+        address=address_of(scope),
+        project=identity.project,
+        created=created,
+    )
 
 
 def _created(start: Message) -> str | None:

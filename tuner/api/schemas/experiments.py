@@ -302,6 +302,15 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     @classmethod
     def of(cls, record: ExperimentRecord, metrics: list[str]) -> Experiment:
         """Return an experiment as the API shows it. Do not change what is returned: later calls may return the same object."""
+        return _kept(_Version(record, tuple(metrics), record.abandoned(time.time())))
+
+    @classmethod
+    def once(cls, record: ExperimentRecord, metrics: list[str]) -> Experiment:
+        """Return the same as `of`, but do not keep it for later calls.
+
+        Use this for what is not shown again, such as a new experiment, which changes as soon as a driver starts it. Otherwise it
+        would take the place of what a list shows, and garbage collections would look through it.
+        """
         return _shown(_Version(record, tuple(metrics), record.abandoned(time.time())))
 
 
@@ -318,12 +327,16 @@ class _Version:
 
 
 @functools.lru_cache(maxsize=1000)
-def _shown(version: _Version) -> Experiment:
-    """Return the shown form of an experiment.
+def _kept(version: _Version) -> Experiment:
+    """Return the shown form of an experiment, which is kept.
 
     Clients read the same pages of the list again and again, and most experiments on a page have not changed. Comparing two
     records takes a tenth of the time of building the shown form.
     """
+    return _shown(version)
+
+
+def _shown(version: _Version) -> Experiment:
     record, abandoned = version.record, version.abandoned
     spec = record.spec
     return Experiment(

@@ -54,8 +54,9 @@ def parse_spec(
         SpecError: the spec has mistakes. The error lists all of them.
     """
     errors: Errors = []
-    given, text = plain_and_text(data)
-    plain = _with_range(_with_types(given), errors)
+    given = parts is not None
+    read, text = plain_and_text(data)
+    plain = _with_range(_with_types(read), errors)
     model = _shape(plain, errors)
     spec = None
     if model is not None:
@@ -66,10 +67,10 @@ def parse_spec(
         if spec is not None:
             check_elastic(spec, errors)
     check_sections(plain, model, errors)
-    space = _checked_parts(plain, space_blob, parts, errors)
+    space, parts = _checked_parts(plain, space_blob, parts, errors)
     resolved: Mapping[str, Any] = {}
     if spec is not None and space is not None:
-        resolved = _resolved(spec, space, parts, errors)
+        resolved = _resolved(spec, space, parts, given, errors)
     if errors or spec is None:
         raise SpecError(_in_order(errors, plain))
     return replace(spec, resolved=resolved)
@@ -186,9 +187,13 @@ def _objectives(model: Written, errors: Errors) -> tuple[Objective, ...]:
 
 def _checked_parts(
     plain: Mapping[str, Any], space_blob: bytes | None, parts: Parts | None, errors: Errors
-) -> Space | None:
-    """Check the space, the scheduler, the searcher and the stopper, each separately. Return the space if it is valid."""
+) -> tuple[Space | None, Parts]:
+    """Check the space, the scheduler, the searcher and the stopper, each separately.
+
+    Return the space if it is valid, and the others as far as they are given or valid.
+    """
     space = None
+    found: dict[str, Any] = {}
     if isinstance(plain.get("space"), dict):
         try:
             space = Space.from_json(plain["space"], space_blob)
@@ -205,16 +210,21 @@ def _checked_parts(
                 errors.append((f"/{name}/{escape(key)}", f'unknown option; "auto" takes none{beside}'))
             continue
         try:
-            build(part, f"/{name}")
+            found[name] = build(part, f"/{name}")
         except SpecError as error:
             errors.extend(error.errors)
     stop = plain.get("stop")
     if isinstance(stop, dict) and stop and not (parts is not None and stop.get("type") == "python"):
         try:
-            stoppers.from_json(stop, "/stop")
+            found["stop"] = stoppers.from_json(stop, "/stop")
         except SpecError as error:
             errors.extend(error.errors)
-    return space
+    kept = parts or Parts()
+    return space, Parts(
+        scheduler=kept.scheduler or found.get("scheduler"),
+        searcher=kept.searcher or found.get("search"),
+        stopper=kept.stopper or found.get("stop"),
+    )
 
 
 _NEUTRAL: Mapping[str, Mapping[str, Any]] = {
@@ -225,10 +235,12 @@ _NEUTRAL: Mapping[str, Mapping[str, Any]] = {
 """Replacements for parts that have mistakes, so that the other parts can be checked."""
 
 
-def _resolved(spec: Spec, space: Space, parts: Parts | None, errors: Errors) -> Mapping[str, Any]:
+def _resolved(spec: Spec, space: Space, parts: Parts, given: bool, errors: Errors) -> Mapping[str, Any]:
     """Return the JSON forms of the scheduler and the searcher, with "auto" and inherited options resolved.
 
     Set up the parts as a driver does. If they do not fit the space or each other, add to `errors`.
+
+    given: whether a caller passed Python objects for some of the parts.
     """
     wrong = {field_of(pointer) for pointer, _ in errors}
     if wrong & {"space", "metric", "mode"}:
@@ -239,7 +251,6 @@ def _resolved(spec: Spec, space: Space, parts: Parts | None, errors: Errors) -> 
     except SpecError as error:
         errors += [one for one in error.errors if field_of(one[0]) not in neutral]
         return {}
-    given = parts is not None
     resolved: dict[str, Any] = {
         "scheduler": resolved_json(scheduler, given=given),
         "search": None if scheduler.PROPOSES else resolved_json(searcher, given=given),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
@@ -21,10 +21,11 @@ from tuner.domain.experiment import PROJECT
 from tuner.errors import NotFound, SpecError
 from tuner.names import did_you_mean
 from tuner.store.sql.connect import translated
-from tuner.store.sql.database import Database
+from tuner.store.sql.database import LAST, Database, Share
 from tuner.store.sql.database import at as time_of
 from tuner.store.sql.tables import audit, session
 from tuner.store.sql.tables import token as tokens
+from tuner.store.writing.writer import Cursor
 
 PREFIX = "tnr_"
 """The prefix of tokens, by which secret scanners recognize them."""
@@ -267,8 +268,14 @@ class Access:
 
     def note(self, *records: AuditRecord) -> None:
         """Add entries to the audit trail."""
-        rows = [tuple(getattr(record, name) for name in AuditRecord.__slots__) for record in records]
-        self._database.write_together(lambda cursor: cursor.executemany(_NOTE, rows))
+        self._database.write_together(lambda cursor: _note(cursor, records))
+
+    def entries(self, records: Callable[[], Iterable[AuditRecord]]) -> Share[None]:
+        """Return the work that adds entries to the audit trail, for `Experiments.create_all`.
+
+        records: is called at the end of the transaction, when the results of its other work are known.
+        """
+        return Share(lambda cursor: _note(cursor, records()), LAST)
 
     def trail(self, *, limit: int = 100, before: int | None = None) -> list[tuple[int, AuditRecord]]:
         """Return the newest entries of the audit trail, newest first, each with its number.
@@ -296,6 +303,12 @@ class Access:
     def _write(self) -> Iterator[Connection]:
         with translated(self._database.backend), self._database.engine.begin() as connection:
             yield connection
+
+
+def _note(cursor: Cursor, records: Iterable[AuditRecord]) -> None:
+    rows = [tuple(getattr(record, name) for name in AuditRecord.__slots__) for record in records]
+    if rows:
+        cursor.executemany(_NOTE, rows)
 
 
 def _check_project(project: str | None, shown: str | None) -> None:

@@ -28,6 +28,9 @@ INCREMENTAL = 2
 KEPT_PAGES = 256
 """The number of free pages that are kept in an SQLite file for new rows. A page has 4 KiB."""
 
+LAST = "~"
+"""The `order` of work that is done after all other work of a transaction. It is behind all names and hashes."""
+
 VACUUM_PAGES = 1000
 VACUUM_PAUSE_S = 0.01
 """`shrink` frees this many pages at a time, which takes a few milliseconds, and then lets others write."""

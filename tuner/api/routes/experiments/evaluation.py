@@ -45,7 +45,7 @@ MOST_REPLAYED = 200_000
 )
 def best(here: Here, experiment_id: ExperimentId) -> Response:
     record = found_experiment(here.store, experiment_id)
-    found = schemas.Experiment.of(record, []).best
+    found = schemas.Experiment.once(record, []).best
     if found is None:
         raise NotFound(f"{experiment_id} has no best trial: {record.no_best or 'no trial has reported yet'}")
     return answer(found)

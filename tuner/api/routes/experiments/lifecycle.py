@@ -94,7 +94,7 @@ async def create(
     # The check may still find that the spec needs an import, or learns from others.
     if is_quick(data, len(await request.body())):
         with contextlib.suppress(TakesLong):
-            return await here.creations.create(check, show)
+            return await here.creations.create(check, show, request.scope["state"]["entry"])
     return await here.off_the_pool(create)
 
 
@@ -327,7 +327,7 @@ def _created(record: ExperimentRecord) -> Response:
 
     So a repeated request gets the same response even if the experiment has changed in the meantime.
     """
-    first = schemas.Experiment.of(record.as_created(), [])
+    first = schemas.Experiment.once(record.as_created(), [])
     return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
 
 
