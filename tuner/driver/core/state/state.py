@@ -420,7 +420,9 @@ class State:
 
     def _apply_decision(self, seq: int, decision: Decision) -> list[Fact]:
         """Apply a decision. Return the facts about which the scheduler may have to decide."""
-        if self.waiting_exploits and isinstance(decision, d.Resume | d.Exploit | d.Stop | d.Complete | d.Fail | d.Cancel):
+        if self.waiting_exploits and isinstance(
+            decision, d.Resume | d.Exploit | d.Stop | d.Complete | d.Fail | d.Cancel
+        ):
             self.waiting_exploits.pop(decision.trial, None)
         match decision:
             case d.Start():
