@@ -465,7 +465,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
             trial={opened}
             rank={rank}
             onSelect={select}
-            onClose={() => set({ trial: null, view: null, segment: null, logrank: null })}
+            onClose={() => set({ trial: null, view: null, segment: null, logrank: null, weights: null })}
             address={address}
           />
         </Suspense>
