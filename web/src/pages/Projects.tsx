@@ -1,4 +1,4 @@
-import { Anchor, NativeSelect, Skeleton } from "@mantine/core";
+import { Anchor, NativeSelect, Skeleton, TextInput } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "react-router";
 import { api } from "../api/client";
@@ -71,6 +71,30 @@ export function Projects({ mayChange }: { mayChange: boolean }) {
         </div>
       )}
     </Panel>
+  );
+}
+
+interface ProjectInputProps {
+  /** The project to which the user is limited; null for all projects. */
+  only: string | null;
+  /** Whether the field must name a project. */
+  required?: boolean;
+  value: string;
+  onChange: (value: string) => void;
+}
+
+/** The project of a new token or webhook. Somebody who is limited to a project has no choice. */
+export function ProjectInput({ only, required = false, value, onChange }: ProjectInputProps) {
+  return (
+    <TextInput
+      label="Project"
+      w={150}
+      placeholder={required ? "" : "all"}
+      required={required && only === null}
+      disabled={only !== null}
+      value={only ?? value}
+      onChange={(event) => onChange(event.currentTarget.value)}
+    />
   );
 }
 
