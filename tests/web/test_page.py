@@ -453,7 +453,7 @@ def test_a_bred_trial_shows_what_led_to_its_best_value(visit: Open, service: Ser
     expect(lineage).to_have_count(len(of["best"][differs.number]))
     expect(lineage.last).to_contain_text(re.compile(rf"(to|iteration) {differs.best_iteration}\b"))
     expect(page.get_by_text("tuner schedule")).to_have_count(0)
-    page.get_by_text(f"weights at iteration {differs.iteration}, the newest").click()
+    page.get_by_text(f"newest (iteration {differs.iteration})").click()
     expect(lineage).to_have_count(len(of["newest"][differs.number]))
 
 

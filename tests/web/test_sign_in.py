@@ -76,7 +76,7 @@ def test_a_member_of_one_project_is_offered_nothing_that_is_refused(service: Ser
     expect(page.get_by_text("with the role editor in the project vision")).to_be_visible()
     project = page.get_by_role("textbox", name="Project")
     expect(project).to_have_value("vision")
-    expect(project).to_be_disabled()
+    expect(project).not_to_be_editable()
     page.get_by_label("Address").fill("https://example.com/hook")
     page.get_by_role("button", name="Create the webhook").click()
     expect(page.get_by_text("The key that signs its messages.")).to_be_visible()

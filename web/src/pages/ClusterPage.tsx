@@ -165,7 +165,7 @@ export default function ClusterPage() {
               ])}
             />
           </Panel>
-          <Panel flush title="Shares">
+          <Panel flush title="Shares of the cluster">
             <Table
               label="Shares"
               heads={["Experiment", "Priority", "Weight", "Share in use", "Running", "Starting or waiting"]}

@@ -32,12 +32,42 @@ function reachable(cell: HTMLDivElement | null): void {
   if (cell) cell.tabIndex = cell.scrollHeight > cell.clientHeight + 1 ? 0 : -1;
 }
 
+/** The maximum number of digits before the point for which every number of a group makes room. */
+const MOST_WHOLE = 7;
+
+/** Split the words of a number before its decimal point: "0.8 s" into "0" and ".8 s". */
+function atPoint(words: string): [string, string] {
+  const whole = /^-?\d*/.exec(words)![0];
+  return [whole, words.slice(whole.length)];
+}
+
+/** A number with its decimal point below that of the numbers above it. `room`: the number of digits before the point. */
+function Aligned({ text, room }: { text: string; room: number }) {
+  const [whole, rest] = atPoint(text);
+  return (
+    <>
+      <span className={classes.whole} style={{ minWidth: `${room}ch` }}>
+        {whole}
+      </span>
+      {rest}
+    </>
+  );
+}
+
 /** A column for each of what is compared, and a row for each property in which they differ. */
 export function ComparedTable({ columns, rows, best, words, note, address }: ComparedTableProps) {
   const theme = useComputedColorScheme("light");
   const all = address.get("all") === "1";
   const shown = all ? rows : rows.filter((row) => !row.same);
-  const groups = [...new Set(shown.map((row) => row.group))];
+  const groups = [...new Set(shown.map((row) => row.group))].map((group) => {
+    const own = shown.filter((row) => row.group === group);
+    const wholes = own.flatMap((row) =>
+      row.values.map((value) => (typeof value === "number" ? atPoint(words(row, value))[0].length : 0)),
+    );
+    return { group, rows: own, room: Math.min(Math.max(...wholes), MOST_WHOLE) };
+  });
+  const cell = (row: ComparedRow, value: unknown, room: number) =>
+    typeof value === "number" ? <Aligned text={words(row, value)} room={room} /> : words(row, value);
   return (
     <Panel
       flush
@@ -74,39 +104,37 @@ export function ComparedTable({ columns, rows, best, words, note, address }: Com
               ))}
             </tr>
           </thead>
-          {groups.map((group) => (
+          {groups.map(({ group, rows: own, room }) => (
             <tbody key={group}>
               <tr>
                 <th scope="colgroup" colSpan={columns.length + 1} data-group>
                   {group}
                 </th>
               </tr>
-              {shown
-                .filter((row) => row.group === group)
-                .map((row) => (
-                  <tr key={row.name}>
-                    <th scope="row">
-                      <Breakable name={row.name} words />
-                      {row.note && <span className={classes.note}>{row.note}</span>}
-                    </th>
-                    {row.values.map((value, i) => (
-                      <td
-                        key={columns[i]!.id}
-                        data-bad={row.group === "Results" && columns[i]!.state === "failed" ? true : undefined}
-                      >
-                        <div ref={reachable}>
-                          {best.get(row)?.includes(i) ? (
-                            <b className={classes.best} title="the best of them">
-                              {words(row, value)} <small>best</small>
-                            </b>
-                          ) : (
-                            words(row, value)
-                          )}
-                        </div>
-                      </td>
-                    ))}
-                  </tr>
-                ))}
+              {own.map((row) => (
+                <tr key={row.name}>
+                  <th scope="row">
+                    <Breakable name={row.name} words />
+                    {row.note && <span className={classes.note}>{row.note}</span>}
+                  </th>
+                  {row.values.map((value, i) => (
+                    <td
+                      key={columns[i]!.id}
+                      data-bad={row.group === "Results" && columns[i]!.state === "failed" ? true : undefined}
+                    >
+                      <div ref={reachable} className="upAndDown">
+                        {best.get(row)?.includes(i) ? (
+                          <b className={classes.best} title="the best of them">
+                            {cell(row, value, room)} <small>best</small>
+                          </b>
+                        ) : (
+                          cell(row, value, room)
+                        )}
+                      </div>
+                    </td>
+                  ))}
+                </tr>
+              ))}
             </tbody>
           ))}
         </table>

@@ -11,7 +11,7 @@ import { ProblemBox } from "../parts/common/Problem";
 import classes from "./SettingsPage.module.css";
 
 const AUTO = "from earlier ones in the project";
-const NONE = "from none";
+const NONE = "nothing from earlier ones";
 
 /** The projects with their settings, and the resources that their experiments have used and may hold. A click on one lists its experiments. */
 export function Projects({ mayChange }: { mayChange: boolean }) {
@@ -91,7 +91,8 @@ export function ProjectInput({ only, required = false, value, onChange }: Projec
       w={150}
       placeholder={required ? "" : "all"}
       required={required && only === null}
-      disabled={only !== null}
+      readOnly={only !== null}
+      variant={only === null ? "default" : "filled"}
       value={only ?? value}
       onChange={(event) => onChange(event.currentTarget.value)}
     />

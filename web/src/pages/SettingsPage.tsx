@@ -40,7 +40,7 @@ export default function SettingsPage() {
         </p>
       )}
       {refused && (
-        <Alert color="yellow" variant="light" title="For admins">
+        <Alert color="gray" variant="light" title="For admins">
           Only admins can see the tokens and the audit trail. You are signed in as {session?.name ?? "somebody"} with
           the role {session?.role ?? "viewer"}
           {session?.project && ` in the project ${session.project}`}.
@@ -52,7 +52,6 @@ export default function SettingsPage() {
       {tokens.isLoading && <Skeleton height={160} />}
       {tokens.data && (
         <>
-          <Create only={session?.project ?? null} />
           <Panel
             flush
             title={`Tokens · ${tokens.data.items.length}`}
@@ -99,6 +98,7 @@ export default function SettingsPage() {
               </div>
             )}
           </Panel>
+          <Create only={session?.project ?? null} />
         </>
       )}
       {!tokens.isLoading && <Projects mayChange={mayChange(session?.role)} />}

@@ -806,7 +806,7 @@ describe("the set-up", () => {
     const section = screen.getByRole("heading", { name: "Scheduler (auto)" }).parentElement!;
     expect(section.textContent).toContain("freeze_thaw");
     expect(section.textContent).toContain("budget10");
-    expect(screen.getByText("the scheduler proposes configurations")).toBeTruthy();
+    expect(screen.getByText("none: the scheduler proposes the configurations")).toBeTruthy();
     expect(screen.getByText("27 × ", { exact: false })).toBeTruthy();
   });
 

@@ -1,7 +1,7 @@
 import { Anchor, SegmentedControl, Skeleton } from "@mantine/core";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import type { Experiment, Lineage as Found, LineageSegment, TrialWithSegments } from "../../api/types";
-import { config, counted, param, paramName, readable } from "../../format";
+import { config, param, paramName, readable } from "../../format";
 import type { Address } from "../../pages/useAddress";
 import { Heading } from "../common/Heading";
 import { ProblemBox } from "../common/Problem";
@@ -10,7 +10,7 @@ import classes from "./TrialDetails.module.css";
 
 interface OfTrialProps {
   trial: TrialWithSegments;
-  experiment: Pick<Experiment, "metric" | "scope" | "labels">;
+  labels: Experiment["labels"];
   onSelect: (number: number) => void;
   /** The address of the page, which contains the choice of the weights. */
   address: Address;
@@ -20,7 +20,7 @@ interface OfTrialProps {
  * The origin of a trial's weights: segments of this and of other trials, oldest first, and the schedule that reproduces them. If the
  * trial may have continued from other weights after its best value, the user chooses between the newest weights and those.
  */
-export function Lineage({ trial, experiment, onSelect, address }: OfTrialProps) {
+export function Lineage({ trial, labels, onSelect, address }: OfTrialProps) {
   const { best_iteration, segments } = trial;
   const choice = best_iteration !== null && (segments.length > 1 || mayHaveChanged(segments));
   const at = choice && address.get("weights") === "best" ? "best" : "newest";
@@ -39,15 +39,15 @@ export function Lineage({ trial, experiment, onSelect, address }: OfTrialProps) 
           value={at}
           onChange={(value) => address.set({ weights: value === "best" ? "best" : null })}
           data={[
-            { value: "newest", label: `weights at iteration ${trial.iteration}, the newest` },
-            { value: "best", label: `weights at iteration ${best_iteration}, ${counted(experiment)}` },
+            { value: "newest", label: `newest (iteration ${trial.iteration})` },
+            { value: "best", label: `best value (iteration ${best_iteration})` },
           ]}
         />
       )}
       {query.isError && !found ? (
         <ProblemBox error={query.error} what="lineage" retry={() => void query.refetch()} />
       ) : found ? (
-        <LineageOf found={found} newest={at === "newest"} labels={experiment.labels} onSelect={onSelect} />
+        <LineageOf found={found} newest={at === "newest"} labels={labels} onSelect={onSelect} />
       ) : (
         <Skeleton height={120} />
       )}

@@ -88,7 +88,9 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           {tab === "checkpoints" && <Checkpoints trial={trial} experiment={experiment} />}
         </Tabs.Panel>
         <Tabs.Panel value="lineage">
-          {tab === "lineage" && <Lineage trial={trial} experiment={experiment} onSelect={onSelect} address={address} />}
+          {tab === "lineage" && (
+            <Lineage trial={trial} labels={experiment.labels} onSelect={onSelect} address={address} />
+          )}
         </Tabs.Panel>
         <Tabs.Panel value="neighbors">
           {tab === "neighbors" && <Neighbors trial={trial} experiment={experiment} onSelect={onSelect} />}
@@ -129,7 +131,7 @@ function Outcome({ trial }: { trial: TrialWithSegments }) {
     <>
       {trial.reason && !(trial.state === "failed" && trial.error) && (
         <p className={classes.reason}>
-          <b>Why {trial.state}:</b> {trial.reason}
+          <Reason of={trial} />
         </p>
       )}
       {trial.waiting && !hasEnded(trial.state) && (
@@ -138,6 +140,16 @@ function Outcome({ trial }: { trial: TrialWithSegments }) {
         </p>
       )}
       {trial.error && <FailureBox failure={trial.error} over={trial.state !== "failed"} />}
+    </>
+  );
+}
+
+/** "Stopped at iteration 9: ...", or "Why running: ..." if the reason does not begin with the state. */
+function Reason({ of: { state, reason } }: { of: Pick<Trial, "state" | "reason"> }) {
+  const named = reason.startsWith(`${state} `);
+  return (
+    <>
+      <b>{named ? title(state) : `Why ${state}:`}</b> {named ? reason.slice(state.length + 1) : reason}
     </>
   );
 }
@@ -268,15 +280,18 @@ function Overview({ trial, experiment, across, rank, of, address, onSelect }: Ov
               {!ofRuns.some(([name]) => name.startsWith("Expected ")) && place}
               {changed && trial.best_iteration !== null && (
                 <>
-                  {" · "}
-                  <Anchor
-                    component="button"
-                    type="button"
-                    size="sm"
-                    onClick={() => address.set({ view: "lineage", weights: "best" })}
-                  >
-                    what led to it
-                  </Anchor>
+                  {" "}
+                  <span style={{ whiteSpace: "nowrap" }}>
+                    ·{" "}
+                    <Anchor
+                      component="button"
+                      type="button"
+                      size="sm"
+                      onClick={() => address.set({ view: "lineage", weights: "best" })}
+                    >
+                      what led to it
+                    </Anchor>
+                  </span>
                 </>
               )}
             </>,
