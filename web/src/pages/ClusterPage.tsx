@@ -346,13 +346,14 @@ interface TableProps {
 
 function Table({ label, heads, rows, empty, long }: TableProps) {
   if (rows.length === 0) return <p className={classes.none}>{empty}</p>;
+  const isNumber = (column: number) => column > 0 && rows.every((row) => typeof row[column] === "number");
   return (
     <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label={label}>
       <table className={classes.table}>
         <thead>
           <tr>
-            {heads.map((head) => (
-              <th key={head} scope="col">
+            {heads.map((head, k) => (
+              <th key={head} scope="col" data-number={isNumber(k)}>
                 {head || <span className={classes.hidden}>Place</span>}
               </th>
             ))}
@@ -362,7 +363,7 @@ function Table({ label, heads, rows, empty, long }: TableProps) {
           {rows.map((row, i) => (
             <tr key={i}>
               {row.map((cell, k) => (
-                <td key={k} className={k === long ? classes.wide : undefined}>
+                <td key={k} className={k === long ? classes.wide : undefined} data-number={isNumber(k)}>
                   {cell}
                 </td>
               ))}

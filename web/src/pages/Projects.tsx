@@ -34,9 +34,13 @@ export function Projects({ mayChange }: { mayChange: boolean }) {
               <tr>
                 <th scope="col">Project</th>
                 <th scope="col">Experiments</th>
-                <th scope="col">GPU hours used</th>
+                <th scope="col" data-number="true">
+                  GPU hours used
+                </th>
                 <th scope="col">Saved by early stopping</th>
-                <th scope="col">CPU hours used</th>
+                <th scope="col" data-number="true">
+                  CPU hours used
+                </th>
                 <th scope="col">Quota</th>
                 <th scope="col">Latest experiment</th>
                 <th scope="col" title="The warm_start of new experiments whose spec has none">
@@ -58,9 +62,9 @@ export function Projects({ mayChange }: { mayChange: boolean }) {
                     </Anchor>
                   </td>
                   <td>{experimentsWords(one)}</td>
-                  <td>{hours(one.gpu_hours)}</td>
+                  <td data-number="true">{hours(one.gpu_hours)}</td>
                   <td>{one.gpu_hours_saved > 0 ? `${hours(one.gpu_hours_saved)} GPU hours` : "–"}</td>
-                  <td>{hours(one.cpu_hours)}</td>
+                  <td data-number="true">{hours(one.cpu_hours)}</td>
                   <td>{quotaWords(one)}</td>
                   <td>{one.latest_at ? moment(one.latest_at) : "none"}</td>
                   <td>{mayChange ? <WarmStart project={one} /> : one.warm_start === "auto" ? AUTO : NONE}</td>
