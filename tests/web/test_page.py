@@ -278,7 +278,7 @@ def test_one_trial_can_be_stopped(visit: Open, running: Search) -> None:
     running.obey()
     running.advance(6)
     assert running.core.trials[number].state == "stopped"
-    expect(panel).to_contain_text(running.core.trials[number].reason)
+    expect(panel).to_contain_text(re.compile(re.escape(running.core.trials[number].reason), re.IGNORECASE))
     expect(panel.get_by_role("button", name="Stop requested")).to_have_count(0)
 
 

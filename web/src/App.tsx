@@ -1,12 +1,4 @@
-import {
-  ActionIcon,
-  Anchor,
-  Button,
-  Group,
-  Tooltip,
-  useComputedColorScheme,
-  useMantineColorScheme,
-} from "@mantine/core";
+import { ActionIcon, Anchor, Button, Group, useComputedColorScheme, useMantineColorScheme } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
 import { useCallback, useEffect, useLayoutEffect, useRef, useSyncExternalStore, type ReactNode } from "react";
 import { Link, NavLink, Outlet, useLocation } from "react-router";
@@ -91,19 +83,18 @@ function SchemeButton() {
   const now = useComputedColorScheme("light");
   const next = now === "dark" ? "light" : "dark";
   return (
-    <Tooltip label={`Switch to ${next}`}>
-      <ActionIcon
-        variant="subtle"
-        color="gray"
-        onClick={() => setColorScheme(next)}
-        aria-label={`Switch to ${next} colors`}
-      >
-        <svg width="16" height="16" viewBox="0 0 16 16" aria-hidden>
-          <circle cx="8" cy="8" r="6.2" fill="none" stroke="currentColor" strokeWidth="1.4" />
-          <path d="M8 2a6 6 0 0 1 0 12z" fill="currentColor" />
-        </svg>
-      </ActionIcon>
-    </Tooltip>
+    <ActionIcon
+      variant="subtle"
+      color="gray"
+      onClick={() => setColorScheme(next)}
+      title={`Switch to ${next}`}
+      aria-label={`Switch to ${next} colors`}
+    >
+      <svg width="16" height="16" viewBox="0 0 16 16" aria-hidden>
+        <circle cx="8" cy="8" r="6.2" fill="none" stroke="currentColor" strokeWidth="1.4" />
+        <path d="M8 2a6 6 0 0 1 0 12z" fill="currentColor" />
+      </svg>
+    </ActionIcon>
   );
 }
 
