@@ -32,26 +32,23 @@ function reachable(cell: HTMLDivElement | null): void {
   if (cell) cell.tabIndex = cell.scrollHeight > cell.clientHeight + 1 ? 0 : -1;
 }
 
-/** The maximum number of digits before the point for which every number of a group makes room. */
+/** The maximum width before the point for which every number of a group makes room, in digits. */
 const MOST_WHOLE = 7;
+/** The width of a minus, in digits. */
+const MINUS = 0.6;
 
-/** Split the words of a number before its decimal point: "0.8 s" into "0" and ".8 s". */
-function atPoint(words: string): [string, string] {
-  const whole = /^-?\d*/.exec(words)![0];
-  return [whole, words.slice(whole.length)];
+/** Return the width of a number before its decimal point, in digits. `words`: "0.8 s", for example. */
+function wholeOf(words: string): number {
+  const [, minus, digits] = /^(-?)(\d*)/.exec(words)!;
+  return minus!.length * MINUS + digits!.length;
 }
 
-/** A number with its decimal point below that of the numbers above it. `room`: the number of digits before the point. */
+/**
+ * A number with its decimal point below that of the numbers above it. `room`: the width before the point, in digits. It is one piece of
+ * text, or screen readers would read two numbers.
+ */
 function Aligned({ text, room }: { text: string; room: number }) {
-  const [whole, rest] = atPoint(text);
-  return (
-    <>
-      <span className={classes.whole} style={{ minWidth: `${room}ch` }}>
-        {whole}
-      </span>
-      {rest}
-    </>
-  );
+  return <span style={{ paddingLeft: `${Math.max(room - wholeOf(text), 0)}ch` }}>{text}</span>;
 }
 
 /** A column for each of what is compared, and a row for each property in which they differ. */
@@ -62,7 +59,7 @@ export function ComparedTable({ columns, rows, best, words, note, address }: Com
   const groups = [...new Set(shown.map((row) => row.group))].map((group) => {
     const own = shown.filter((row) => row.group === group);
     const wholes = own.flatMap((row) =>
-      row.values.map((value) => (typeof value === "number" ? atPoint(words(row, value))[0].length : 0)),
+      row.values.map((value) => (typeof value === "number" ? wholeOf(words(row, value)) : 0)),
     );
     return { group, rows: own, room: Math.min(Math.max(...wholes), MOST_WHOLE) };
   });
