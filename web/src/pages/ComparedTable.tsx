@@ -27,9 +27,12 @@ interface ComparedTableProps {
   address: Address;
 }
 
-/** Let the keyboard reach a cell whose text scrolls. If every cell were a tab stop, there would be hundreds. */
+/** Let the keyboard reach a cell whose text scrolls, and show that it does. If every cell were a tab stop, there would be hundreds. */
 function reachable(cell: HTMLDivElement | null): void {
-  if (cell) cell.tabIndex = cell.scrollHeight > cell.clientHeight + 1 ? 0 : -1;
+  if (!cell) return;
+  const scrolls = cell.scrollHeight > cell.clientHeight + 1;
+  cell.tabIndex = scrolls ? 0 : -1;
+  cell.classList.toggle("upAndDown", scrolls);
 }
 
 /** The maximum width before the point for which every number of a group makes room, in digits. */
@@ -41,14 +44,6 @@ const MINUS = 0.6;
 function wholeOf(words: string): number {
   const [, minus, digits] = /^(-?)(\d*)/.exec(words)!;
   return minus!.length * MINUS + digits!.length;
-}
-
-/**
- * A number with its decimal point below that of the numbers above it. `room`: the width before the point, in digits. It is one piece of
- * text, or screen readers would read two numbers.
- */
-function Aligned({ text, room }: { text: string; room: number }) {
-  return <span style={{ paddingLeft: `${Math.max(room - wholeOf(text), 0)}ch` }}>{text}</span>;
 }
 
 /** A column for each of what is compared, and a row for each property in which they differ. */
@@ -63,8 +58,19 @@ export function ComparedTable({ columns, rows, best, words, note, address }: Com
     );
     return { group, rows: own, room: Math.min(Math.max(...wholes), MOST_WHOLE) };
   });
-  const cell = (row: ComparedRow, value: unknown, room: number) =>
-    typeof value === "number" ? <Aligned text={words(row, value)} room={room} /> : words(row, value);
+  /** What a cell has. The decimal points of a group lie below each other; a number stays one piece of text, for screen readers. */
+  const content = (row: ComparedRow, value: unknown, isBest: boolean, room: number) => {
+    const text = words(row, value);
+    const shown = isBest ? (
+      <b className={classes.best} title="the best of them">
+        {text} <small>best</small>
+      </b>
+    ) : (
+      text
+    );
+    if (typeof value !== "number") return shown;
+    return <span style={{ paddingLeft: `${Math.max(room - wholeOf(text), 0)}ch` }}>{shown}</span>;
+  };
   return (
     <Panel
       flush
@@ -119,15 +125,7 @@ export function ComparedTable({ columns, rows, best, words, note, address }: Com
                       key={columns[i]!.id}
                       data-bad={row.group === "Results" && columns[i]!.state === "failed" ? true : undefined}
                     >
-                      <div ref={reachable} className="upAndDown">
-                        {best.get(row)?.includes(i) ? (
-                          <b className={classes.best} title="the best of them">
-                            {cell(row, value, room)} <small>best</small>
-                          </b>
-                        ) : (
-                          cell(row, value, room)
-                        )}
-                      </div>
+                      <div ref={reachable}>{content(row, value, best.get(row)?.includes(i) ?? false, room)}</div>
                     </td>
                   ))}
                 </tr>
