@@ -48,7 +48,8 @@ def test_whoever_is_promoted_is_in_the_top_of_its_rung_and_once(seed: int, eta: 
             promoted.add((trial, rung))
             count += 1
         if isinstance(entry, Stop):
-            assert entry.reason.startswith("stopped because the search ended: ") or "is nan" in entry.reason
+            before, ended, _ = entry.reason.partition("; stopped because the search ended: ")
+            assert (before.startswith("paused at ") and ended) or "is nan" in entry.reason
     assert count or samples < 2 * eta
 
 

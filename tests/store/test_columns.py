@@ -406,7 +406,12 @@ def test_fronts_sort_and_rank_the_trials_of_several_objectives(store: Store) -> 
     assert numbers(store, made.id, where=["front=1"]) == [0, 1, 3]
     found = store.trials.sample(made.id, objectives, 100)
     assert found.ranks[:5] == (1, 1, 4, 1, 5), "the trials of a front share a rank"
+    assert found.fronts == (1, 1, 2, 1, 3, None, None)
+    page, _ = store.trials.sorted_page(made.id, sort="-number", page_size=4, fronts=True)
+    assert ([trial.number for trial in page.items], page.fronts) == ([6, 5, 4, 3], (None, None, 3, 1))
+    assert store.trials.sorted_page(made.id, sort="-number", page_size=4)[0].fronts == (None,) * 4
     assert store.trials.sample_numbers(made.id, objectives, 5) == [0, 1, 2, 3, 6], "the whole front, and others"
     trials[2].last = {"accuracy": 0.95, "latency": 0.5}
     store.drivers.commit(made.id, epoch, Batch(log=[(17, a_report(2, 2))], trials=trials), T0)
     assert numbers(store, made.id, where=["front=1"]) == [2], "a new report changes the fronts of all trials"
+    assert store.trials.sorted_page(made.id, where=["number<2"], fronts=True)[0].fronts == (2, 2)

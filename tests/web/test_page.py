@@ -13,6 +13,7 @@ from tests.api.columns import from_columns
 from tests.web.conftest import PATIENCE_S, Open, Service
 from tests.web.searches import SHAPES, Search, bred, digits, steady
 from tuner.domain.experiment import Limits
+from tuner.experiment.operations.usecases import trial_lineage
 
 pytestmark = pytest.mark.browser
 
@@ -277,7 +278,7 @@ def test_one_trial_can_be_stopped(visit: Open, running: Search) -> None:
     running.obey()
     running.advance(6)
     assert running.core.trials[number].state == "stopped"
-    expect(panel).to_contain_text(running.core.trials[number].reason)
+    expect(panel).to_contain_text(re.compile(re.escape(running.core.trials[number].reason), re.IGNORECASE))
     expect(panel.get_by_role("button", name="Stop requested")).to_have_count(0)
 
 
@@ -434,6 +435,26 @@ def test_a_bred_trial_shows_where_its_weights_come_from(visit: Open, service: Se
     shot(page, tmp_path, "bred")
     lineage.get_by_role("button").first.click()
     expect(page).to_have_url(re.compile(r"trial=\d+&view=lineage$"))
+
+
+def test_a_bred_trial_shows_what_led_to_its_best_value(visit: Open, service: Service) -> None:
+    """The lineage was that of the newest weights only, which may have others in their past than the best value."""
+    search = bred(service.store, start=time.time() - 3600)
+    store = service.store
+    trials = store.trials.page(search.id).items
+    of = {at: {t.number: trial_lineage(store, t.public_id, at) for t in trials} for at in ("newest", "best")}
+    differs = next(
+        t for t in trials if of["newest"][t.number] != of["best"][t.number] and len(of["best"][t.number]) > 1
+    )
+    page = visit(f"/trials/{differs.public_id}")
+    page.get_by_role("button", name="what led to it").click()
+    expect(page).to_have_url(re.compile("view=lineage&weights=best$"))
+    lineage = page.get_by_role("list", name="Lineage, oldest first").get_by_role("listitem")
+    expect(lineage).to_have_count(len(of["best"][differs.number]))
+    expect(lineage.last).to_contain_text(re.compile(rf"(to|iteration) {differs.best_iteration}\b"))
+    expect(page.get_by_text("tuner schedule")).to_have_count(0)
+    page.get_by_text(f"newest (iteration {differs.iteration})").click()
+    expect(lineage).to_have_count(len(of["newest"][differs.number]))
 
 
 def test_pausing_resuming_and_cancelling_ask_first(visit: Open, running: Search) -> None:

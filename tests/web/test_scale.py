@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.page_data import make
 from tests.web.conftest import Open, Service
-from tests.web.searches import Search, digits
+from tests.web.searches import Search, digits, two_objectives
 from tests.web.test_page import INK, best_of, curves, expect, wait_until
 from tuner.domain.experiment import Limits
 from tuner.domain.keys import keyed_random
@@ -92,6 +92,20 @@ def test_of_many_trials_the_service_sorts_by_expected_values_after_repeats(visit
     wait_until(page, lambda: numbers(page)[:5] == [trial.number for trial in luckiest[:5]], "sorting by single runs")
     page.goto(f"{service.url}/experiments/{search.public_id}?trial={runs[-1]}")
     expect(page.get_by_role("dialog")).to_contain_text("place 1 of")
+
+
+def test_of_many_trials_with_several_objectives_the_table_has_the_front_of_each(visit: Open, service: Service) -> None:
+    """With more than 1,000 trials, the column was empty except for the sampled trials of the first front."""
+    search = two_objectives(service.store, 1100, start=time.time() - 600)
+    page, _ = service.store.trials.sorted_page(search.id, page_size=1000, sort="-number", fronts=True)
+    fronts = dict(zip((trial.number for trial in page.items), page.fronts, strict=True))
+    shown = visit(f"/experiments/{search.public_id}?sort=-number")
+    expect(shown.get_by_text("of 1,100 trials").first).to_be_visible()
+    wait_until(shown, lambda: numbers(shown)[:1] == [1099], "the last trials first")
+    cells = shown.locator("tbody tr[aria-rowindex] td[data-column=front]").all_text_contents()
+    assert len(cells) > 10
+    assert cells == [str(fronts[number]) for number in numbers(shown)]
+    assert len(set(cells)) > 2
 
 
 def _drawn(service: Service, experiment: int) -> set[int]:

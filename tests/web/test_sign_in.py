@@ -59,3 +59,25 @@ def test_what_happens_is_followed_with_the_cookie(service: Service, visit: Open)
     batch = Batch(log=[(4, a_report(0, 1, accuracy=0.8125))], trials=trials)
     service.store.drivers.commit(made.id, epoch, batch, made.created_at + 5)
     expect(page.get_by_text("0.8125").first).to_be_visible()
+
+
+def test_a_member_of_one_project_is_offered_nothing_that_is_refused(service: Service, visit: Open) -> None:
+    """The menu led to the cluster, which is refused, and the forms of the settings offered all projects."""
+    begin(service.store, spec=a_spec("sight", project="vision"))
+    secret, _ = service.store.access.create_token("ada", Role.EDITOR, project="vision")
+    page = visit("/cluster")
+    sign_in(page, secret)
+    expect(page.get_by_text("Your access is limited to the project vision")).to_be_visible()
+    expect(page.get_by_role("heading", name="Running in the project vision · 1")).to_be_visible()
+    expect(page.get_by_role("region", name="Running").get_by_role("link", name="sight")).to_be_visible()
+    menu = page.get_by_role("navigation", name="Main")
+    expect(menu.get_by_role("link", name="Cluster")).to_have_count(0)
+    menu.get_by_role("link", name="Settings").click()
+    expect(page.get_by_text("with the role editor in the project vision")).to_be_visible()
+    project = page.get_by_role("textbox", name="Project")
+    expect(project).to_have_value("vision")
+    expect(project).not_to_be_editable()
+    page.get_by_label("Address").fill("https://example.com/hook")
+    page.get_by_role("button", name="Create the webhook").click()
+    expect(page.get_by_text("The key that signs its messages.")).to_be_visible()
+    assert [hook.project for hook in service.store.webhooks.all()] == ["vision"]

@@ -346,16 +346,27 @@ class Sorter:
         self._kept: OrderedDict[int, tuple[threading.Lock, Columns]] = OrderedDict()
 
     def page(
-        self, cursor: Cursor, experiment: int, sort: str, where: Sequence[Filter], size: int, token: str | None
-    ) -> tuple[list[int], str | None, int]:
-        """Return (numbers of the trials on the page, token of the next page, total number of trials that match)."""
+        self,
+        cursor: Cursor,
+        experiment: int,
+        sort: str,
+        where: Sequence[Filter],
+        size: int,
+        token: str | None,
+        with_fronts: bool = False,
+    ) -> tuple[dict[int, int | None], str | None, int]:
+        """Return (trials on the page, token of the next page, total number of trials that match).
+
+        The trials are a dict from number to front, in order. Without `with_fronts`, every front is None.
+        """
         name = check_name(sort.removeprefix("-"), "/sort")
         lock, columns = self._columns(experiment)
         with lock:
-            columns.refresh(cursor, [name, *(condition.name for condition in where)])
+            columns.refresh(cursor, [name, *(condition.name for condition in where), *([FRONT] if with_fronts else ())])
             column, numbers, order = columns.column(name), columns.numbers(), columns.order(sort)
             outside = columns.outside(name)
             fits = columns.fit(where)
+            fronts = columns.column(FRONT).keys if with_fronts else None
         self._forget()
         order = order[fits[order]]
         total = len(order)
@@ -365,7 +376,7 @@ class Sorter:
         page = order[:size]
         more = len(order) > size
         following = encoded(sort, _place(column, numbers, outside, int(page[-1]))) if more else None
-        return numbers[page].tolist(), following, total
+        return dict(zip(numbers[page].tolist(), _at(fronts, page), strict=True)), following, total
 
     def matching(self, cursor: Cursor, experiment: int, where: Sequence[Filter]) -> list[int]:
         """Return the numbers of all trials that meet the conditions, in ascending order."""
@@ -376,22 +387,27 @@ class Sorter:
         self._forget()
         return sorted(found.tolist())
 
-    def sample(self, cursor: Cursor, experiment: int, sort: str, size: int) -> tuple[dict[int, int], int]:
-        """Return at most `size` trials as a dict from number to rank in the order, and the total number of trials.
+    def sample(
+        self, cursor: Cursor, experiment: int, sort: str, size: int
+    ) -> tuple[dict[int, tuple[int, int | None]], int]:
+        """Return at most `size` trials as a dict from number to (rank in the order, front), and the total number of trials.
 
-        Half of them are the first trials in the order. The other half is spread evenly over the remaining places.
+        Half of them are the first trials in the order. The other half is spread evenly over the remaining places. Unless the
+        order is that of the fronts, every front is None.
         """
         name = check_name(sort.removeprefix("-"), "/sort")
         lock, columns = self._columns(experiment)
         with lock:
             columns.refresh(cursor, [name])
             numbers, order, ranks = columns.numbers(), columns.order(sort), columns.ranks(sort)
+            fronts = columns.column(FRONT).keys if name == FRONT else None
         self._forget()
         total = len(order)
         first = min((size + 1) // 2, total)
         rest = np.linspace(first, total - 1, min(size - first, total - first)).round().astype(np.intp)
         places = np.concatenate([np.arange(first, dtype=np.intp), rest])
-        return {int(numbers[order[place]]): int(ranks[place]) for place in places}, total
+        found = zip(ranks[places].tolist(), _at(fronts, order[places]), strict=True)
+        return dict(zip(numbers[order[places]].tolist(), found, strict=True)), total
 
     def _columns(self, experiment: int) -> tuple[threading.Lock, Columns]:
         with self._lock:
@@ -403,6 +419,13 @@ class Sorter:
         with self._lock:
             while len(self._kept) > 1 and sum(len(columns) for _, columns in self._kept.values()) > MAX_TRIALS:
                 self._kept.popitem(last=False)
+
+
+def _at(fronts: Floats | None, positions: NDArray[np.intp]) -> list[int | None]:
+    """Return the fronts at these positions; None for a trial on none, and everywhere if there are no fronts."""
+    if fronts is None:
+        return [None] * len(positions)
+    return [None if math.isnan(front) else int(front) for front in fronts[positions].tolist()]
 
 
 def _place(column: Column, numbers: NDArray[np.int64], outside: NDArray[np.bool_], at: int) -> Place:

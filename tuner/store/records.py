@@ -267,6 +267,8 @@ class TrialSample:
 
     Trials without a value come last.
     """
+    fronts: tuple[int | None, ...]
+    """With several objectives, the front of each sampled trial, from 1 for the Pareto front; None for a trial on none."""
     total: int
 
 
@@ -576,3 +578,9 @@ class UsageSeries:
 class Page(Generic[T]):
     items: tuple[T, ...]
     next_token: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRows(Page[TrialRecord]):
+    fronts: tuple[int | None, ...]
+    """The front of each trial, from 1 for the Pareto front; None for a trial on none, or if nobody asked."""

@@ -22,6 +22,7 @@ from tuner.store.records import (
     Training,
     TrialOutcome,
     TrialRecord,
+    TrialRows,
     TrialSample,
     TrialSegment,
 )
@@ -76,7 +77,8 @@ class Trials:
         state: str | None = None,
         page_size: int = 100,
         page_token: str | None = None,
-    ) -> tuple[Page[TrialRecord], int]:
+        fronts: bool = False,
+    ) -> tuple[TrialRows, int]:
         """Return a page of the trials that match, without segments, and the total number of trials that match.
 
         Args:
@@ -88,14 +90,18 @@ class Trials:
             state: only trials in this state.
             page_size: the maximum number of trials on the page.
             page_token: `next_token` of the previous page.
+            fronts: sort the trials into fronts by the newest values of all objectives, and return the front of each trial.
 
         Raises:
             SpecError: a name or a condition is wrong.
         """
         conditions = columns.parsed(where, state)
         with self._database.cursor() as (cursor, connection):
-            numbers, token, total = self._sorter.page(cursor, experiment_id, sort, conditions, page_size, page_token)
-            return Page(numbered(connection, experiment_id, numbers), token), total
+            places, token, total = self._sorter.page(
+                cursor, experiment_id, sort, conditions, page_size, page_token, fronts
+            )
+            items = numbered(connection, experiment_id, list(places))
+            return TrialRows(items, token, tuple(places[item.number] for item in items)), total
 
     def matching(self, experiment_id: int, where: Sequence[str]) -> list[int]:
         """Return the numbers of the trials that meet all of these conditions, in order.
@@ -141,7 +147,8 @@ class Trials:
             numbers = sorted(places)
             for at in range(0, len(numbers), 1000):  # a statement takes a limited number of parameters
                 trials += numbered(connection, experiment_id, numbers[at : at + 1000])
-            return TrialSample(tuple(trials), tuple(places[found.number] for found in trials), total)
+            ranks, fronts = zip(*(places[found.number] for found in trials), strict=True) if trials else ((), ())
+            return TrialSample(tuple(trials), ranks, fronts, total)
 
     def sample_numbers(self, experiment_id: int, objectives: Sequence[Objective], size: int) -> list[int]:
         """Return the numbers of the trials that `sample` returns, in order."""

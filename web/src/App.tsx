@@ -1,21 +1,14 @@
-import {
-  ActionIcon,
-  Anchor,
-  Button,
-  Group,
-  Tooltip,
-  useComputedColorScheme,
-  useMantineColorScheme,
-} from "@mantine/core";
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { ActionIcon, Anchor, Button, Group, useComputedColorScheme, useMantineColorScheme } from "@mantine/core";
+import { useQueryClient } from "@tanstack/react-query";
 import { useCallback, useEffect, useLayoutEffect, useRef, useSyncExternalStore, type ReactNode } from "react";
 import { Link, NavLink, Outlet, useLocation } from "react-router";
-import { api, ApiError } from "./api/client";
+import { ApiError } from "./api/client";
 import { ROOT } from "./api/root";
 import classes from "./App.module.css";
 import { KeyHelp } from "./parts/common/KeyHelp";
 import { Unbroken } from "./pages/NotFoundPage";
 import { SignedIn, SignOut } from "./parts/common/SignIn";
+import { useSession } from "./parts/common/useSession";
 
 export function App() {
   // The pages of trials, comparisons and new experiments belong to the link "Experiments", though their URLs do not
@@ -35,7 +28,7 @@ export function App() {
             <NavLink to="/experiments" data-within={within}>
               Experiments
             </NavLink>
-            <NavLink to="/cluster">Cluster</NavLink>
+            <ClusterLink />
             <NavLink to="/settings">Settings</NavLink>
             <a href={`${ROOT}openapi.json`}>API</a>
           </nav>
@@ -56,10 +49,16 @@ export function App() {
   );
 }
 
+/** The link to the cluster's page, except for somebody whose access is limited to a project: the service shows them no cluster. */
+function ClusterLink() {
+  const limited = useSession()?.project != null;
+  return limited ? null : <NavLink to="/cluster">Cluster</NavLink>;
+}
+
 /** Show who is signed in. Show nothing if the service requires no token. */
 function SessionButton() {
-  const { data } = useQuery({ queryKey: ["session"], queryFn: ({ signal }) => api.session(signal), staleTime: 60_000 });
-  return data?.required && data.name ? <SignOut name={data.name} /> : null;
+  const session = useSession();
+  return session?.required && session.name ? <SignOut name={session.name} /> : null;
 }
 
 /** The bar that stays at the top of the window. Other fixed parts, such as an open trial, start below it. */
@@ -84,19 +83,18 @@ function SchemeButton() {
   const now = useComputedColorScheme("light");
   const next = now === "dark" ? "light" : "dark";
   return (
-    <Tooltip label={`Switch to ${next}`}>
-      <ActionIcon
-        variant="subtle"
-        color="gray"
-        onClick={() => setColorScheme(next)}
-        aria-label={`Switch to ${next} colors`}
-      >
-        <svg width="16" height="16" viewBox="0 0 16 16" aria-hidden>
-          <circle cx="8" cy="8" r="6.2" fill="none" stroke="currentColor" strokeWidth="1.4" />
-          <path d="M8 2a6 6 0 0 1 0 12z" fill="currentColor" />
-        </svg>
-      </ActionIcon>
-    </Tooltip>
+    <ActionIcon
+      variant="subtle"
+      color="gray"
+      onClick={() => setColorScheme(next)}
+      title={`Switch to ${next}`}
+      aria-label={`Switch to ${next} colors`}
+    >
+      <svg width="16" height="16" viewBox="0 0 16 16" aria-hidden>
+        <circle cx="8" cy="8" r="6.2" fill="none" stroke="currentColor" strokeWidth="1.4" />
+        <path d="M8 2a6 6 0 0 1 0 12z" fill="currentColor" />
+      </svg>
+    </ActionIcon>
   );
 }
 

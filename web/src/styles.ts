@@ -33,4 +33,3 @@ import "@mantine/core/styles/Skeleton.css";
 import "@mantine/core/styles/InlineInput.css";
 import "@mantine/core/styles/Switch.css";
 import "@mantine/core/styles/Tabs.css";
-import "@mantine/core/styles/Tooltip.css";

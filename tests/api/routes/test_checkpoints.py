@@ -253,6 +253,24 @@ async def test_the_hypervolume_grows_as_trials_end(client: httpx.AsyncClient, sq
     assert (await client.get(url, headers=tag)).status_code == 304
 
 
+async def test_lists_of_trials_have_the_front_of_each_trial(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    spec = a_spec(num_samples=4, objectives=(Objective("accuracy", "max"), Objective("latency", "min")))
+    made, epoch, trials = begin(sqlite_store, 4, spec=spec)
+    values = [(0.9, 8.0), (0.5, 9.0), (None, 1.0), (0.7, 3.0)]
+    for trial, (accuracy, latency) in zip(trials, values, strict=True):
+        trial.last = {"accuracy": accuracy, "latency": latency}
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(10, a_report(1, 1))], trials=trials), T0 + 9)
+    url = f"{API}/experiments/{made.public_id}/trials"
+    for query in ({}, {"sort": "-best_value"}, {"state": "running"}):
+        found = (await client.get(url, params={**query, "fronts": True})).json()
+        assert [item["number"] for item in found["items"]] == [0, 1, 2, 3]
+        assert found["fronts"] == [1, 2, None, 1]
+        assert (await client.get(url, params=query)).json()["fronts"] == []
+    assert (await client.get(f"{url}/sample")).json()["fronts"] == [1, 2, None, 1]
+    made, _, _ = begin(sqlite_store, 2, spec=a_spec(num_samples=2))
+    assert (await client.get(f"{API}/experiments/{made.public_id}/trials/sample")).json()["fronts"] == []
+
+
 async def test_best_and_pareto(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     spec = a_spec(num_samples=4)
     made, epoch, trials = begin(sqlite_store, 4, spec=spec)

@@ -177,6 +177,13 @@ class Trial(shown(TrialRecord)):  # type: ignore[misc]
 
 class TrialPage(PageOf[Trial]):
     total: Annotated[int, Field(description="the total number of trials on all pages")]
+    fronts: Annotated[
+        list[int | None],
+        Field(
+            description="the front of each trial in `items`, from 1 for the Pareto front; null for a trial on none; empty unless "
+            "the request asks for fronts"
+        ),
+    ] = []  # noqa: RUF012 - pydantic copies it
 
 
 class TrialSample(Model):
@@ -193,6 +200,13 @@ class TrialSample(Model):
             "trials of a front share a rank; trials without a value rank last"
         ),
     ]
+    fronts: Annotated[
+        list[int | None],
+        Field(
+            description="with several objectives: the front of each trial in `items` among all trials, from 1 for the Pareto "
+            "front; null for a trial on none, because a value is missing or violates the constraints; else empty"
+        ),
+    ]
     total: Annotated[int, Field(description="the total number of trials of the experiment")]
     trained: Annotated[
         int | None,
@@ -205,7 +219,8 @@ class TrialSample(Model):
     @classmethod
     def of(cls, found: TrialSampleRecord, trained: int | None, experiment: ExperimentRecord) -> Self:
         items = [Trial.of(record, experiment) for record in found.trials]
-        return cls(items=items, ranks=list(found.ranks), total=found.total, trained=trained)
+        fronts = list(found.fronts) if len(experiment.spec.objectives) > 1 else []
+        return cls(items=items, ranks=list(found.ranks), fronts=fronts, total=found.total, trained=trained)
 
 
 class TrialDetail(Trial):

@@ -525,7 +525,8 @@ class Decider:
     def _stop_paused(self, reason: str) -> Iterator[Decision]:
         for number in self.trials.in_state(_S.PAUSED):
             paused = self.trials[number].reason or "paused"
-            yield d.Stop(trial=number, reason=f"stopped because the search ended: {reason}; before that: {paused}")
+            # What is about this trial comes first: tables show only the beginning.
+            yield d.Stop(trial=number, reason=f"{paused}; stopped because the search ended: {reason}")
 
     def _fit_request(self) -> Fit | None:
         """Return the model fit that the scheduler requests; None if it requests none now."""

@@ -96,7 +96,7 @@ describe("askEarly", () => {
     expect(repeated[1]).toBe("/api/v1/experiments/exp_1/trials?sort=expected_value&page_size=200");
     const several = open("/experiments/exp_1", { ...many, objectives: [{}, {}] });
     await settled();
-    expect(several[1]).toBe("/api/v1/experiments/exp_1/trials?sort=front&page_size=200");
+    expect(several[1]).toBe("/api/v1/experiments/exp_1/trials?sort=front&page_size=200&fronts=true");
     const sorted = open("/experiments/exp_1?sort=number&tab=parameters", many);
     await settled();
     expect(sorted.slice(1)).toEqual([

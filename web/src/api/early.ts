@@ -56,9 +56,10 @@ export function askEarly({ files, columns, points, sample, rows, decisions }: Wa
       const many = experiment.trials > sample;
       // After repeats and with several objectives, the table begins in the order of another column; see `expectedOf`.
       const value = typeof experiment.best?.runs?.single?.middle === "number" ? "expected_value" : "best_value";
-      const sort = experiment.objectives.length > 1 ? "front" : `${experiment.mode === "max" ? "-" : ""}${value}`;
+      const several = experiment.objectives.length > 1;
+      const sort = several ? "front" : `${experiment.mode === "max" ? "-" : ""}${value}`;
       if (many && !["sort", "state", "brush"].some((key) => chosen.has(key)))
-        void ask(`/trials?sort=${sort}&page_size=${rows}`);
+        void ask(`/trials?sort=${sort}&page_size=${rows}${several ? "&fronts=true" : ""}`);
       let curves: Promise<unknown> | undefined;
       if ((chosen.get("tab") ?? "curves") === "curves") {
         const metric = name(chosen.get("metric") ?? experiment.metric);

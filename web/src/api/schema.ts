@@ -5312,6 +5312,12 @@ export interface components {
              * @description the total number of trials on all pages
              */
             total: number;
+            /**
+             * Fronts
+             * @description the front of each trial in `items`, from 1 for the Pareto front; null for a trial on none; empty unless the request asks for fronts
+             * @default []
+             */
+            fronts: (number | null)[];
         };
         /**
          * TrialSample
@@ -5328,6 +5334,11 @@ export interface components {
              * @description the rank of each trial in `items` among all trials, from 1 for the best value; after repeats, by the expected values of their configurations; with several objectives, by the front that the trial is on, so that the trials of a front share a rank; trials without a value rank last
              */
             ranks: number[];
+            /**
+             * Fronts
+             * @description with several objectives: the front of each trial in `items` among all trials, from 1 for the Pareto front; null for a trial on none, because a value is missing or violates the constraints; else empty
+             */
+            fronts: (number | null)[];
             /**
              * Total
              * @description the total number of trials of the experiment
@@ -8128,6 +8139,8 @@ export interface operations {
                 page_size?: number;
                 /** @description next_page_token of the previous page */
                 page_token?: string | null;
+                /** @description also return the front of each trial, from 1 for the Pareto front, by the newest values of all objectives */
+                fronts?: boolean;
             };
             header?: never;
             path: {

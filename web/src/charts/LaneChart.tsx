@@ -179,8 +179,8 @@ function wordsOf({ trial, from, to, kept, score, params }: Piece, metric: string
 function legendOf(by: string | null, metric: string, { log }: Shades): string {
   const scale = log ? " (log scale)" : "";
   return by === null
-    ? `last ${metric} of a bar, best ${metric} of a dot in the table${scale}`
-    : `${by} of a bar, and of a dot in the table${scale}`;
+    ? `last ${metric} (bars), best ${metric} (dots in the table)${scale}`
+    : `${by} (bars, and dots in the table)${scale}`;
 }
 
 interface LegendProps {

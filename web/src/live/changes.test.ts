@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { after, nothing, random, story } from "../test/run";
-import { merged, withCurves, withDecisions, withRows, withSample } from "./changes";
+import { frontsIn, merged, withCurves, withDecisions, withRows, withSample } from "./changes";
 
 const STEPS = story(40);
 
@@ -155,7 +155,7 @@ describe("putting changes into views", () => {
 describe("a sample of very many trials", () => {
   const all = after(nothing(), STEPS).trials;
   const some = all.filter((trial) => trial.number % 4 === 0);
-  const sample = { items: some, complete: false, places: new Map(), total: 40, trained: null };
+  const sample = { items: some, complete: false, places: new Map(), fronts: null, total: 40, trained: null };
   const change = (numbers: number[]) => ({
     trials: all.filter((trial) => numbers.includes(trial.number)).map((trial) => ({ ...trial, iteration: 99 })),
   });
@@ -178,8 +178,8 @@ describe("a sample of very many trials", () => {
 
   it("leaves the rows of a table where they are", () => {
     const pages = [
-      { items: [all[7]!, all[2]!], total: 40, next_page_token: "x" },
-      { items: [all[9]!], total: 40, next_page_token: null },
+      { items: [all[7]!, all[2]!], total: 40, next_page_token: "x", fronts: [] },
+      { items: [all[9]!], total: 40, next_page_token: null, fronts: [] },
     ];
     const then = withRows(pages, change([2, 3]));
     expect(then[0]!.items.map((trial) => [trial.number, trial.iteration])).toEqual([
@@ -187,5 +187,18 @@ describe("a sample of very many trials", () => {
       [2, 99],
     ]);
     expect(then[1]).toBe(pages[1]);
+  });
+
+  it("has the fronts that the service reported", () => {
+    const sampled = { items: [all[1]!, all[2]!], fronts: [1, 4] };
+    const pages = [
+      { items: [all[7]!, all[2]!], fronts: [1, 2] },
+      { items: [all[9]!, all[1]!], fronts: [3, null] },
+    ];
+    expect([...frontsIn([sampled, ...pages])]).toEqual([
+      [2, 2],
+      [7, 1],
+      [9, 3],
+    ]);
   });
 });

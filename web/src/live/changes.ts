@@ -44,6 +44,8 @@ export interface Sample {
   complete: boolean;
   /** The rank of each item among all trials, as the service last reported it; null if all trials are here. */
   places: ReadonlyMap<number, number> | null;
+  /** With several objectives, the front of each item among all trials, as the service last reported it; null if all trials are here. */
+  fronts: ReadonlyMap<number, number> | null;
   total: number;
   /** Iterations that the completed and stopped trials had trained when this was read, repeated ones included. */
   trained: number | null;
@@ -66,6 +68,21 @@ export interface Rows {
   items: readonly Trial[];
   total: number;
   next_page_token: string | null;
+  /** With several objectives, the front of each item, as the service last reported it; null for an item on none. */
+  fronts: readonly (number | null)[];
+}
+
+/** Return the front of each trial that is on one, by number, as the service reported it. Later lists override earlier ones. */
+export function frontsIn(lists: readonly Pick<Rows, "items" | "fronts">[]): ReadonlyMap<number, number> {
+  const found = new Map<number, number>();
+  for (const { items, fronts } of lists) {
+    items.forEach(({ number }, i) => {
+      const front = fronts[i];
+      if (typeof front === "number") found.set(number, front);
+      else found.delete(number);
+    });
+  }
+  return found;
 }
 
 /** Rows that are shown, as they are now. Only the service knows which rows belong here, and in which order. */

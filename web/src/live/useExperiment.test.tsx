@@ -31,7 +31,7 @@ afterEach(() => {
 async function opened() {
   vi.stubGlobal("EventSource", Source);
   const read = vi.spyOn(api, "experiment").mockResolvedValue(row("running", 10));
-  vi.spyOn(api, "sample").mockResolvedValue({ items: [], ranks: [], total: 0, trained: null });
+  vi.spyOn(api, "sample").mockResolvedValue({ items: [], ranks: [], fronts: [], total: 0, trained: null });
   vi.spyOn(api, "decisions").mockResolvedValue({ items: [], next_page_token: null });
   const client = new QueryClient();
   const wrapper = ({ children }: { children: ReactNode }) => (

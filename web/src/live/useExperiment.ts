@@ -26,6 +26,7 @@ import {
   withRows,
   withSample,
   withSegments,
+  frontsIn,
   type Rows,
   type Sample,
 } from "./changes";
@@ -161,10 +162,11 @@ export function useExperiment(id: string): LiveExperiment {
     queryKey: keys.trials(id),
     queryFn: async ({ signal }): Promise<Sample> => {
       const mark = recent.mark;
-      const { items, ranks, total, trained } = await api.sample(id, SAMPLE, signal);
+      const { items, ranks, fronts, total, trained } = await api.sample(id, SAMPLE, signal);
       const complete = items.length === total;
       const places = complete ? null : new Map(items.map(({ number }, i) => [number, ranks[i]!]));
-      return recent.since(mark).reduce(withSample, { items, places, total, trained, complete });
+      const sorted = complete ? null : frontsIn([{ items, fronts }]);
+      return recent.since(mark).reduce(withSample, { items, places, fronts: sorted, total, trained, complete });
     },
     enabled: ready,
     refetchOnMount: "always",
@@ -293,11 +295,18 @@ export function useRows(
 ): UseInfiniteQueryResult<RowPages> {
   const experiment = live.experiment.data;
   const id = experiment?.id ?? "";
+  const fronts = (experiment?.objectives.length ?? 0) > 1;
   return useInfiniteQuery({
     queryKey: [...keys.rows(id), sort, ...where],
     queryFn: async ({ pageParam, signal }): Promise<Rows> => {
       const mark = live.recent.mark;
-      const query = { sort, where: [...where], page_size: ROWS, ...(pageParam && { page_token: pageParam }) };
+      const query = {
+        sort,
+        where: [...where],
+        page_size: ROWS,
+        ...(pageParam && { page_token: pageParam }),
+        ...(fronts && { fronts }),
+      };
       const page = await api.trials(id, query, signal);
       return live.recent.since(mark).reduce((rows, changes) => withRows([rows], changes)[0]!, page as Rows);
     },

@@ -11,6 +11,7 @@ import { ProblemBox } from "../parts/common/Problem";
 import { Sentence } from "../parts/common/Sentence";
 import { CopyMenu } from "../parts/common/CopyMenu";
 import { useNow } from "../parts/common/useNow";
+import { useSession } from "../parts/common/useSession";
 import { useTitle } from "../parts/common/useTitle";
 import { inUse } from "./held";
 import { askedWords } from "./room";
@@ -30,7 +31,8 @@ export default function ClusterPage() {
   const query = useQuery({
     queryKey: ["cluster"],
     queryFn: ({ signal }) => api.cluster(signal),
-    refetchInterval: REFRESH_MS,
+    refetchInterval: ({ state }) =>
+      state.error instanceof ApiError && state.error.status === 403 ? false : REFRESH_MS,
     retry: false,
     // Here, a 503 means that no driver is running, not that the service is down.
     meta: { needsDriver: true },
@@ -55,6 +57,8 @@ export default function ClusterPage() {
   );
   const found = query.data;
   const silent = query.error instanceof ApiError && query.error.status === 503;
+  const refused = query.error instanceof ApiError && query.error.status === 403;
+  if (refused) return <Limited experiments={running.data?.items ?? []} />;
   return (
     <div className={classes.page}>
       <div className={classes.titleRow}>
@@ -161,7 +165,7 @@ export default function ClusterPage() {
               ])}
             />
           </Panel>
-          <Panel flush title="Shares">
+          <Panel flush title="Shares of the cluster">
             <Table
               label="Shares"
               heads={["Experiment", "Priority", "Weight", "Share in use", "Running", "Starting or waiting"]}
@@ -179,6 +183,38 @@ export default function ClusterPage() {
         </>
       )}
       {(found ?? silent) && elsewhere.length > 0 && <Elsewhere experiments={elsewhere} />}
+    </div>
+  );
+}
+
+/** The page for somebody whose access is limited to a project: the service shows them their experiments, but not the cluster. */
+function Limited({ experiments }: { experiments: readonly Experiment[] }) {
+  const project = useSession()?.project;
+  const of = project ? `the project ${project}` : "your project";
+  return (
+    <div className={classes.page}>
+      <h1 className={classes.title}>Cluster</h1>
+      <Panel>
+        <p className={classes.words}>
+          Your access is limited to {of}, and the cluster also runs the trials of other projects, so its nodes are not
+          shown to you. The page of an experiment says why its trials wait.
+        </p>
+      </Panel>
+      <Panel flush title={`Running in ${of} · ${experiments.length}`}>
+        <Table
+          label="Running"
+          heads={["Experiment", "Running trials", "In use", "Waiting trials"]}
+          empty="No experiment is running."
+          rows={experiments.map((one) => [
+            <Anchor key="name" component={Link} to={`/experiments/${one.id}`} size="sm">
+              {one.name}
+            </Anchor>,
+            one.counts.running,
+            inUse(one) || "nothing",
+            one.counts.pending,
+          ])}
+        />
+      </Panel>
     </div>
   );
 }
@@ -310,13 +346,14 @@ interface TableProps {
 
 function Table({ label, heads, rows, empty, long }: TableProps) {
   if (rows.length === 0) return <p className={classes.none}>{empty}</p>;
+  const isNumber = (column: number) => column > 0 && rows.every((row) => typeof row[column] === "number");
   return (
     <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label={label}>
       <table className={classes.table}>
         <thead>
           <tr>
-            {heads.map((head) => (
-              <th key={head} scope="col">
+            {heads.map((head, k) => (
+              <th key={head} scope="col" data-number={isNumber(k)}>
                 {head || <span className={classes.hidden}>Place</span>}
               </th>
             ))}
@@ -326,7 +363,7 @@ function Table({ label, heads, rows, empty, long }: TableProps) {
           {rows.map((row, i) => (
             <tr key={i}>
               {row.map((cell, k) => (
-                <td key={k} className={k === long ? classes.wide : undefined}>
+                <td key={k} className={k === long ? classes.wide : undefined} data-number={isNumber(k)}>
                   {cell}
                 </td>
               ))}

@@ -54,6 +54,32 @@ it("does not draw a metric over itself", async () => {
   expect(vi.mocked(api.trialCurves).mock.calls.map(([, across]) => across.x)).not.toContain("metric");
 });
 
+it("has the numbers of a group below each other at their decimal points", async () => {
+  show("step", [
+    { best_value: 0.3, last: { loss: 0.4, size: 15964.6 }, running_s: 12.3, reason: "3.5 of 4 epochs" },
+    { best_value: -1.25e-7, last: { loss: 2, size: 31918.2 }, running_s: 0.8, reason: "" },
+  ]);
+  const texts = (name: string) =>
+    [...screen.getByRole("rowheader", { name }).parentElement!.querySelectorAll("td > div")].map((cell) => {
+      const number = cell.querySelector("span");
+      return number ? [cell.textContent, number.style.paddingLeft] : cell.textContent;
+    });
+  await screen.findByRole("rowheader", { name: "best loss" });
+  expect(texts("best loss")).toEqual([
+    ["0.3", "4ch"],
+    ["-1.25e-7 best", "3.4ch"],
+  ]);
+  expect(texts("last size")).toEqual([
+    ["15964.6", "0ch"],
+    ["31918.2", "0ch"],
+  ]);
+  expect(texts("trained for")).toEqual([
+    ["12 s", "3ch"],
+    ["0.8 s", "4ch"],
+  ]);
+  expect(texts("why")).toEqual(["3.5 of 4 epochs", "–"]);
+});
+
 it("calls the same trial the best one in the sentence and in the table if another one is outside the constraints", async () => {
   show("step", [
     { best_value: 0.3, feasible: true },

@@ -27,9 +27,23 @@ interface ComparedTableProps {
   address: Address;
 }
 
-/** Let the keyboard reach a cell whose text scrolls. If every cell were a tab stop, there would be hundreds. */
+/** Let the keyboard reach a cell whose text scrolls, and show that it does. If every cell were a tab stop, there would be hundreds. */
 function reachable(cell: HTMLDivElement | null): void {
-  if (cell) cell.tabIndex = cell.scrollHeight > cell.clientHeight + 1 ? 0 : -1;
+  if (!cell) return;
+  const scrolls = cell.scrollHeight > cell.clientHeight + 1;
+  cell.tabIndex = scrolls ? 0 : -1;
+  cell.classList.toggle("upAndDown", scrolls);
+}
+
+/** The maximum width before the point for which every number of a group makes room, in digits. */
+const MOST_WHOLE = 7;
+/** The width of a minus, in digits. */
+const MINUS = 0.6;
+
+/** Return the width of a number before its decimal point, in digits. `words`: "0.8 s", for example. */
+function wholeOf(words: string): number {
+  const [, minus, digits] = /^(-?)(\d*)/.exec(words)!;
+  return minus!.length * MINUS + digits!.length;
 }
 
 /** A column for each of what is compared, and a row for each property in which they differ. */
@@ -37,7 +51,26 @@ export function ComparedTable({ columns, rows, best, words, note, address }: Com
   const theme = useComputedColorScheme("light");
   const all = address.get("all") === "1";
   const shown = all ? rows : rows.filter((row) => !row.same);
-  const groups = [...new Set(shown.map((row) => row.group))];
+  const groups = [...new Set(shown.map((row) => row.group))].map((group) => {
+    const own = shown.filter((row) => row.group === group);
+    const wholes = own.flatMap((row) =>
+      row.values.map((value) => (typeof value === "number" ? wholeOf(words(row, value)) : 0)),
+    );
+    return { group, rows: own, room: Math.min(Math.max(...wholes), MOST_WHOLE) };
+  });
+  /** What a cell has. The decimal points of a group lie below each other; a number stays one piece of text, for screen readers. */
+  const content = (row: ComparedRow, value: unknown, isBest: boolean, room: number) => {
+    const text = words(row, value);
+    const shown = isBest ? (
+      <b className={classes.best} title="the best of them">
+        {text} <small>best</small>
+      </b>
+    ) : (
+      text
+    );
+    if (typeof value !== "number") return shown;
+    return <span style={{ paddingLeft: `${Math.max(room - wholeOf(text), 0)}ch` }}>{shown}</span>;
+  };
   return (
     <Panel
       flush
@@ -74,39 +107,29 @@ export function ComparedTable({ columns, rows, best, words, note, address }: Com
               ))}
             </tr>
           </thead>
-          {groups.map((group) => (
+          {groups.map(({ group, rows: own, room }) => (
             <tbody key={group}>
               <tr>
                 <th scope="colgroup" colSpan={columns.length + 1} data-group>
                   {group}
                 </th>
               </tr>
-              {shown
-                .filter((row) => row.group === group)
-                .map((row) => (
-                  <tr key={row.name}>
-                    <th scope="row">
-                      <Breakable name={row.name} words />
-                      {row.note && <span className={classes.note}>{row.note}</span>}
-                    </th>
-                    {row.values.map((value, i) => (
-                      <td
-                        key={columns[i]!.id}
-                        data-bad={row.group === "Results" && columns[i]!.state === "failed" ? true : undefined}
-                      >
-                        <div ref={reachable}>
-                          {best.get(row)?.includes(i) ? (
-                            <b className={classes.best} title="the best of them">
-                              {words(row, value)} <small>best</small>
-                            </b>
-                          ) : (
-                            words(row, value)
-                          )}
-                        </div>
-                      </td>
-                    ))}
-                  </tr>
-                ))}
+              {own.map((row) => (
+                <tr key={row.name}>
+                  <th scope="row">
+                    <Breakable name={row.name} words />
+                    {row.note && <span className={classes.note}>{row.note}</span>}
+                  </th>
+                  {row.values.map((value, i) => (
+                    <td
+                      key={columns[i]!.id}
+                      data-bad={row.group === "Results" && columns[i]!.state === "failed" ? true : undefined}
+                    >
+                      <div ref={reachable}>{content(row, value, best.get(row)?.includes(i) ?? false, room)}</div>
+                    </td>
+                  ))}
+                </tr>
+              ))}
             </tbody>
           ))}
         </table>

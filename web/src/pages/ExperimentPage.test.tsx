@@ -95,8 +95,14 @@ function openFront(sampled: number, total: number) {
     feasible: null,
   }));
   vi.spyOn(api, "experiment").mockResolvedValue(experiment as never);
-  vi.spyOn(api, "sample").mockResolvedValue({ items, ranks: items.map(() => 1), total, trained: null } as never);
-  vi.spyOn(api, "trials").mockResolvedValue({ items, total, next_page_token: null } as never);
+  vi.spyOn(api, "sample").mockResolvedValue({
+    items,
+    ranks: items.map(() => 1),
+    fronts: items.map(() => 1),
+    total,
+    trained: null,
+  } as never);
+  vi.spyOn(api, "trials").mockResolvedValue({ items, total, next_page_token: null, fronts: [] } as never);
   vi.spyOn(api, "decisions").mockResolvedValue({ items: [], next_page_token: null });
   vi.spyOn(api, "log").mockResolvedValue({ items: [], next_page_token: null });
   vi.spyOn(api, "timeline").mockResolvedValue({ totals: {} } as never);

@@ -14,7 +14,7 @@ import { identityColour, ranks } from "../curves/colours";
 import { expectedOf } from "../curves/expected";
 import { leading, metric, moment, number, rangeWords, ranWords, readable } from "../format";
 import { experimentEnded, isBred } from "../live/states";
-import type { Sample } from "../live/changes";
+import { frontsIn, type Rows, type Sample } from "../live/changes";
 import {
   keys,
   readOlderDecisions,
@@ -65,6 +65,7 @@ const TimelineTab = lazy(() => import("../parts/runs/TimelineTab"));
 
 const NO_DIMENSIONS: readonly Dimension[] = [];
 const NO_TRIALS: readonly Trial[] = [];
+const NO_PAGES: readonly Rows[] = [];
 const NO_FRONTS: ReadonlyMap<number, number> = new Map();
 const STATES: readonly TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 
@@ -116,9 +117,13 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const expected = useMemo(() => expectedOf(experiment.best), [experiment.best]);
   const { objectives } = experiment;
   const several = objectives.length > 1;
-  // If there are very many trials, the ranks come from the service, and only the Pareto front is known.
+  // If there are very many trials, the ranks and the fronts come from the service.
+  const ranked = sample?.fronts;
   const fronts = useSameMap(
-    useMemo(() => (several ? frontsAmong(trials, objectives, places) : null), [several, trials, objectives, places]),
+    useMemo(
+      () => (several ? (ranked ?? frontsOf(pointsOf(trials, objectives), objectives)) : null),
+      [several, ranked, trials, objectives],
+    ),
   );
   const rank = useSameMap(
     useMemo(
@@ -207,6 +212,9 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const query = useRows(live, { sort: `${sort.descending ? "-" : ""}${column}`, where }, !complete);
   const pages = query.data?.pages;
   const read = useMemo(() => inWords(pages?.flatMap((page) => page.items) ?? NO_TRIALS, labels), [pages, labels]);
+  const rowFronts = useSameMap(
+    useMemo(() => (several && !complete ? frontsIn(pages ?? NO_PAGES) : fronts), [several, complete, pages, fronts]),
+  );
   const columns = useMemo(
     () =>
       columnsOf(
@@ -274,7 +282,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
           sortedByService={!complete}
           rank={rank}
           expected={expected}
-          fronts={fronts}
+          fronts={rowFronts}
           {...(colourOf ? { colourOf } : {})}
           theme={theme}
           selected={selected}
@@ -457,7 +465,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
             trial={opened}
             rank={rank}
             onSelect={select}
-            onClose={() => set({ trial: null, view: null, segment: null, logrank: null })}
+            onClose={() => set({ trial: null, view: null, segment: null, logrank: null, weights: null })}
             address={address}
           />
         </Suspense>
@@ -475,17 +483,6 @@ function slug(text: string): string {
 function inWords(trials: readonly Trial[], labels: Experiment["labels"]): readonly Trial[] {
   if (Object.keys(labels).length === 0) return trials;
   return trials.map((trial) => ({ ...trial, params: readable(trial.params, labels) }));
-}
-
-/** Return the fronts of the trials. Of a sample, return only those on the Pareto front, according to the service's ranks. */
-function frontsAmong(
-  trials: readonly Trial[],
-  objectives: Experiment["objectives"],
-  places: ReadonlyMap<number, number> | null | undefined,
-): ReadonlyMap<number, number> {
-  const points = pointsOf(trials, objectives);
-  if (!places) return frontsOf(points, objectives);
-  return new Map(points.flatMap(({ number }) => (places.get(number) === 1 ? [[number, 1]] : [])));
 }
 
 /** Return the previous map if the new one is equal, so that what was drawn from it is not drawn again. */

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import type { Experiment } from "../api/types";
+import { onlyWaits } from "./held";
 import { bestWords, isSorted, nextSort, sortChoices } from "./ExperimentsPage";
 
 test("only a column can be sorted by", () => {
@@ -20,6 +21,14 @@ test("the menu contains the present order, whichever it is", () => {
   expect(sortChoices("-best")).toEqual(usual);
   expect(sortChoices("best")).toContainEqual({ value: "best", label: "by best value, smallest first" });
   expect(sortChoices("-name")).toContainEqual({ value: "-name", label: "by name, Z to A" });
+});
+
+test("the list says that a running experiment only waits", () => {
+  const of = (state: string, running: number, pending: number) =>
+    onlyWaits({ state, counts: { running, pending } } as unknown as Experiment);
+  expect(of("running", 0, 1)).toBe("1 trial waits");
+  expect(of("running", 0, 12)).toBe("12 trials wait");
+  expect([of("running", 1, 2), of("running", 0, 0), of("paused", 0, 2)]).toEqual(["", "", ""]);
 });
 
 test("the list says that the best value is a mean after repeats", () => {

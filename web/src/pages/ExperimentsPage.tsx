@@ -20,7 +20,7 @@ import { StateBadge } from "../parts/common/StateBadge";
 import { useNow } from "../parts/common/useNow";
 import { useTitle } from "../parts/common/useTitle";
 import classes from "./pages.module.css";
-import { inUse } from "./held";
+import { inUse, onlyWaits } from "./held";
 
 const STATES: ExperimentState[] = ["running", "pending", "paused", "completed", "failed", "cancelled"];
 
@@ -371,6 +371,7 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
   const { best, objectives } = experiment;
   const several = objectives.length > 1;
   const held = inUse(experiment);
+  const waits = onlyWaits(experiment);
   const spent = spentShare(experiment);
   return (
     <tr
@@ -421,6 +422,7 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
         <Progress experiment={experiment} />
         {spent !== null && <span className={classes.use}>{Math.round(100 * spent)} % of the budget</span>}
         {held && <span className={classes.use}>{held} in use</span>}
+        {waits && <span className={classes.use}>{waits}</span>}
       </td>
       <td>
         {objectives.map((one) => (

@@ -206,14 +206,16 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
                   onRename={(from, to) => setText(withName(text, from, to))}
                 />
               </fieldset>
-              <div>
-                <h3 className={classes.samplesTitle}>The first configurations</h3>
-                <ol className={classes.samples}>
-                  {check.data?.configurations.map(({ params }, i) => (
-                    <li key={i}>{config(readable(params, check.data.labels), check.data.labels)}</li>
-                  ))}
-                </ol>
-              </div>
+              {check.data && (
+                <div>
+                  <h3 className={classes.samplesTitle}>The first configurations</h3>
+                  <ol className={classes.samples}>
+                    {check.data.configurations.map(({ params }, i) => (
+                      <li key={i}>{config(readable(params, check.data.labels), check.data.labels)}</li>
+                    ))}
+                  </ol>
+                </div>
+              )}
             </div>
           </Panel>
         </div>

@@ -1,4 +1,4 @@
-import { Anchor, NativeSelect, Skeleton } from "@mantine/core";
+import { Anchor, NativeSelect, Skeleton, TextInput } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "react-router";
 import { api } from "../api/client";
@@ -11,7 +11,7 @@ import { ProblemBox } from "../parts/common/Problem";
 import classes from "./SettingsPage.module.css";
 
 const AUTO = "from earlier ones in the project";
-const NONE = "from none";
+const NONE = "nothing from earlier ones";
 
 /** The projects with their settings, and the resources that their experiments have used and may hold. A click on one lists its experiments. */
 export function Projects({ mayChange }: { mayChange: boolean }) {
@@ -34,9 +34,13 @@ export function Projects({ mayChange }: { mayChange: boolean }) {
               <tr>
                 <th scope="col">Project</th>
                 <th scope="col">Experiments</th>
-                <th scope="col">GPU hours used</th>
+                <th scope="col" data-number="true">
+                  GPU hours used
+                </th>
                 <th scope="col">Saved by early stopping</th>
-                <th scope="col">CPU hours used</th>
+                <th scope="col" data-number="true">
+                  CPU hours used
+                </th>
                 <th scope="col">Quota</th>
                 <th scope="col">Latest experiment</th>
                 <th scope="col" title="The warm_start of new experiments whose spec has none">
@@ -58,9 +62,9 @@ export function Projects({ mayChange }: { mayChange: boolean }) {
                     </Anchor>
                   </td>
                   <td>{experimentsWords(one)}</td>
-                  <td>{hours(one.gpu_hours)}</td>
+                  <td data-number="true">{hours(one.gpu_hours)}</td>
                   <td>{one.gpu_hours_saved > 0 ? `${hours(one.gpu_hours_saved)} GPU hours` : "–"}</td>
-                  <td>{hours(one.cpu_hours)}</td>
+                  <td data-number="true">{hours(one.cpu_hours)}</td>
                   <td>{quotaWords(one)}</td>
                   <td>{one.latest_at ? moment(one.latest_at) : "none"}</td>
                   <td>{mayChange ? <WarmStart project={one} /> : one.warm_start === "auto" ? AUTO : NONE}</td>
@@ -71,6 +75,31 @@ export function Projects({ mayChange }: { mayChange: boolean }) {
         </div>
       )}
     </Panel>
+  );
+}
+
+interface ProjectInputProps {
+  /** The project to which the user is limited; null for all projects. */
+  only: string | null;
+  /** Whether the field must name a project. */
+  required?: boolean;
+  value: string;
+  onChange: (value: string) => void;
+}
+
+/** The project of a new token or webhook. Somebody who is limited to a project has no choice. */
+export function ProjectInput({ only, required = false, value, onChange }: ProjectInputProps) {
+  return (
+    <TextInput
+      label="Project"
+      w={150}
+      placeholder={required ? "" : "all"}
+      required={required && only === null}
+      readOnly={only !== null}
+      variant={only === null ? "default" : "filled"}
+      value={only ?? value}
+      onChange={(event) => onChange(event.currentTarget.value)}
+    />
   );
 }
 

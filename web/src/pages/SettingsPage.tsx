@@ -10,10 +10,11 @@ import { CopyMenu } from "../parts/common/CopyMenu";
 import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
 import { Snippet } from "../parts/experiments/FirstExperiment";
+import { useSession } from "../parts/common/useSession";
 import { useTitle } from "../parts/common/useTitle";
 import { changesAmong, outcome, pageOf, said } from "./audit";
 import classes from "./SettingsPage.module.css";
-import { Projects } from "./Projects";
+import { ProjectInput, Projects } from "./Projects";
 import { Webhooks } from "./Webhooks";
 
 const ROLES = [
@@ -27,21 +28,22 @@ const ROLES = [
 export default function SettingsPage() {
   useTitle("Settings");
   const tokens = useQuery({ queryKey: ["tokens"], queryFn: ({ signal }) => api.tokens(signal) });
-  const session = useQuery({ queryKey: ["session"], queryFn: ({ signal }) => api.session(signal) });
+  const session = useSession();
   const refused = tokens.error instanceof ApiError && tokens.error.status === 403;
   return (
     <div className={classes.page}>
       <h1 className={classes.title}>Settings</h1>
-      {session.data && !session.data.required && (
+      {session && !session.required && (
         <p className={classes.words}>
           This service requires no token, because only this machine can reach it. To require tokens, start it with{" "}
           <code style={{ whiteSpace: "nowrap" }}>tuner serve --auth</code> or on another address.
         </p>
       )}
       {refused && (
-        <Alert color="yellow" variant="light" title="For admins">
-          Only admins can see the tokens and the audit trail. You are signed in as {session.data?.name ?? "somebody"}{" "}
-          with the role {session.data?.role ?? "viewer"}.
+        <Alert color="gray" variant="light" title="For admins">
+          Only admins can see the tokens and the audit trail. You are signed in as {session?.name ?? "somebody"} with
+          the role {session?.role ?? "viewer"}
+          {session?.project && ` in the project ${session.project}`}.
         </Alert>
       )}
       {tokens.isError && !refused && !tokens.data && (
@@ -50,7 +52,6 @@ export default function SettingsPage() {
       {tokens.isLoading && <Skeleton height={160} />}
       {tokens.data && (
         <>
-          <Create />
           <Panel
             flush
             title={`Tokens · ${tokens.data.items.length}`}
@@ -97,10 +98,11 @@ export default function SettingsPage() {
               </div>
             )}
           </Panel>
+          <Create only={session?.project ?? null} />
         </>
       )}
-      {!tokens.isLoading && <Projects mayChange={mayChange(session.data?.role)} />}
-      {!tokens.isLoading && <Webhooks />}
+      {!tokens.isLoading && <Projects mayChange={mayChange(session?.role)} />}
+      {!tokens.isLoading && <Webhooks all={session?.role === "admin"} only={session?.project ?? null} />}
       {tokens.data && <Audit />}
     </div>
   );
@@ -110,7 +112,8 @@ function mayChange(role: string | null | undefined): boolean {
   return role === "editor" || role === "admin";
 }
 
-function Create() {
+/** The form for a new token. `only`: the project to which the user is limited; null for all projects. */
+function Create({ only }: { only: string | null }) {
   const client = useQueryClient();
   const [name, setName] = useState("");
   const [role, setRole] = useState<NewToken["role"]>("editor");
@@ -155,13 +158,7 @@ function Create() {
           value={role}
           onChange={(value) => setRole((value ?? "editor") as NewToken["role"])}
         />
-        <TextInput
-          label="Project"
-          w={150}
-          placeholder="all"
-          value={project}
-          onChange={(event) => setProject(event.currentTarget.value)}
-        />
+        <ProjectInput only={only} value={project} onChange={setProject} />
         <NumberInput
           label="Expires after, in days"
           w={180}

@@ -5,6 +5,7 @@ import { Link, useNavigate, useParams } from "react-router";
 import { api } from "../api/client";
 import type { TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
+import { frontsOf, pointsOf, ranksByFront } from "../charts/pareto";
 import { rankedOf, ranks } from "../curves/colours";
 import { expectedOf } from "../curves/expected";
 import { keys, useExperiment } from "../live/useExperiment";
@@ -31,14 +32,14 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
   const address = useAddress();
   const experiment = live.experiment.data;
   const sample = live.trials.data;
-  const rank = useMemo(
-    () =>
-      sample?.places ??
-      (sample && experiment
-        ? ranks(sample.items, experiment.mode, expectedOf(experiment.best))
-        : new Map<number, number>()),
-    [sample, experiment],
-  );
+  const rank = useMemo((): ReadonlyMap<number, number> => {
+    if (!sample || !experiment) return new Map();
+    const { objectives, mode, best } = experiment;
+    if (sample.places) return sample.places;
+    return objectives.length > 1
+      ? ranksByFront(frontsOf(pointsOf(sample.items, objectives), objectives))
+      : ranks(sample.items, mode, expectedOf(best));
+  }, [sample, experiment]);
   if (live.experiment.isError)
     return <MissingPage error={live.experiment.error} what="experiment" retry={() => void live.experiment.refetch()} />;
   if (!experiment) return <Skeleton height={400} />;

@@ -11,6 +11,7 @@ import { CopyMenu } from "../parts/common/CopyMenu";
 import { Panel } from "../parts/common/Panel";
 import parts from "../parts/common/parts.module.css";
 import { ProblemBox } from "../parts/common/Problem";
+import { ProjectInput } from "./Projects";
 import classes from "./SettingsPage.module.css";
 
 type EventName = Webhook["events"][number];
@@ -26,8 +27,15 @@ const EVENTS: Record<EventName, string> = {
 };
 const NAMES = Object.keys(EVENTS) as EventName[];
 
+interface WebhooksProps {
+  /** Whether the user may have webhooks for all projects. */
+  all: boolean;
+  /** The project to which the user is limited; null for all projects. */
+  only: string | null;
+}
+
 /** Show the webhooks, and say whether their messages arrived. */
-export function Webhooks() {
+export function Webhooks({ all, only }: WebhooksProps) {
   const query = useQuery({ queryKey: ["webhooks"], queryFn: ({ signal }) => api.webhooks(signal), retry: false });
   if (query.error instanceof ApiError && query.error.status === 403) return null;
   if (query.isError && !query.data)
@@ -64,7 +72,7 @@ export function Webhooks() {
           </div>
         )}
       </Panel>
-      <NewOne />
+      <NewOne all={all} only={only} />
     </>
   );
 }
@@ -146,7 +154,7 @@ function Deliveries({ id }: { id: string }) {
   );
 }
 
-function NewOne() {
+function NewOne({ all, only }: WebhooksProps) {
   const client = useQueryClient();
   const [url, setUrl] = useState("");
   const [project, setProject] = useState("");
@@ -188,12 +196,7 @@ function NewOne() {
             value={url}
             onChange={(event) => setUrl(event.currentTarget.value)}
           />
-          <TextInput
-            label="Project"
-            placeholder="all"
-            value={project}
-            onChange={(event) => setProject(event.currentTarget.value)}
-          />
+          <ProjectInput only={only} required={!all} value={project} onChange={setProject} />
           <Select
             label="Format"
             allowDeselect={false}

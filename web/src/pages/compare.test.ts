@@ -101,7 +101,7 @@ describe("the verdict of a comparison", () => {
       "Trial 4 failed, at iteration 3; trial 10 and trial 18 were stopped early, at iterations 9 and 1. Their values are from less training than those of the trials that trained to their end.",
     );
     expect(unfinishedTrials([of("trial 1", "running", 2)])).toBe(
-      "Trial 1 is still training, at iteration 2. Their values are from less training than a whole run.",
+      "Trial 1 is still training, at iteration 2. Its value is from less training than a whole run.",
     );
     expect(unfinishedTrials([of("trial 0", "completed", 27)])).toBeNull();
   });

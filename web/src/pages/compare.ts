@@ -131,7 +131,9 @@ export function unfinishedTrials(
   const whole = trials.some(({ state }) => state === "completed")
     ? " than those of the trials that trained to their end"
     : " than a whole run";
-  return `${opening(said.join("; "))}. Their values are from less training${whole}.`;
+  const count = trials.filter(({ state }) => state !== "completed").length;
+  const values = count === 1 ? "Its value is" : "Their values are";
+  return `${opening(said.join("; "))}. ${values} from less training${whole}.`;
 }
 
 /** The names of trials begin with a capital letter at the beginning of a sentence, but those of experiments do not. */

@@ -11,6 +11,12 @@ export function bundleOf({ resources_per_worker, use_gpu }: Scaling): Resources 
   return { CPU: 1, ...(use_gpu ? { GPU: 1 } : {}), ...given };
 }
 
+/** Say that an experiment runs, but none of its trials does, because they wait: "2 trials wait"; empty if that is not so. */
+export function onlyWaits({ state, counts }: Pick<Experiment, "state" | "counts">): string {
+  if (state !== "running" || counts.running > 0 || counts.pending === 0) return "";
+  return counts.pending === 1 ? "1 trial waits" : `${counts.pending} trials wait`;
+}
+
 /** Say what the running trials of an experiment hold: "4 GPUs", "at least 4 GPUs" if they are elastic, or "2 CPUs" without GPUs; empty if none runs. */
 export function inUse({ counts, scaling }: Pick<Experiment, "counts" | "scaling">): string {
   if (counts.running === 0) return "";

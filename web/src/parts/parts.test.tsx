@@ -714,6 +714,9 @@ describe("the importance of parameters", () => {
     expect(cautionOf({ ...found, stopped: 0 }, experiment(40, 400)), "only completed trials were chosen").toBeNull();
     const early = [{ state: "completed" as const }, { state: "stopped" as const }];
     expect(earlyWords(experiment(20, 19), early)).toBeNull();
+    expect(earlyWords({ ...experiment(20, 19), scheduler: { type: "pbt" }, resolved: null }, early)).toMatch(
+      /^Trials changed these parameters while they trained\. Shown are the last values/,
+    );
     expect(earlyWords(experiment(20, 20), early), "one more failed").toMatch(/^21 of 41 trials were not trained/);
     expect(earlyWords(experiment(1, 39), early.slice(0, 1))).toBeNull();
     const none = { ...experiment(2, 39), counts: { ...NONE, completed: 2, stopped: 39 }, trials: 41 };
@@ -806,7 +809,7 @@ describe("the set-up", () => {
     const section = screen.getByRole("heading", { name: "Scheduler (auto)" }).parentElement!;
     expect(section.textContent).toContain("freeze_thaw");
     expect(section.textContent).toContain("budget10");
-    expect(screen.getByText("the scheduler proposes configurations")).toBeTruthy();
+    expect(screen.getByText("none: the scheduler proposes the configurations")).toBeTruthy();
     expect(screen.getByText("27 × ", { exact: false })).toBeTruthy();
   });
 

@@ -68,17 +68,31 @@ def list_trials(
     page_token: Annotated[
         str | None, Query(max_length=2000, description="next_page_token of the previous page")
     ] = None,
+    fronts: Annotated[
+        bool,
+        Query(
+            description="also return the front of each trial, from 1 for the Pareto front, by the newest values of all objectives"
+        ),
+    ] = False,
 ) -> Response:
     record = found_experiment(here.store, experiment_id)
-    if sort == "number" and not where:
+    if sort == "number" and not where and not fronts:
         page = here.store.trials.page(record.id, state=state, page_size=page_size, page_token=page_token)
+        found: list[int | None] = []
         total = sum(record.counts.values()) if state is None else record.counts.get(state, 0)
     else:
         page, total = here.store.trials.sorted_page(
-            record.id, sort=sort, where=where or (), state=state, page_size=page_size, page_token=page_token
+            record.id,
+            sort=sort,
+            where=where or (),
+            state=state,
+            page_size=page_size,
+            page_token=page_token,
+            fronts=fronts,
         )
+        found = list(page.fronts) if fronts else []
     items = [schemas.Trial.of(trial, record) for trial in page.items]
-    return answer(schemas.TrialPage(items=items, next_page_token=page.next_token, total=total))
+    return answer(schemas.TrialPage(items=items, next_page_token=page.next_token, total=total, fronts=found))
 
 
 @router.get(

@@ -159,18 +159,21 @@ function rounded(value: number | null): string {
 
 /** The best value may be a temporary peak, so also show the best trial that was trained to its end. Repeats replace this: they count single runs. */
 function Finished({ experiment, onSelect }: Pick<BestPanelProps, "experiment" | "onSelect">) {
-  const finished = experiment.best?.finished;
+  const { best } = experiment;
+  const finished = best?.finished;
   if (finished) {
+    // The panel has said so above.
+    if (finished.trial_number === best.trial_number && finished.value === best.value) return null;
     return (
       <p className={classes.finished}>
         Best last value of the completed trials: <b>{metric(finished.value)}</b> by{" "}
         <button type="button" className={classes.link} onClick={() => onSelect(finished.trial_number)}>
           trial {finished.trial_number}
         </button>{" "}
-        at iteration {finished.iteration}
+        at iteration {finished.iteration}.
         {experiment.scope === "all" &&
-          finished.trial_number !== experiment.best?.trial_number &&
-          `. Trial ${experiment.best?.trial_number} leads because one of its reports, not its last one, was the best of all.`}
+          finished.trial_number !== best.trial_number &&
+          ` Trial ${best.trial_number} leads because one of its reports, not its last one, was the best of all.`}
       </p>
     );
   }

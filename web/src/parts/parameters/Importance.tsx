@@ -79,11 +79,14 @@ export default function Importance({ experiment, where, metric = null, objective
 /** The states of trials that have values of less than a full training, and do not train now. */
 const EARLY = ["stopped", "failed", "cancelled", "paused"] as const;
 
-/** Say what plots of the parameters hide if most trials were stopped early; null if they were not. */
+/** Say what plots of the parameters hide if trials changed their parameters, or if most were stopped early; else null. */
 export function earlyWords(
-  { counts, trials }: Pick<Experiment, "counts" | "trials">,
+  experiment: Pick<Experiment, "counts" | "trials" | "scheduler" | "resolved">,
   shown: readonly Pick<Trial, "state">[],
 ): string | null {
+  if (isBred(experiment))
+    return "Trials changed these parameters while they trained. Shown are the last values; a trial may have had others when it reported its best value.";
+  const { counts, trials } = experiment;
   const early = EARLY.filter((state) => counts[state] > 0);
   const count = early.reduce((sum, state) => sum + counts[state], 0);
   if (2 * count <= trials || shown.every(isFinished)) return null;
@@ -100,7 +103,7 @@ export function cautionOf(
   experiment: Pick<Experiment, "scheduler" | "resolved">,
 ): string | null {
   if (isBred(experiment)) {
-    return "The scheduler changed values during training, but only the newest ones are used here: see the lineage of the best trial.";
+    return "The scheduler changed values during training, but each trial counts with only one of its configurations here: see the lineage of the best trial.";
   }
   const others = Math.max(trials - completed - stopped, 0);
   if (2 * (stopped + others) > trials) {

@@ -25,7 +25,7 @@ it("has the size of the front as the service counts it if only a sample of the t
       <QueryClientProvider client={new QueryClient()}>
         <ParetoTab
           experiment={experiment}
-          sample={{ items: [], complete: false, places: new Map(), total: 3000, trained: null }}
+          sample={{ items: [], complete: false, places: new Map(), fronts: new Map(), total: 3000, trained: null }}
           trials={[]}
           fronts={new Map([[0, 1]])}
           byNumber={new Map()}

@@ -13,7 +13,9 @@ const Notes = lazy(() => import("./Notes"));
 export function Setup({ experiment }: { experiment: Experiment }) {
   const { objectives, resolved } = experiment;
   const scheduler = resolved?.scheduler ?? experiment.scheduler;
-  const search = resolved ? (resolved.search ?? { type: "the scheduler proposes configurations" }) : experiment.search;
+  const search = resolved
+    ? (resolved.search ?? { type: "none: the scheduler proposes the configurations" })
+    : experiment.search;
   const longest = longestOf(experiment);
   const sections: [string, Record<string, unknown>][] = [
     [experiment.search["type"] === "auto" && resolved?.search ? "Search (auto)" : "Search", search],

@@ -1,32 +1,69 @@
-import { Anchor, Skeleton } from "@mantine/core";
-import { useQuery } from "@tanstack/react-query";
-import { api } from "../../api/client";
+import { Anchor, SegmentedControl, Skeleton } from "@mantine/core";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import type { Experiment, Lineage as Found, LineageSegment, TrialWithSegments } from "../../api/types";
 import { config, param, paramName, readable } from "../../format";
+import type { Address } from "../../pages/useAddress";
 import { Heading } from "../common/Heading";
 import { ProblemBox } from "../common/Problem";
-import { Schedule } from "./Schedule";
+import { lineageQuery, mayHaveChanged, Schedule } from "./Schedule";
 import classes from "./TrialDetails.module.css";
 
-/** The origin of a trial's weights: segments of this and of other trials, oldest first, and the schedule that reproduces them. */
-export function Lineage({ trial, ...rest }: { trial: TrialWithSegments } & Pick<LineageProps, "labels" | "onSelect">) {
+interface OfTrialProps {
+  trial: TrialWithSegments;
+  labels: Experiment["labels"];
+  onSelect: (number: number) => void;
+  /** The address of the page, which contains the choice of the weights. */
+  address: Address;
+}
+
+/**
+ * The origin of a trial's weights: segments of this and of other trials, oldest first, and the schedule that reproduces them. If the
+ * trial may have continued from other weights after its best value, the user chooses between the newest weights and those.
+ */
+export function Lineage({ trial, labels, onSelect, address }: OfTrialProps) {
+  const { best_iteration, segments } = trial;
+  const choice = best_iteration !== null && (segments.length > 1 || mayHaveChanged(segments));
+  const at = choice && address.get("weights") === "best" ? "best" : "newest";
   const query = useQuery({
-    queryKey: ["trial", trial.id, "lineage"],
-    queryFn: ({ signal }) => api.lineage(trial.id, signal),
+    ...lineageQuery(trial.id, at, at === "best" ? best_iteration : segments.length),
+    placeholderData: keepPreviousData,
   });
-  if (query.isError && !query.data)
-    return <ProblemBox error={query.error} what="lineage" retry={() => void query.refetch()} />;
-  if (!query.data) return <Skeleton height={120} />;
-  return <LineageOf found={query.data} {...rest} />;
+  const found = query.data?.trial_id === trial.id ? query.data : undefined;
+  return (
+    <>
+      {choice && (
+        <SegmentedControl
+          size="xs"
+          mb={8}
+          aria-label="Weights"
+          value={at}
+          onChange={(value) => address.set({ weights: value === "best" ? "best" : null })}
+          data={[
+            { value: "newest", label: `newest (iteration ${trial.iteration})` },
+            { value: "best", label: `best value (iteration ${best_iteration})` },
+          ]}
+        />
+      )}
+      {query.isError && !found ? (
+        <ProblemBox error={query.error} what="lineage" retry={() => void query.refetch()} />
+      ) : found ? (
+        <LineageOf found={found} newest={at === "newest"} labels={labels} onSelect={onSelect} />
+      ) : (
+        <Skeleton height={120} />
+      )}
+    </>
+  );
 }
 
 interface LineageProps {
   found: Found;
+  /** The weights are the trial's newest ones. */
+  newest?: boolean;
   labels: Experiment["labels"];
   onSelect: (number: number) => void;
 }
 
-export function LineageOf({ found, labels, onSelect }: LineageProps) {
+export function LineageOf({ found, newest = true, labels, onSelect }: LineageProps) {
   if (found.items.length === 0) return <p className={classes.none}>It has no weights yet.</p>;
   const others = new Set(found.items.map((item) => item.trial_number));
   others.delete(found.trial_number);
@@ -58,9 +95,11 @@ export function LineageOf({ found, labels, onSelect }: LineageProps) {
         <>
           <Heading>Schedule to reproduce these weights</Heading>
           <Schedule found={found} labels={labels} />
-          <p className={classes.dimmed}>
-            <code>tuner schedule {found.trial_id}</code> prints it, too.
-          </p>
+          {newest && (
+            <p className={classes.dimmed}>
+              <code>tuner schedule {found.trial_id}</code> prints it, too.
+            </p>
+          )}
         </>
       )}
     </div>

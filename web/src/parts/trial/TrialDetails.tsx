@@ -49,7 +49,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
   const query = useQuery({ queryKey: keys.trial(id), queryFn: ({ signal }) => api.trial(id, signal) });
   const tab = VIEWS.find((one) => one === address.get("view")) ?? "overview";
   const setTab = (next: string | null) =>
-    address.set({ view: next === "overview" ? null : next, segment: null, logrank: null });
+    address.set({ view: next === "overview" ? null : next, segment: null, logrank: null, weights: null });
   const across = chosenAcross(address.get("x"), experiment);
   if (query.isError && !query.data)
     return <ProblemBox error={query.error} what="trial" retry={() => void query.refetch()} />;
@@ -88,7 +88,9 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           {tab === "checkpoints" && <Checkpoints trial={trial} experiment={experiment} />}
         </Tabs.Panel>
         <Tabs.Panel value="lineage">
-          {tab === "lineage" && <Lineage trial={trial} labels={experiment.labels} onSelect={onSelect} />}
+          {tab === "lineage" && (
+            <Lineage trial={trial} labels={experiment.labels} onSelect={onSelect} address={address} />
+          )}
         </Tabs.Panel>
         <Tabs.Panel value="neighbors">
           {tab === "neighbors" && <Neighbors trial={trial} experiment={experiment} onSelect={onSelect} />}
@@ -129,7 +131,7 @@ function Outcome({ trial }: { trial: TrialWithSegments }) {
     <>
       {trial.reason && !(trial.state === "failed" && trial.error) && (
         <p className={classes.reason}>
-          <b>Why {trial.state}:</b> {trial.reason}
+          <Reason of={trial} />
         </p>
       )}
       {trial.waiting && !hasEnded(trial.state) && (
@@ -138,6 +140,16 @@ function Outcome({ trial }: { trial: TrialWithSegments }) {
         </p>
       )}
       {trial.error && <FailureBox failure={trial.error} over={trial.state !== "failed"} />}
+    </>
+  );
+}
+
+/** "Stopped at iteration 9: ...", or "Why running: ..." if the reason does not begin with the state. */
+function Reason({ of: { state, reason } }: { of: Pick<Trial, "state" | "reason"> }) {
+  const named = reason.startsWith(`${state} `);
+  return (
+    <>
+      <b>{named ? title(state) : `Why ${state}:`}</b> {named ? reason.slice(state.length + 1) : reason}
     </>
   );
 }
@@ -266,6 +278,22 @@ function Overview({ trial, experiment, across, rank, of, address, onSelect }: Ov
               <b>{metric(trial.best_value)}</b>
               {trial.best_iteration !== null && ` at iteration ${trial.best_iteration}`}
               {!ofRuns.some(([name]) => name.startsWith("Expected ")) && place}
+              {changed && trial.best_iteration !== null && (
+                <>
+                  {" "}
+                  <span style={{ whiteSpace: "nowrap" }}>
+                    ·{" "}
+                    <Anchor
+                      component="button"
+                      type="button"
+                      size="sm"
+                      onClick={() => address.set({ view: "lineage", weights: "best" })}
+                    >
+                      what led to it
+                    </Anchor>
+                  </span>
+                </>
+              )}
             </>,
           ],
           ...Object.entries(trial.last)

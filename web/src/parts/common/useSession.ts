@@ -1,0 +1,8 @@
+import { useQuery } from "@tanstack/react-query";
+import { api } from "../../api/client";
+
+/** Who is signed in, and with which rights; undefined until that is known. */
+export function useSession() {
+  const { data } = useQuery({ queryKey: ["session"], queryFn: ({ signal }) => api.session(signal), staleTime: 60_000 });
+  return data;
+}
