@@ -130,6 +130,19 @@ async def test_a_used_key_gets_the_first_answer_beside_others(
     assert len(sqlite_store.experiments.page().items) == 3
 
 
+async def test_a_request_that_creates_nothing_waits_for_no_writer(
+    app: FastAPI, client: httpx.AsyncClient, spec: dict[str, Any], sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyed = {"Idempotency-Key": "one"}
+    (await client.post(API, json=spec, headers=keyed)).raise_for_status()
+    monkeypatch.setattr(
+        app.state.context.authenticator, "note", _no_note
+    )  # the audit trail has transactions of its own
+    monkeypatch.setattr(sqlite_store._database, "write", None)  # a transaction would fail
+    sent = [client.post(API, json=spec, headers=keyed), client.post(API, json={**spec, "metric": 7})]
+    assert [answer.status_code for answer in await asyncio.gather(*sent)] == [201, 422]
+
+
 async def test_a_service_that_ends_refuses_requests_at_once(
     app: FastAPI, client: httpx.AsyncClient, spec: dict[str, Any]
 ) -> None:

@@ -107,3 +107,12 @@ def test_the_server_sends_each_response_in_one_write(app: FastAPI, monkeypatch: 
     for answer, sent in zip(answers, written, strict=True):
         assert sent.startswith(b"HTTP/1.1 ")
         assert sent.endswith(answer.content)
+
+
+async def test_a_body_may_be_made_of_memoryviews() -> None:
+    sent = Sent()
+    joining = _Joining(sent, asyncio.get_running_loop())
+    joining.write(HEAD)
+    joining.write(memoryview(BODY[:2]))
+    joining.write(memoryview(BODY[2:]))
+    assert sent.written == [HEAD + BODY[:2], BODY[2:]]

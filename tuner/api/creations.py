@@ -160,7 +160,8 @@ class Creations:
         for one in batch:
             one.begin(facts)
         entries = self._store.access.entries(lambda: filter(None, [one.record() for one in batch]))
-        self._store.experiments.create_all([one.creation for one in batch if one.creation is not None], entries)
+        if creations := [one.creation for one in batch if one.creation is not None]:
+            self._store.experiments.create_all(creations, entries)
         for one in batch:
             if one.entry is not None:
                 one.entry.is_written = one.creation is not None and one.creation.error is None and entries.error is None

@@ -65,15 +65,15 @@ class _Joining:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write the data. A head is kept until the next call, or else until the next round of the event loop."""
         if self._head:
             if len(data) <= MOST_JOINED:
-                data, self._head = self._head + data, b""
+                data, self._head = b"".join((self._head, data)), b""
             else:
                 self._send_head()
-        elif data.startswith(b"HTTP/"):
-            self._head = data
+        elif data[:5] == b"HTTP/":  # bytes, a bytearray or a memoryview
+            self._head = bytes(data)
             self._loop.call_soon(self._send_head)
             return
         self._transport.write(data)

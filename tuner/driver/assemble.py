@@ -57,7 +57,9 @@ def set_up(
     scheduler, searcher, why = _choose(spec, space, parts, saves_checkpoints)
     if why:
         notes.append(why)
-    stopper = parts.stopper or (stopper_from_json(spec.stop) if spec.stop else None)
+    stopper = parts.stopper
+    if stopper is None and spec.stop:
+        stopper = stopper_from_json(spec.stop)
     time_attr = getattr(scheduler, "time_attr", None)
     if time_attr and spec.time_attr == "training_iteration":
         spec = replace(spec, time_attr=time_attr)  # the scheduler's own time_attr becomes the experiment's

@@ -15,6 +15,7 @@ from tests.api.conftest import SPEC
 from tuner import schedulers
 from tuner import search as searchers
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
+from tuner.driver.assemble import Parts
 from tuner.errors import SpecError
 from tuner.experiment.specs.spec import parse_spec
 from tuner.options import build
@@ -348,3 +349,14 @@ def test_a_scheduler_and_a_searcher_may_be_given_by_name() -> None:
     assert (named.scheduler, named.search) == ({"type": "fifo"}, {"type": "tpe"})
     with pytest.raises(SpecError, match="did you mean asha"):
         parse_spec({**SPEC, "scheduler": "ahsa"})
+
+
+def test_a_searcher_of_the_user_counts_even_if_it_has_no_length() -> None:
+    class Queue(searchers.RandomSearch):
+        TYPE = "python"
+
+        def __len__(self) -> int:
+            return 0
+
+    spec = parse_spec({**SPEC, "search": {"type": "python"}}, parts=Parts(searcher=Queue()))
+    assert spec.search["type"] == "python"

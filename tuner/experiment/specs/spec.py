@@ -221,9 +221,9 @@ def _checked_parts(
             errors.extend(error.errors)
     kept = parts or Parts()
     return space, Parts(
-        scheduler=kept.scheduler or found.get("scheduler"),
-        searcher=kept.searcher or found.get("search"),
-        stopper=kept.stopper or found.get("stop"),
+        scheduler=found.get("scheduler") if kept.scheduler is None else kept.scheduler,
+        searcher=found.get("search") if kept.searcher is None else kept.searcher,
+        stopper=found.get("stop") if kept.stopper is None else kept.stopper,
     )
 
 

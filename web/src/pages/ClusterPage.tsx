@@ -1,5 +1,5 @@
 import { Anchor, Skeleton } from "@mantine/core";
-import { useQuery } from "@tanstack/react-query";
+import { useQuery, type UseQueryResult } from "@tanstack/react-query";
 import { Link } from "react-router";
 import { api, ApiError } from "../api/client";
 import type { Cluster, Experiment } from "../api/types";
@@ -58,7 +58,7 @@ export default function ClusterPage() {
   const found = query.data;
   const silent = query.error instanceof ApiError && query.error.status === 503;
   const refused = query.error instanceof ApiError && query.error.status === 403;
-  if (refused) return <Limited experiments={running.data?.items ?? []} />;
+  if (refused) return <Limited running={running} />;
   return (
     <div className={classes.page}>
       <div className={classes.titleRow}>
@@ -188,7 +188,8 @@ export default function ClusterPage() {
 }
 
 /** The page for somebody whose access is limited to a project: the service shows them their experiments, but not the cluster. */
-function Limited({ experiments }: { experiments: readonly Experiment[] }) {
+function Limited({ running }: { running: UseQueryResult<{ items: Experiment[] }> }) {
+  const experiments = running.data?.items;
   const project = useSession()?.project;
   const of = project ? `the project ${project}` : "your project";
   return (
@@ -200,21 +201,27 @@ function Limited({ experiments }: { experiments: readonly Experiment[] }) {
           shown to you. The page of an experiment says why its trials wait.
         </p>
       </Panel>
-      <Panel flush title={`Running in ${of} · ${experiments.length}`}>
-        <Table
-          label="Running"
-          heads={["Experiment", "Running trials", "In use", "Waiting trials"]}
-          empty="No experiment is running."
-          rows={experiments.map((one) => [
-            <Anchor key="name" component={Link} to={`/experiments/${one.id}`} size="sm">
-              {one.name}
-            </Anchor>,
-            one.counts.running,
-            inUse(one) || "nothing",
-            one.counts.pending,
-          ])}
-        />
-      </Panel>
+      {running.isError && !experiments && (
+        <ProblemBox error={running.error} what="experiments" retry={() => void running.refetch()} />
+      )}
+      {running.isLoading && <Skeleton height={120} />}
+      {experiments && (
+        <Panel flush title={`Running in ${of} · ${experiments.length}`}>
+          <Table
+            label="Running"
+            heads={["Experiment", "Running trials", "In use", "Waiting trials"]}
+            empty="No experiment is running."
+            rows={experiments.map((one) => [
+              <Anchor key="name" component={Link} to={`/experiments/${one.id}`} size="sm">
+                {one.name}
+              </Anchor>,
+              one.counts.running,
+              inUse(one) || "nothing",
+              one.counts.pending,
+            ])}
+          />
+        </Panel>
+      )}
     </div>
   );
 }

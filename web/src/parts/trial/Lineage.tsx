@@ -1,5 +1,5 @@
 import { Anchor, SegmentedControl, Skeleton } from "@mantine/core";
-import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import type { Experiment, Lineage as Found, LineageSegment, TrialWithSegments } from "../../api/types";
 import { config, param, paramName, readable } from "../../format";
 import type { Address } from "../../pages/useAddress";
@@ -26,7 +26,7 @@ export function Lineage({ trial, labels, onSelect, address }: OfTrialProps) {
   const at = choice && address.get("weights") === "best" ? "best" : "newest";
   const query = useQuery({
     ...lineageQuery(trial.id, at, at === "best" ? best_iteration : segments.length),
-    placeholderData: keepPreviousData,
+    placeholderData: (old, before) => (before?.queryKey[3] === at ? old : undefined), // not the other weights
   });
   const found = query.data?.trial_id === trial.id ? query.data : undefined;
   return (
