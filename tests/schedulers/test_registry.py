@@ -14,7 +14,7 @@ import pytest
 import tuner
 from tests.fuzz import world
 from tests.schedulers import examples
-from tests.schedulers.driving import setting
+from tests.schedulers.driving import context
 from tests.schedulers.oracles import ray_schedulers
 from tuner import schedulers
 from tuner.errors import SpecError
@@ -57,7 +57,7 @@ def test_every_scheduler_is_in_every_list(name: str) -> None:
 )
 def test_every_type_is_built_with_its_defaults(name: str) -> None:
     scheduler = from_json({"type": name})
-    scheduler.setup(setting(max_t=27, num_samples=10))
+    scheduler.setup(context(max_t=27, num_samples=10))
     assert from_json(scheduler.to_json()).to_json() == scheduler.to_json()
     assert from_argument(name).to_json() == scheduler.to_json()
     assert from_argument(scheduler) is scheduler
@@ -135,7 +135,7 @@ def test_rays_domains_are_understood_as_mutations() -> None:
         hyperparam_mutations={"lr": tune.loguniform(1e-4, 1e-2), "opt": {"0": {"momentum": tune.uniform(0, 0.9)}}},
     )
     ours = from_argument(theirs)
-    ours.setup(setting(num_samples=4))
+    ours.setup(context(num_samples=4))
     assert ours.to_json()["hyperparam_mutations"]["lr"] == {"type": "loguniform", "lower": 1e-4, "upper": 1e-2}
 
 
