@@ -62,13 +62,19 @@ def build(make: Callable[..., T], data: Mapping[str, Any], pointer: str) -> T:
         needed = [
             p.name for p in inspect.signature(make).parameters.values() if p.default is p.empty and p.kind not in _REST
         ]
+        how = f"; pass {_form(data['type'], needed)}" if not options and "type" in data else ""
         missing = [
-            (f"{pointer}/{name}", "needed: an option without a default") for name in needed if name not in options
+            (f"{pointer}/{name}", f"needed: an option without a default{how}") for name in needed if name not in options
         ]
         raise SpecError(errors or missing or [(pointer, str(error))]) from error
     if errors:
         raise SpecError(errors)
     return made
+
+
+def _form(kind: str, needed: Iterable[str]) -> str:
+    """Return the JSON form with the options that are needed, for a user who passed only the name."""
+    return "{" + ", ".join([f'"type": "{kind}"', *(f'"{name}": ...' for name in needed)]) + "}"
 
 
 def pick(kind: Any, table: Mapping[str, T], what: str, pointer: str) -> T:

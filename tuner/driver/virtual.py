@@ -16,7 +16,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from tuner.domain.batch import Entry
 from tuner.domain.decisions import Decision, Note
@@ -29,10 +29,16 @@ from tuner.driver.virtual_loop import Evaluate, VirtualLoop, virtual_loop
 from tuner.driver.virtual_loop import Step as Step
 from tuner.errors import ErrorCollector, SpecError
 from tuner.names import keywords_explained
+from tuner.options import option_names
 from tuner.schedulers.base import Scheduler
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
 from tuner.space import Space
+
+P = ParamSpec("P")
+R = TypeVar("R")
+LONGEST_SHOWN = 100
+"""The maximum length of a value that an error message repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,35 @@ class Simulation:
         return [entry.reason for _, entry in self.log if isinstance(entry, Note) and entry.warning]
 
 
-@keywords_explained
+def parts_explained(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function like `keywords_explained`. If an unknown keyword is an option of a part, the message says so."""
+    return keywords_explained(function, instead=_option_of_a_part)
+
+
+def _option_of_a_part(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return a hint that says how to pass an option of the scheduler or searcher among the arguments; "" if it is none."""
+    from tuner.schedulers import class_of as scheduler_class
+    from tuner.search import class_of as searcher_class
+
+    kinds = (("scheduler", "scheduler", scheduler_class), ("search_alg", "searcher", searcher_class))
+    for argument, what, class_of in kinds:
+        given = arguments.get(argument)
+        form = {"type": given} if isinstance(given, str) else given
+        if isinstance(form, Mapping):
+            found = class_of(form) if isinstance(form.get("type"), str) else None
+        else:
+            found = type(given) if isinstance(given, Scheduler | Searcher) else None
+        if found is None or name not in option_names(found):
+            continue
+        value = shown if len(shown := repr(arguments[name])) <= LONGEST_SHOWN else "..."
+        if isinstance(form, Mapping):
+            options = ", ".join([*(f"{key!r}: {form[key]!r}" for key in form), f"{name!r}: {value}"])
+            return f"; it is an option of the {what}: {argument}={{{options}}}"
+        return f"; it is an option of the {what}: {argument}={found.__name__}({name}={value})"
+    return ""
+
+
+@parts_explained
 def simulate(
     evaluate: Evaluate,
     space: Mapping[str, Any] | Space,
