@@ -12,6 +12,7 @@ result = tuner.simulate(evaluate, {"lr": tuner.loguniform(1e-4, 1e-1)}, metric="
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Trial
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.earlier import EarlierExperiment, learn
+from tuner.driver.restarts import with_restarts
 from tuner.driver.virtual_loop import Evaluate, VirtualLoop, virtual_loop
 from tuner.driver.virtual_loop import Step as Step
 from tuner.errors import ErrorCollector, SpecError
@@ -131,6 +133,7 @@ def simulate(
     resources_allocation: Literal["even", "top"] = "even",
     cluster_workers: int | None = None,
     speedup: Callable[[int], float] | None = None,
+    check_restarts: bool = False,
 ) -> Simulation:
     """Run a search in virtual time.
 
@@ -149,6 +152,8 @@ def simulate(
     cluster_workers: how many ranks the cluster holds. None: `max_concurrent_trials` times the smallest number of ranks.
     speedup: called with a trial's number of ranks; returns its speed as a multiple of the speed with the smallest
         number. None: the speed is proportional to the number of ranks.
+    check_restarts: whether to test that a restart changes no decision. Before many of the events, rebuild the search from
+        its log, as a new driver does. Raise RestartError if the scheduler then has another state or decides differently.
 
     An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises
     SpecError. Warnings that `tuner.run` would print are issued as UserWarning and are in the result's `warnings`.
@@ -161,6 +166,7 @@ def simulate(
     with mistakes:
         aims = objectives(metric, mode)
     parts = parts_of(scheduler, search_alg, stop, mistakes)
+    unused = copy.deepcopy(parts) if check_restarts else parts
     if not space and parts.scheduler is not None:
         with mistakes:
             built = Space.from_python(parts.scheduler.default_space())
@@ -191,7 +197,10 @@ def simulate(
         ),
         earlier=learn(built, warm_start) if warm_start else {},
     )
-    loop = virtual_loop(assemble(spec, built, parts), built, evaluate, startup_s)
+    core = assemble(spec, built, parts)
+    if check_restarts:
+        with_restarts(core, lambda: assemble(spec, built, copy.deepcopy(unused)))
+    loop = virtual_loop(core, built, evaluate, startup_s)
     if scaling.elastic:
         loop.workers = cluster_workers
         loop.groups.speedup = speedup or (lambda workers: workers / scaling.num_workers)
