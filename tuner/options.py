@@ -1,7 +1,11 @@
 """Options of schedulers, stoppers and searchers: build an object from JSON, check values, and report mistakes.
 
 The constructor of a scheduler raises SpecError with pointers to its own options, such as ``/grace_period``. `build`
-prepends the pointer to the scheduler in the spec: ``/scheduler/grace_period``.
+prepends the pointer to the scheduler in the spec: ``/scheduler/grace_period``. `Scheduler.setup` is not called by `build`, so
+it raises errors with the whole pointer. ``SpecError([(pointer, message), ...])`` reports several mistakes at once.
+
+An option may be a mapping or a list. `build` then gets what JSON has made of it: the keys of a mapping are strings, so the
+constructor must convert them.
 """
 
 from __future__ import annotations
