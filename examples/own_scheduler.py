@@ -42,7 +42,11 @@ class Halfway(Scheduler):
         return self.half if trial.t < self.half else None
 
     def record(self, fact: Fact, trials: Population) -> None:
-        """Note a fact. After a restart only this is called."""
+        """Note a fact. After a restart only this is called.
+
+        Trials here report at every integer, so there is a report at half time exactly. If yours may skip it, take the first
+        report at or after half time instead.
+        """
         if isinstance(fact, TrialReported) and fact.t == self.half:
             self.state.scores[fact.trial] = fact.score  # a trial that is retried may report it twice
 
@@ -75,10 +79,11 @@ SEARCH: dict[str, Any] = {"metric": "loss", "mode": "min", "num_samples": 12, "m
 
 
 def main() -> None:
-    rehearsal = tuner.simulate(simulated, SPACE, scheduler=Halfway(), **SEARCH)
+    rehearsal = tuner.simulate(simulated, SPACE, scheduler=Halfway(), check_restarts=True, **SEARCH)
     for decision in rehearsal.decisions:
         print(type(decision).__name__, decision.reason)
     print(f"{len(rehearsal.trials)} trials in {rehearsal.seconds:g} virtual seconds")
+    # Without Ray, in processes on this machine: executor="local" instead of num_workers and resources_per_worker.
     result = tuner.run(
         train, SPACE, scheduler=Halfway(), num_workers=2, resources_per_worker={"CPU": 0.5}, verbose=0, **SEARCH
     )

@@ -51,13 +51,22 @@ def test_parts_that_are_wrong_in_python_and_fields_that_are_wrong_in_the_spec() 
 def test_what_users_of_other_libraries_pass() -> None:
     found = run(scheduler=tuner.ASHAScheduler, search_alg="optuna", stop=lambda metrics: True, storage="s3:/bucket")
     assert found["/scheduler"] == "expected a scheduler and not its class: ASHAScheduler()"
-    assert found["/search/sampler"] == "needed: an option without a default"
+    assert found["/search/sampler"] == 'needed: an option without a default; pass {"type": "optuna", "sampler": ...}'
     assert found["/stop/function"].startswith(
         "expected a function of two arguments, the number of a trial and the metrics"
     )
     assert found["/checkpoint/storage"] == "expected s3://, with two slashes, got 's3:/bucket'"
     assert run(points_to_evaluate={"x": 0.5}) == {"/points_to_evaluate": 'expected a list, got {"x": 0.5}'}
     assert run(points_to_evaluate=[[0.5]]) == {"/points_to_evaluate/0": "expected an object, got [0.5]"}
+
+
+def test_a_name_alone_is_answered_with_the_form_that_has_the_required_options() -> None:
+    needed = "needed: an option without a default"
+    found = run(scheduler="pbt_replay", search_alg={"type": "optuna", "sample": "TPE"})
+    assert found == {
+        "/scheduler/schedule": needed + '; pass {"type": "pbt_replay", "schedule": ...}',
+        "/search/sample": "unknown option; did you mean sampler?",
+    }
 
 
 def test_a_part_that_is_right_is_checked_beside_one_that_is_wrong() -> None:

@@ -48,6 +48,39 @@ def test_every_unknown_keyword_is_named_at_once() -> None:
         tuner.run(lambda config: None, {}, **OBJECTIVE, num_sample=3, schedular="asha")  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("function", [tuner.run, tuner.simulate, tuner.create_study])
+@pytest.mark.parametrize(
+    ("parts", "name", "meant"),
+    [
+        ({"scheduler": "asha"}, "brackets", "scheduler: scheduler={'type': 'asha', 'brackets': 3}"),
+        ({"scheduler": "pbt_replay"}, "schedule", "scheduler: scheduler={'type': 'pbt_replay', 'schedule': 3}"),
+        (
+            {"scheduler": {"type": "asha", "grace_period": 2}},
+            "brackets",
+            "scheduler: scheduler={'type': 'asha', 'grace_period': 2, 'brackets': 3}",
+        ),
+        ({"scheduler": tuner.ASHAScheduler()}, "brackets", "scheduler: scheduler=ASHAScheduler(brackets=3)"),
+        (
+            {"scheduler": "asha", "search_alg": "tpe"},
+            "n_startup_trials",
+            "searcher: search_alg={'type': 'tpe', 'n_startup_trials': 3}",
+        ),
+    ],
+)
+def test_an_option_of_the_scheduler_is_passed_in_the_scheduler(
+    function: Any, parts: dict[str, Any], name: str, meant: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        function(lambda config: None, {}, **OBJECTIVE, **parts, **{name: 3})
+    assert str(caught.value) == f"{function.__name__}() has no parameter {name!r}; it is an option of the {meant}"
+
+
+@pytest.mark.parametrize("scheduler", ["median", {"type": []}, {"type": "ash"}, None, 3])
+def test_an_option_of_another_scheduler_is_no_hint(scheduler: Any) -> None:
+    with pytest.raises(TypeError, match=r"run\(\) has no parameter 'brackets'; did you mean 'backend'\?$"):
+        tuner.run(lambda config: None, {}, **OBJECTIVE, scheduler=scheduler, brackets=3)  # type: ignore[call-arg]
+
+
 def test_resume_too() -> None:
     with pytest.raises(TypeError, match="did you mean 'ray_address'"):
         tuner.resume("exp_1", rayaddress="auto")  # type: ignore[call-arg]

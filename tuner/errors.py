@@ -10,6 +10,7 @@
     │   │   └── Gone              the experiment, or an agent's lease, has ended for good
     │   └── LostLease             another driver has taken over the experiment: stop writing at once
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
+    ├── RestartError              a restart would change the decisions of a simulated search
     ├── TrialError                a trial cannot continue; `.failure` is a `domain.events.Failure`
     ├── PlacementError            the cluster does not have the resources, or did not free them in time
     │   └── ClusterUnreachable    Ray could not be started here, or does not answer at the address
@@ -135,6 +136,10 @@ class LostLease(StoreError):
 
 class IllegalTransition(TunerError):
     """The table in `domain.states` does not allow this state change."""
+
+
+class RestartError(TunerError):
+    """A restart of the driver would change the decisions of a search, as `tuner.simulate(check_restarts=True)` has found."""
 
 
 class TrialError(TunerError):

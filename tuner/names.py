@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -169,11 +169,14 @@ def resource_meant(name: str) -> str | None:
     return None if meant == name else meant
 
 
-def keywords_explained(function: Callable[P, R], part: str | None = None) -> Callable[P, R]:
+def keywords_explained(
+    function: Callable[P, R], part: str | None = None, instead: Callable[[str, Mapping[str, Any]], str] | None = None
+) -> Callable[P, R]:
     """Decorate a function so that its TypeError for an unknown keyword suggests the right one.
 
     part: the name of the scheduler or searcher that the function builds, or None. For a scheduler or searcher, the message
         also says if the unknown keyword is an option of the experiment.
+    instead: called with an unknown keyword and all keyword arguments; returns a suggestion that comes before all others, or "".
     """
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -183,14 +186,15 @@ def keywords_explained(function: Callable[P, R], part: str | None = None) -> Cal
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         if unknown := [name for name in kwargs if name not in known]:
-            raise TypeError("; ".join(_unknown(function, name, known, part) for name in unknown))
+            hints = {name: instead(name, kwargs) if instead else "" for name in unknown}
+            raise TypeError("; ".join(_unknown(function, name, known, part, hints[name]) for name in unknown))
         return function(*args, **kwargs)
 
     return checked
 
 
-def _unknown(function: Callable[..., Any], name: str, known: list[str], part: str | None) -> str:
-    belongs = of_the_experiment(name, known) if part else ""
+def _unknown(function: Callable[..., Any], name: str, known: list[str], part: str | None, hint: str) -> str:
+    belongs = hint or (of_the_experiment(name, known) if part else "")
     instead = f"; {NO_ARGUMENT[name]}" if name in NO_ARGUMENT else ""
     return f"{part or function.__name__}() has no parameter {name!r}{belongs or option_meant(name, known, chr(39)) or instead}"
 

@@ -1,7 +1,11 @@
 """Options of schedulers, stoppers and searchers: build an object from JSON, check values, and report mistakes.
 
 The constructor of a scheduler raises SpecError with pointers to its own options, such as ``/grace_period``. `build`
-prepends the pointer to the scheduler in the spec: ``/scheduler/grace_period``.
+prepends the pointer to the scheduler in the spec: ``/scheduler/grace_period``. `Scheduler.setup` is not called by `build`, so
+it raises errors with the whole pointer. ``SpecError([(pointer, message), ...])`` reports several mistakes at once.
+
+An option may be a mapping or a list. `build` then gets what JSON has made of it: the keys of a mapping are strings, so the
+constructor must convert them.
 """
 
 from __future__ import annotations
@@ -62,13 +66,19 @@ def build(make: Callable[..., T], data: Mapping[str, Any], pointer: str) -> T:
         needed = [
             p.name for p in inspect.signature(make).parameters.values() if p.default is p.empty and p.kind not in _REST
         ]
+        how = f"; pass {_form(data['type'], needed)}" if not options and "type" in data else ""
         missing = [
-            (f"{pointer}/{name}", "needed: an option without a default") for name in needed if name not in options
+            (f"{pointer}/{name}", f"needed: an option without a default{how}") for name in needed if name not in options
         ]
         raise SpecError(errors or missing or [(pointer, str(error))]) from error
     if errors:
         raise SpecError(errors)
     return made
+
+
+def _form(kind: str, needed: Iterable[str]) -> str:
+    """Return the JSON form with the options that are needed, for a user who passed only the name."""
+    return "{" + ", ".join([f'"type": "{kind}"', *(f'"{name}": ...' for name in needed)]) + "}"
 
 
 def pick(kind: Any, table: Mapping[str, T], what: str, pointer: str) -> T:

@@ -109,6 +109,24 @@ def test_the_spec_names_the_options_of_schedulers_searchers_and_parameters(docum
     assert {kind["title"] for kind in schemas["Parameter"]["anyOf"]} == {*OPTIONS, "constant"}
 
 
+@pytest.mark.parametrize(
+    ("part", "kind", "needed"),
+    [("Scheduler", "pbt_replay", "schedule"), ("Search", "optuna", "sampler")],
+)
+def test_an_option_without_a_default_is_required_and_the_name_alone_is_not_enough(
+    document: dict[str, Any], part: str, kind: str, needed: str
+) -> None:
+    kinds = {each["title"]: each for each in document["components"]["schemas"][part]["oneOf"]}
+    assert kinds[kind]["required"] == ["type", needed]
+    assert kind not in kinds["name"]["enum"]
+    assert {"auto", "asha" if part == "Scheduler" else "random"} < set(kinds["name"]["enum"])
+
+
+def test_a_file_of_the_service_is_no_schedule(document: dict[str, Any]) -> None:
+    kinds = {each["title"]: each for each in document["components"]["schemas"]["Scheduler"]["oneOf"]}
+    assert kinds["pbt_replay"]["properties"]["schedule"]["type"] == "array"
+
+
 def test_the_example_is_a_spec(document: dict[str, Any]) -> None:
     (example,) = document["components"]["schemas"]["Spec"]["examples"]
     assert parse_spec(example).name == "digits"

@@ -15,7 +15,7 @@ from benchmarks.halving import Dehb, HyperTune, Known, Pasha, Promotion, Stoppin
 from benchmarks.learning_curves import Problem
 from benchmarks.methods import play
 from tests.benchmarks.test_quality import SETTING, problem
-from tests.schedulers.driving import Feed, setting
+from tests.schedulers.driving import Feed, context
 from tuner.schedulers.asha import ASHAScheduler
 from tuner.space import Space, uniform
 
@@ -45,7 +45,7 @@ def test_every_method_keeps_to_the_time(name: str, mode: str) -> None:
 
 def test_stopping_decides_as_our_asha() -> None:
     known = noisy()
-    contender, feed = Stopping(known, 3, LONG), Feed(ASHAScheduler(reduction_factor=3), setting("min", max_t=27))
+    contender, feed = Stopping(known, 3, LONG), Feed(ASHAScheduler(reduction_factor=3), context("min", max_t=27))
     stopped = 0
     for _ in range(60):
         config, done, report = contender.start()

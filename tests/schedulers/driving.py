@@ -42,7 +42,7 @@ SPACE = Space(
 )
 
 
-def setting(
+def context(
     mode: str = "max", max_t: int | None = None, num_samples: int | None = None, **more: Any
 ) -> SchedulerContext:
     options: dict[str, Any] = {"time_attr": "training_iteration", "seed": 0, "space": SPACE, **more}
@@ -304,4 +304,4 @@ def parts_of(stopper: Stopper | None) -> list[Stopper]:
     return [] if stopper is None else [stopper]
 
 
-__all__ = ["SPACE", "Drive", "Exploit", "Feed", "Moment", "Pause", "Resume", "Start", "setting", "state_of"]
+__all__ = ["SPACE", "Drive", "Exploit", "Feed", "Moment", "Pause", "Resume", "Start", "context", "state_of"]

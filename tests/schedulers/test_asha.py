@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.schedulers.driving import Drive, Feed, setting
+from tests.schedulers.driving import Drive, Feed, context
 from tests.schedulers.oracles import OptunaDriven, RayDriven, optuna, ray_schedulers
 from tuner.domain.decisions import Complete, Stop
 from tuner.domain.events import Reported
@@ -44,7 +44,7 @@ def test_is_optunas_successive_halving_decision_for_decision(
         optuna.pruners.SuccessiveHalvingPruner(min_resource=grace, reduction_factor=eta, min_early_stopping_rate=0),
         mode,
     )
-    ours = Feed(ASHAScheduler(grace_period=grace, reduction_factor=eta), setting(mode))
+    ours = Feed(ASHAScheduler(grace_period=grace, reduction_factor=eta), context(mode))
     ends: set[int] = set()
     stopped = 0
     for number, t, value in stream(seed, 30, ends, 27, digits):
@@ -67,7 +67,7 @@ def test_is_stricter_than_rays_only_at_the_cut_itself(eta: int) -> None:
     for seed in range(30):
         theirs = RayDriven(ray_schedulers.AsyncHyperBandScheduler(max_t=100, grace_period=1, reduction_factor=eta))
         scheduler = ASHAScheduler(max_t=100, grace_period=1, reduction_factor=eta)
-        ours = Feed(scheduler, setting())
+        ours = Feed(scheduler, context())
         ends: set[int] = set()
         for number, t, value in stream(seed, 40, ends, 40, digits=6):
             while len(ours.trials) <= number:
@@ -91,7 +91,7 @@ def test_is_stricter_than_rays_only_at_the_cut_itself(eta: int) -> None:
 
 
 def test_says_why_with_numbers() -> None:
-    feed = Feed(ASHAScheduler(max_t=27, grace_period=9, reduction_factor=3), setting())
+    feed = Feed(ASHAScheduler(max_t=27, grace_period=9, reduction_factor=3), context())
     values = [0.8, 0.74, 0.9, 0.6, 0.5, 0.77, 0.4, 0.72, 0.71]
     for value in values:
         number = feed.start()
@@ -105,7 +105,7 @@ def test_says_why_with_numbers() -> None:
 
 
 def test_minimising_turns_the_words_around() -> None:
-    feed = Feed(ASHAScheduler(max_t=27, reduction_factor=2), setting("min"))
+    feed = Feed(ASHAScheduler(max_t=27, reduction_factor=2), context("min"))
     feed.report(feed.start(), 1, 0.5)
     (decision,) = feed.report(feed.start(), 1, 0.6)
     assert (
@@ -115,14 +115,14 @@ def test_minimising_turns_the_words_around() -> None:
 
 
 def test_ties_with_the_last_that_goes_on_go_on() -> None:
-    feed = Feed(ASHAScheduler(max_t=27, reduction_factor=3), setting())
+    feed = Feed(ASHAScheduler(max_t=27, reduction_factor=3), context())
     assert [bool(feed.report(feed.start(), 1, 0.5)) for _ in range(9)] == [False] * 9
     assert feed.report(feed.start(), 1, 0.49)
 
 
 def test_a_report_that_jumps_over_rungs_counts_at_the_highest_one_passed() -> None:
     scheduler = ASHAScheduler(max_t=81, reduction_factor=3)
-    feed = Feed(scheduler, setting())
+    feed = Feed(scheduler, context())
     number = feed.start()
     feed.report(number, 10, 0.5)
     assert [len(rung) for rung in scheduler.state.rungs[0]] == [0, 0, 1]
@@ -131,7 +131,7 @@ def test_a_report_that_jumps_over_rungs_counts_at_the_highest_one_passed() -> No
 
 def test_nothing_is_decided_between_milestones() -> None:
     scheduler = ASHAScheduler(max_t=27, reduction_factor=3)
-    feed = Feed(scheduler, setting())
+    feed = Feed(scheduler, context())
     feed.report(feed.start(), 1, 0.9)
     feed.report(feed.start(), 1, 0.9)
     assert not feed.report(0, 2, -5.0)
@@ -140,7 +140,7 @@ def test_nothing_is_decided_between_milestones() -> None:
 
 def test_a_retried_trial_keeps_its_entries_and_is_not_judged_twice() -> None:
     scheduler = ASHAScheduler(max_t=27, reduction_factor=3)
-    feed = Feed(scheduler, setting())
+    feed = Feed(scheduler, context())
     first = feed.start()
     feed.report(first, 1, 0.1)
     for _ in range(5):
@@ -153,7 +153,7 @@ def test_a_retried_trial_keeps_its_entries_and_is_not_judged_twice() -> None:
 
 def test_a_failed_trials_entries_stay() -> None:
     scheduler = ASHAScheduler(max_t=27, reduction_factor=2)
-    feed = Feed(scheduler, setting())
+    feed = Feed(scheduler, context())
     first = feed.start()
     feed.report(first, 1, 0.9)
     feed.end(first)
@@ -182,7 +182,7 @@ def test_a_nan_stops_the_trial_and_is_not_entered() -> None:
 )
 def test_rungs_are_exact(max_t: int, grace: int, eta: float, levels: list[float]) -> None:
     scheduler = ASHAScheduler(grace_period=grace, reduction_factor=eta)
-    feed = Feed(scheduler, setting(max_t=max_t))
+    feed = Feed(scheduler, context(max_t=max_t))
     trial = feed.trials[feed.start()]
     seen = []
     while (at := scheduler.milestone(trial, feed.trials)) is not None and at < max_t:
@@ -193,7 +193,7 @@ def test_rungs_are_exact(max_t: int, grace: int, eta: float, levels: list[float]
 
 
 def test_its_own_max_t_completes_a_trial() -> None:
-    feed = Feed(ASHAScheduler(max_t=9, reduction_factor=3), setting())
+    feed = Feed(ASHAScheduler(max_t=9, reduction_factor=3), context())
     number = feed.start()
     for t in range(1, 9):
         assert not feed.report(number, t, 0.5)
@@ -205,7 +205,7 @@ def test_its_own_max_t_completes_a_trial() -> None:
 def test_a_trial_is_in_the_same_bracket_for_ever_and_brackets_fill_by_their_weights() -> None:
     def scheduler(seed: int) -> ASHAScheduler:
         made = ASHAScheduler(max_t=27, reduction_factor=3, brackets=3)
-        made.setup(setting(seed=seed))
+        made.setup(context(seed=seed))
         return made
 
     one, same, other = scheduler(1), scheduler(1), scheduler(2)
@@ -250,18 +250,18 @@ def test_bad_options(options: dict[str, object], pointer: str, says: str) -> Non
 
 def test_options_that_do_not_fit_the_experiment() -> None:
     with pytest.raises(SpecError, match=r"scheduler.max_t: expected at least grace_period \(9\), got 3"):
-        ASHAScheduler(grace_period=9).setup(setting(max_t=3))
+        ASHAScheduler(grace_period=9).setup(context(max_t=3))
     with pytest.raises(SpecError, match="the experiment's time_attr is 'training_iteration', not 'epoch'"):
-        ASHAScheduler(time_attr="epoch").setup(setting())
+        ASHAScheduler(time_attr="epoch").setup(context())
     with pytest.raises(SpecError, match="at most 4 brackets fit below max_t 27, got 6"):
-        ASHAScheduler(reduction_factor=3, brackets=6).setup(setting(max_t=27))
+        ASHAScheduler(reduction_factor=3, brackets=6).setup(context(max_t=27))
     with pytest.raises(SpecError, match="several brackets need a max_t"):
-        ASHAScheduler(brackets=2).setup(setting())
+        ASHAScheduler(brackets=2).setup(context())
 
 
 def test_trials_that_violate_the_constraints_come_after_all_others() -> None:
     limits = tuple(read({"size": {"max": 5}}))
-    feed = Feed(ASHAScheduler(reduction_factor=2), setting(constraints=limits))
+    feed = Feed(ASHAScheduler(reduction_factor=2), context(constraints=limits))
     for _ in range(6):
         feed.start()
     assert feed.report(0, 1, 0.1, {"size": 9.0}) == [], "it is the only one"
@@ -282,7 +282,7 @@ def test_trials_that_violate_the_constraints_come_after_all_others() -> None:
 @given(seed=st.integers(0, 10**6))
 def test_with_constraints_decisions_are_those_of_the_pairs_feasible_then_score(seed: int) -> None:
     rng = random.Random(seed)
-    feed = Feed(ASHAScheduler(reduction_factor=3), setting(constraints=tuple(read({"size": {"max": 5}}))))
+    feed = Feed(ASHAScheduler(reduction_factor=3), context(constraints=tuple(read({"size": {"max": 5}}))))
     entries: list[tuple[float, float]] = []
     for number in range(30):
         feed.start()

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.schedulers.driving import Drive, Feed, setting
+from tests.schedulers.driving import Drive, Feed, context
 from tuner.domain.decisions import Note, Pause, Resume, Start, Stop
 from tuner.domain.events import Reported
 from tuner.domain.states import TrialState
@@ -54,7 +54,7 @@ def test_whoever_is_promoted_is_in_the_top_of_its_rung_and_once(seed: int, eta: 
 
 
 def test_the_highest_rung_goes_first_and_the_best_of_it() -> None:
-    feed = Feed(ASHAPromotionScheduler(max_t=27, reduction_factor=2), setting(num_samples=20))
+    feed = Feed(ASHAPromotionScheduler(max_t=27, reduction_factor=2), context(num_samples=20))
 
     def chosen() -> Resume:
         choice = feed.scheduler.choose(feed.trials, False)
@@ -85,7 +85,7 @@ def test_the_highest_rung_goes_first_and_the_best_of_it() -> None:
 
 
 def test_whoever_would_be_chosen_at_once_goes_on_without_a_pause() -> None:
-    feed = Feed(ASHAPromotionScheduler(max_t=27, reduction_factor=2), setting(num_samples=20))
+    feed = Feed(ASHAPromotionScheduler(max_t=27, reduction_factor=2), context(num_samples=20))
     feed.take(feed.report(feed.start(), 1, 0.5)[0])
     assert feed.report(feed.start(), 1, 0.6) == [
         Note(reason="trial 1 continues at iteration 1: m 0.6 is rank 1 of 2 there, and only the best continues")
@@ -94,7 +94,7 @@ def test_whoever_would_be_chosen_at_once_goes_on_without_a_pause() -> None:
 
 
 def test_a_trial_held_by_a_user_is_passed_over_but_keeps_its_rank() -> None:
-    feed = Feed(ASHAPromotionScheduler(max_t=27, reduction_factor=2), setting(num_samples=20))
+    feed = Feed(ASHAPromotionScheduler(max_t=27, reduction_factor=2), context(num_samples=20))
     for value in (0.9, 0.5, 0.4, 0.3):
         number = feed.start()
         for decision in feed.report(number, 1, value):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.schedulers.driving import SPACE, setting
+from tests.schedulers.driving import SPACE, context
 from tuner.domain.decisions import Note
 from tuner.driver.virtual import Step, simulate
 from tuner.schedulers.auto import resolve
@@ -37,7 +37,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize(("options", "more", "scheduler", "searcher"), CASES.values(), ids=CASES)
 def test_what_it_chooses(options: dict[str, Any], more: dict[str, Any], scheduler: str, searcher: str) -> None:
-    its = setting(**{"space": FLAT, **options})
+    its = context(**{"space": FLAT, **options})
     chosen, search, why = resolve(its, **more)
     assert (chosen.TYPE, search["type"]) == (scheduler, searcher)
     assert why.startswith(f"scheduler auto: {scheduler}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.schedulers.driving import Drive, Feed, setting
+from tests.schedulers.driving import Drive, Feed, context
 from tests.schedulers.oracles import ray_schedulers
 from tuner.domain.decisions import Decision, Pause, Resume, Start, Stop
 from tuner.domain.events import Reported
@@ -68,7 +68,7 @@ def full_band(feed: Feed, value: Any) -> Counter[tuple[int, int]]:
 
 def test_a_whole_band_spends_what_the_paper_says() -> None:
     rng = random.Random(3)
-    feed = Feed(HyperBandScheduler(), setting(max_t=81, num_samples=143))
+    feed = Feed(HyperBandScheduler(), context(max_t=81, num_samples=143))
     reached = full_band(feed, lambda number, t: rng.random())
     assert reached == {
         (0, 1): 81, (0, 3): 27, (0, 9): 9, (0, 27): 3, (0, 81): 1,
@@ -99,7 +99,7 @@ def test_survivors_are_rays() -> None:
             bracket._live_trials.pop(number)
         live = list(good)
         rays.append(set(good))
-    feed = Feed(HyperBandScheduler(), setting(max_t=81, num_samples=81))
+    feed = Feed(HyperBandScheduler(), context(max_t=81, num_samples=81))
     ours: dict[float, set[int]] = {}
 
     def value(number: int, t: float) -> float:
@@ -112,7 +112,7 @@ def test_survivors_are_rays() -> None:
 
 def test_a_bracket_waits_for_everybody_and_says_so() -> None:
     scheduler = HyperBandScheduler(max_t=9, reduction_factor=3)
-    feed = Feed(scheduler, setting(num_samples=40))
+    feed = Feed(scheduler, context(num_samples=40))
     for _ in range(9):
         feed.start()
     for number in range(8):
@@ -146,7 +146,7 @@ def test_a_bracket_waits_for_everybody_and_says_so() -> None:
 
 def test_a_failed_trial_leaves_its_place_to_the_next_best() -> None:
     scheduler = HyperBandScheduler(max_t=9, reduction_factor=3)
-    feed = Feed(scheduler, setting(num_samples=9))
+    feed = Feed(scheduler, context(num_samples=9))
     for _ in range(9):
         feed.start()
     for number in range(8):

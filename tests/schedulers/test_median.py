@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.schedulers.driving import Drive, Feed, setting
+from tests.schedulers.driving import Drive, Feed, context
 from tests.schedulers.oracles import OptunaDriven, RayDriven, optuna, ray_schedulers
 from tuner.domain.decisions import Pause, Resume, Stop
 from tuner.domain.states import TrialState
@@ -33,7 +33,7 @@ def test_is_rays_decision_for_decision(seed: int, grace: int, needed: int, mode:
         ),
         mode,
     )
-    ours = Feed(MedianStoppingRule(grace_period=grace, min_samples_required=needed), setting(mode))
+    ours = Feed(MedianStoppingRule(grace_period=grace, min_samples_required=needed), context(mode))
     at: dict[int, int] = {}
     for _ in range(150):
         running = [number for number, t in at.items() if t < 16][:5]
@@ -60,7 +60,7 @@ def test_is_optunas_median_pruner_where_that_compares_the_same() -> None:
     """
     rng = random.Random(1)
     theirs = OptunaDriven(optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=0))
-    ours = Feed(MedianStoppingRule(grace_period=1, min_samples_required=3), setting())
+    ours = Feed(MedianStoppingRule(grace_period=1, min_samples_required=3), context())
     decisions: list[bool] = []
     for _ in range(40):
         number, level = ours.start(), rng.random()
@@ -72,7 +72,7 @@ def test_is_optunas_median_pruner_where_that_compares_the_same() -> None:
 
 
 def test_says_why_with_numbers() -> None:
-    feed = Feed(MedianStoppingRule(), setting("min"))
+    feed = Feed(MedianStoppingRule(), context("min"))
     for value in (0.25, 0.5, 0.75):
         feed.report(feed.start(), 1, value)
     assert feed.report(feed.start(), 1, 0.625) == [

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tuner
-from tests.schedulers.driving import Feed, setting
+from tests.schedulers.driving import Feed, context
 from tuner.domain.decisions import Stop
 from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
@@ -75,8 +75,8 @@ def test_the_hypervolume_is_the_share_of_a_grid_that_is_dominated(given_points: 
 def test_with_one_objective_it_is_asha(seed: int, eta: int, digits: int) -> None:
     rng = random.Random(seed)
     one, other = (
-        Feed(ASHAScheduler(reduction_factor=eta), setting()),
-        Feed(MOASHAScheduler(reduction_factor=eta), setting()),
+        Feed(ASHAScheduler(reduction_factor=eta), context()),
+        Feed(MOASHAScheduler(reduction_factor=eta), context()),
     )
     ended: set[int] = set()
     for _ in range(30):
@@ -100,7 +100,7 @@ TWO = (Objective("m", "max"), Objective("size", "min"))
 
 
 def test_a_rung_keeps_the_front_and_says_why_others_are_stopped() -> None:
-    feed = Feed(MOASHAScheduler(reduction_factor=2), setting(objectives=TWO))
+    feed = Feed(MOASHAScheduler(reduction_factor=2), context(objectives=TWO))
     for _ in range(6):
         feed.start()
     assert feed.report(0, 1, 0.9, {"size": 9.0}) == []
@@ -124,7 +124,7 @@ def slow_decision(entries: list[tuple[float, ...]], eta: int) -> bool:
 @given(seed=st.integers(0, 10**6), eta=st.sampled_from([2, 3]))
 def test_decisions_follow_the_definition(seed: int, eta: int) -> None:
     rng = random.Random(seed)
-    feed = Feed(MOASHAScheduler(reduction_factor=eta), setting(objectives=TWO))
+    feed = Feed(MOASHAScheduler(reduction_factor=eta), context(objectives=TWO))
     entries: list[tuple[float, ...]] = []
     for number in range(25):
         feed.start()
@@ -135,7 +135,7 @@ def test_decisions_follow_the_definition(seed: int, eta: int) -> None:
 
 
 def test_an_objective_that_was_not_reported_counts_as_the_worst() -> None:
-    feed = Feed(MOASHAScheduler(reduction_factor=2), setting(objectives=TWO))
+    feed = Feed(MOASHAScheduler(reduction_factor=2), context(objectives=TWO))
     for _ in range(3):
         feed.start()
     feed.report(0, 1, 0.5, {"size": 3.0})

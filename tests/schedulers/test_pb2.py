@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.schedulers.driving import SPACE, Feed, setting
+from tests.schedulers.driving import SPACE, Feed, context
 from tests.schedulers.oracles import ray_schedulers
 from tuner.domain.decisions import Exploit
 from tuner.domain.events import CheckpointInfo
@@ -96,7 +96,7 @@ def test_a_fit_makes_the_observations_more_likely_and_forgets_what_is_over() -> 
 
 
 def fed(scheduler: PB2, members: int = 4) -> Feed:
-    feed = Feed(scheduler, setting(num_samples=members, space=TWO))
+    feed = Feed(scheduler, context(num_samples=members, space=TWO))
     for number in range(members):
         share = number / members
         feed.trials[feed.start({"a": share, "b": 2 + share, "c": "x"})].checkpoint = CheckpointInfo(
@@ -253,9 +253,9 @@ def test_its_json_form_and_rays_object() -> None:
 )
 def test_bad_bounds(bounds: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError, match=says):
-        PB2(hyperparam_bounds=bounds).setup(setting(num_samples=4, space=SPACE))
+        PB2(hyperparam_bounds=bounds).setup(context(num_samples=4, space=SPACE))
 
 
 def test_a_space_of_choices_is_refused() -> None:
     with pytest.raises(SpecError, match="pb2 changes numbers, and this space has none: use pbt"):
-        PB2().setup(setting(num_samples=4, space=Space({"c": choice(["x", "y"])})))
+        PB2().setup(context(num_samples=4, space=Space({"c": choice(["x", "y"])})))

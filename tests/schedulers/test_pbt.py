@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.schedulers.driving import SPACE, Drive, Feed, setting
+from tests.schedulers.driving import SPACE, Drive, Feed, context
 from tests.schedulers.oracles import RayDriven, RayTrial, ray_schedulers
 from tuner.domain.decisions import Exploit, Note, Pause, Resume
 from tuner.domain.events import CheckpointInfo, Reported
@@ -86,7 +86,7 @@ def test_quantiles_are_rays(seed: int, members: int, fraction: float, mode: str)
         mode,
     )
     scheduler = PopulationBasedTraining(perturbation_interval=3, quantile_fraction=fraction)
-    ours = Feed(scheduler, setting(mode, num_samples=members))
+    ours = Feed(scheduler, context(mode, num_samples=members))
     for _ in range(members):
         ours.trials[ours.start({"lr": 0.01})].checkpoint = CheckpointInfo(id="c", uri="", step=0)
     at = dict.fromkeys(range(members), 0)
@@ -170,7 +170,7 @@ def test_donors_have_checkpoints_and_values_stay_inside(
 
 
 def test_without_a_checkpoint_nobody_exploits_and_a_note_says_so() -> None:
-    feed = Feed(PopulationBasedTraining(perturbation_interval=1), setting(num_samples=2))
+    feed = Feed(PopulationBasedTraining(perturbation_interval=1), context(num_samples=2))
     for _ in range(2):
         feed.start({"lr": 0.01})
     assert feed.report(0, 1, 0.9) == []
@@ -196,7 +196,7 @@ def test_without_a_checkpoint_nobody_exploits_and_a_note_says_so() -> None:
 
 def test_a_member_that_has_just_copied_another_one_is_no_donor() -> None:
     """Its score is that of weights which it no longer has. The trial could even get its own earlier weights back."""
-    feed = Feed(PopulationBasedTraining(perturbation_interval=1), setting(num_samples=2))
+    feed = Feed(PopulationBasedTraining(perturbation_interval=1), context(num_samples=2))
     for _ in range(2):
         feed.trials[feed.start({"lr": 0.01})].checkpoint = CheckpointInfo(id="c", uri="", step=1)
     feed.report(0, 1, 0.9)
@@ -215,7 +215,7 @@ def test_says_why_with_numbers() -> None:
         PopulationBasedTraining(
             perturbation_interval=1, hyperparam_mutations={"lr": [0.01, 0.02]}, resample_probability=0
         ),
-        setting(num_samples=2),
+        context(num_samples=2),
     )
     for lr in (0.01, 0.002):
         feed.trials[feed.start({"lr": lr, "width": 16})].checkpoint = CheckpointInfo(id="c", uri="", step=1)
@@ -238,7 +238,7 @@ def test_what_the_donor_drew_as_it_ran_goes_along() -> None:
 
 
 def test_among_equals_the_one_that_reports_explores() -> None:
-    feed = Feed(PopulationBasedTraining(perturbation_interval=1), setting(num_samples=2))
+    feed = Feed(PopulationBasedTraining(perturbation_interval=1), context(num_samples=2))
     for _ in range(2):
         feed.trials[feed.start({"lr": 0.01})].checkpoint = CheckpointInfo(id="c", uri="", step=1)
     assert feed.report(0, 1, 0.5) == []
@@ -353,18 +353,18 @@ def test_mutations_come_back_from_json() -> None:
 )
 def test_bad_options(options: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError, match=says):
-        PopulationBasedTraining(**options).setup(setting(num_samples=4))
+        PopulationBasedTraining(**options).setup(context(num_samples=4))
 
 
 def test_what_the_experiment_must_have() -> None:
     with pytest.raises(SpecError, match="num_samples: population based training needs num_samples"):
-        PopulationBasedTraining().setup(setting())
+        PopulationBasedTraining().setup(context())
     with pytest.raises(SpecError, match="copies checkpoints, but this trainable saves none"):
-        PopulationBasedTraining().setup(setting(num_samples=4, checkpoints=False))
+        PopulationBasedTraining().setup(context(num_samples=4, checkpoints=False))
 
 
 def test_ended_members_are_no_donors() -> None:
-    feed = Feed(PopulationBasedTraining(perturbation_interval=1, quantile_fraction=0.5), setting(num_samples=3))
+    feed = Feed(PopulationBasedTraining(perturbation_interval=1, quantile_fraction=0.5), context(num_samples=3))
     for _ in range(3):
         feed.trials[feed.start({"lr": 0.01})].checkpoint = CheckpointInfo(id="c", uri="", step=1)
     feed.report(0, 1, 0.9)

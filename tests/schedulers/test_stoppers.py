@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.schedulers.driving import SPACE, Drive, setting
+from tests.schedulers.driving import SPACE, Drive, context
 from tests.schedulers.oracles import ray_stoppers
 from tuner.domain.decisions import Note
 from tuner.domain.events import Reported
@@ -38,7 +38,7 @@ class Fed:
     """A stopper that is told one report after the other."""
 
     def __init__(self, stopper: Stopper, **options: Any) -> None:
-        stopper.setup(setting(**options))
+        stopper.setup(context(**options))
         self.stopper = stopper
         self.trials = Population()
 
@@ -106,11 +106,11 @@ def test_a_threshold_is_reached_from_below_as_in_ray() -> None:
 def test_an_iteration_limit_asks_for_nothing_before_it() -> None:
     trial = Trial(0, {})
     for stopper in (MaximumIterationStopper(27), ThresholdStopper({"training_iteration": 27})):
-        stopper.setup(setting())
+        stopper.setup(context())
         assert stopper.milestone(trial) == 27
     either = from_argument([{"training_iteration": 27}, {"accuracy": 0.5}])
     assert either is not None
-    either.setup(setting())
+    either.setup(context())
     milestone = either.milestone(trial)
     assert milestone is not None
     assert 0 < milestone < 1e-300

@@ -76,6 +76,7 @@ def test_each_trial_has_its_newest_checkpoint(sqlite_store: Store, tmp_path: Pat
     (trial,) = won_by(sqlite_store, info).trials
     assert trial.checkpoint is not None
     assert (trial.checkpoint.info, trial.checkpoint.path) == (info, str(tmp_path))
+    assert dataclasses.replace(trial, iterations=7).iteration == 7, "the name that trials have in tuner.simulate"
 
 
 def test_what_other_libraries_results_have_is_named(sqlite_store: Store, tmp_path: Path) -> None:

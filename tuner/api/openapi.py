@@ -6,12 +6,15 @@ searchers, the responses that every route may give, and examples.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -196,30 +199,39 @@ def _add_spec(document: dict[str, Any]) -> None:
 
 def _part(package: Any, what: str) -> dict[str, Any]:
     """Return the schema of the spec's scheduler or searcher, with the options that each class in the registry takes."""
-    names = {"type": "string", "enum": ["auto", *package.REGISTRY], "title": "name"}
-    kinds = [
-        {**names, "description": f"the name of a {what}, to use it with its default options"},
-        {"title": "auto", "description": f"the {what} that does best in the benchmarks", **_options("auto", {})},
-    ]
+    kinds = [{"title": "auto", "description": f"the {what} that does best in the benchmarks", **_options("auto", {})}]
     for kind, (module, name) in package.REGISTRY.items():
         made = getattr(importlib.import_module(f"{package.__name__}.{module}"), name)
         about = (inspect.getdoc(made) or "").partition("\n\n")[0].replace("\n", " ")
         parameters = inspect.signature(made, eval_str=True).parameters
         kinds.append({"title": kind, "description": about, **_options(kind, parameters)})
-    return {"title": what.capitalize(), "oneOf": kinds}
+    plain = [kind["title"] for kind in kinds if kind["required"] == ["type"]]
+    about = f"the name of a {what}, to use it with its default options"
+    return {
+        "title": what.capitalize(),
+        "oneOf": [{"type": "string", "enum": plain, "title": "name", "description": about}, *kinds],
+    }
 
 
 def _options(kind: str, parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
     properties: dict[str, Any] = {"type": {"const": kind, "type": "string"}}
+    required = ["type"]
     for name, parameter in parameters.items():
         properties[name] = _schema(parameter.annotation)
-        if isinstance(parameter.default, str | int | float | bool | None):
+        if parameter.default is parameter.empty:
+            required.append(name)
+        elif isinstance(parameter.default, str | int | float | bool | None):
             properties[name]["default"] = parameter.default
-    return {"type": "object", "properties": properties, "required": ["type"], "additionalProperties": False}
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 def _schema(annotation: Any) -> dict[str, Any]:
-    """Return the JSON schema of a type. For types that JSON cannot represent, such as functions, it allows any value."""
+    """Return the JSON schema of a type. For types that JSON cannot represent, such as functions, it allows any value.
+
+    A Path is left out of a union: only Python calls may name a file.
+    """
+    if isinstance(annotation, UnionType) and Path in get_args(annotation):
+        annotation = functools.reduce(operator.or_, (kind for kind in get_args(annotation) if kind is not Path))
     try:
         return dict(TypeAdapter(annotation).json_schema())
     except PydanticUserError:

@@ -285,12 +285,16 @@ class Spec:
 
     @property
     def method(self) -> str:
-        """Return the search method in a few words, such as ``tpe + asha`` or ``freeze_thaw (auto)``."""
+        """Return the search method in a few words, such as ``tpe + asha`` or ``freeze_thaw (auto)``.
+
+        A scheduler or searcher of the user's own has the name that `tuner.driver.parts` has given it.
+        """
         names: dict[str, list[str]] = {}
         for part, asked in (("search", self.search), ("scheduler", self.scheduler)):
             if (found := self.resolved.get(part, asked)) is not None:
                 auto = " (auto)" if asked.get("type") == "auto" and found.get("type") != "auto" else ""
-                names.setdefault(auto, []).append(str(found.get("type")))
+                name = found.get("type")
+                names.setdefault(auto, []).append(str(found.get("name", name) if name == "python" else name))
         return " + ".join(" + ".join(dict.fromkeys(group)) + auto for auto, group in names.items())
 
     @property

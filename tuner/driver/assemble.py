@@ -77,9 +77,9 @@ def set_up(
         searcher.setup(task)
     grid = not scheduler.PROPOSES and not mistakes.found  # a grid has more points than num_samples
     total = searcher.total() if grid else spec.num_samples
-    setting = _setting(spec, space, saves_checkpoints, total, tuple(searcher.metric_constraints()))
+    context = _context(spec, space, saves_checkpoints, total, tuple(searcher.metric_constraints()))
     with mistakes:
-        scheduler.setup(setting)
+        scheduler.setup(context)
     max_t = getattr(scheduler, "max_t", None)
     whole = isinstance(max_t, int | float) and max_t == int(max_t)
     if spec.max_t is None and max_t is not None and whole and scheduler.TYPE != "fifo":
@@ -101,7 +101,7 @@ def set_up(
         mistakes.found.append(("/limits/repeats", never))
     if stopper is not None:
         with mistakes:
-            stopper.setup(setting)
+            stopper.setup(context)
     mistakes.check()
     if (words := scheduler.budget_words()) is not None:
         notes.append(f"budget: {words}")
@@ -121,7 +121,7 @@ def why_no_repeats(spec: Spec, space: Space, scheduler: type[Scheduler]) -> str 
     return None
 
 
-def _setting(
+def _context(
     spec: Spec,
     space: Space,
     saves_checkpoints: bool | None,
@@ -167,9 +167,9 @@ def _choose(
         from tuner.schedulers.auto import resolve
 
         asked = searcher is not None or search.get("type") != "auto"
-        setting = _setting(spec, space, saves_checkpoints, spec.num_samples)
+        context = _context(spec, space, saves_checkpoints, spec.num_samples)
         scheduler, proposed, why = resolve(
-            setting,
+            context,
             saves_checkpoints,
             objectives=len(spec.objectives),
             searcher_given=asked,

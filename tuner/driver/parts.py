@@ -1,7 +1,7 @@
 """Schedulers, searchers and stoppers that a Python caller passed as objects and that have no JSON form.
 
-In the spec, ``{"type": "python", "repr": "..."}`` stands for such an object. The object itself is pickled and stored with the
-experiment's code.
+In the spec, ``{"type": "python", "name": "halfway", "repr": "..."}`` stands for such an object. The object itself is pickled
+and stored with the experiment's code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ def plain_json(part: Any) -> dict[str, Any]:
     """
     if part is None:
         return {"type": "auto"}
-    return _json(part) or {"type": "python", "repr": repr(part)[:200]}
+    return _json(part) or {"type": "python", "name": _name(part), "repr": repr(part)[:200]}
+
+
+def _name(part: Any) -> str:
+    """Return the TYPE that the part's own class defines, or else the name of this class. Lists of experiments show it."""
+    cls = type(part)
+    return str(vars(cls).get("TYPE", cls.__name__))[:200]
 
 
 def resolved_json(part: Any, *, given: bool = True) -> dict[str, Any]:

@@ -12,11 +12,12 @@ result = tuner.simulate(evaluate, {"lr": tuner.loguniform(1e-4, 1e-1)}, metric="
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from tuner.domain.batch import Entry
 from tuner.domain.decisions import Decision, Note
@@ -25,14 +26,21 @@ from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Trial
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.earlier import EarlierExperiment, learn
+from tuner.driver.restarts import with_restarts
 from tuner.driver.virtual_loop import Evaluate, VirtualLoop, virtual_loop
 from tuner.driver.virtual_loop import Step as Step
 from tuner.errors import ErrorCollector, SpecError
 from tuner.names import keywords_explained
+from tuner.options import option_names
 from tuner.schedulers.base import Scheduler
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
 from tuner.space import Space
+
+P = ParamSpec("P")
+R = TypeVar("R")
+LONGEST_SHOWN = 100
+"""The maximum length of a value that an error message repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +78,35 @@ class Simulation:
         return [entry.reason for _, entry in self.log if isinstance(entry, Note) and entry.warning]
 
 
-@keywords_explained
+def parts_explained(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function like `keywords_explained`. If an unknown keyword is an option of a part, the message says so."""
+    return keywords_explained(function, instead=_option_of_a_part)
+
+
+def _option_of_a_part(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return a hint that says how to pass an option of the scheduler or searcher among the arguments; "" if it is none."""
+    from tuner.schedulers import class_of as scheduler_class
+    from tuner.search import class_of as searcher_class
+
+    kinds = (("scheduler", "scheduler", scheduler_class), ("search_alg", "searcher", searcher_class))
+    for argument, what, class_of in kinds:
+        given = arguments.get(argument)
+        form = {"type": given} if isinstance(given, str) else given
+        if isinstance(form, Mapping):
+            found = class_of(form) if isinstance(form.get("type"), str) else None
+        else:
+            found = type(given) if isinstance(given, Scheduler | Searcher) else None
+        if found is None or name not in option_names(found):
+            continue
+        value = shown if len(shown := repr(arguments[name])) <= LONGEST_SHOWN else "..."
+        if isinstance(form, Mapping):
+            options = ", ".join([*(f"{key!r}: {form[key]!r}" for key in form), f"{name!r}: {value}"])
+            return f"; it is an option of the {what}: {argument}={{{options}}}"
+        return f"; it is an option of the {what}: {argument}={found.__name__}({name}={value})"
+    return ""
+
+
+@parts_explained
 def simulate(
     evaluate: Evaluate,
     space: Mapping[str, Any] | Space,
@@ -97,6 +133,7 @@ def simulate(
     resources_allocation: Literal["even", "top"] = "even",
     cluster_workers: int | None = None,
     speedup: Callable[[int], float] | None = None,
+    check_restarts: bool = False,
 ) -> Simulation:
     """Run a search in virtual time.
 
@@ -115,6 +152,8 @@ def simulate(
     cluster_workers: how many ranks the cluster holds. None: `max_concurrent_trials` times the smallest number of ranks.
     speedup: called with a trial's number of ranks; returns its speed as a multiple of the speed with the smallest
         number. None: the speed is proportional to the number of ranks.
+    check_restarts: whether to test that a restart changes no decision. Before many of the events, rebuild the search from
+        its log, as a new driver does. Raise RestartError if the scheduler then has another state or decides differently.
 
     An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises
     SpecError. Warnings that `tuner.run` would print are issued as UserWarning and are in the result's `warnings`.
@@ -127,6 +166,7 @@ def simulate(
     with mistakes:
         aims = objectives(metric, mode)
     parts = parts_of(scheduler, search_alg, stop, mistakes)
+    unused = copy.deepcopy(parts) if check_restarts else parts
     if not space and parts.scheduler is not None:
         with mistakes:
             built = Space.from_python(parts.scheduler.default_space())
@@ -157,7 +197,10 @@ def simulate(
         ),
         earlier=learn(built, warm_start) if warm_start else {},
     )
-    loop = virtual_loop(assemble(spec, built, parts), built, evaluate, startup_s)
+    core = assemble(spec, built, parts)
+    if check_restarts:
+        with_restarts(core, lambda: assemble(spec, built, copy.deepcopy(unused)))
+    loop = virtual_loop(core, built, evaluate, startup_s)
     if scaling.elastic:
         loop.workers = cluster_workers
         loop.groups.speedup = speedup or (lambda workers: workers / scaling.num_workers)

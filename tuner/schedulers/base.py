@@ -14,6 +14,8 @@ state, bit for bit. Returning no decision means that the trial continues. A deci
 only at a report of that trial at one of its milestones; decisions about paused trials are possible at any time.
 
 Configuration (the constructor's arguments) and state (one dataclass) are kept apart.
+
+The population `trials` that the methods get is without repeats: trials that evaluate the best configurations again.
 """
 
 from __future__ import annotations
@@ -190,8 +192,12 @@ class Scheduler(ABC):
     def setup(self, context: SchedulerContext) -> None:
         """Set the experiment's context, and check the scheduler's options against it.
 
+        This is the place for checks against max_t, time_attr and the space. max_t and time_attr never change later; `amend`
+        gets what does.
+
         Raises:
-            SpecError: the options do not fit the experiment.
+            SpecError: the options do not fit the experiment. Pointers are absolute, such as ``/scheduler/grace_period``, while
+                those of the constructor are relative; see `tuner.options`. One error may have several pointers.
         """
         self.context = context
 
@@ -221,7 +227,11 @@ class Scheduler(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Return ``{"type": ..., option: value, ...}``, from which `tuner.schedulers.from_json` builds an equal scheduler."""
+        """Return ``{"type": ..., option: value, ...}``, from which `tuner.schedulers.from_json` builds an equal scheduler.
+
+        The result must survive a JSON round trip. JSON makes the keys of a mapping strings and a tuple a list, so the constructor
+        must take these forms, too. A scheduler outside `tuner.schedulers.REGISTRY` is pickled instead of built from this.
+        """
 
     def resolved(self) -> dict[str, Any]:
         """Return the result of `to_json` with inherited values in place of None. Call `setup` first."""
@@ -239,7 +249,8 @@ class Scheduler(ABC):
     def milestone(self, trial: Trial, trials: Population) -> float | None:
         """Return the value of time_attr at which `decide` is next called for this trial, or None for never.
 
-        The milestone is above the trial's current value of time_attr.
+        `decide` is called at the first report at or above this value that has the objective. A value at or below the trial's
+        current one means its next report. A value lower than necessary is allowed, if `decide` checks whether the time has come.
         """
         return None
 
@@ -250,7 +261,11 @@ class Scheduler(ABC):
         """Fold a committed decision into `state`. The decision may have been made by this scheduler, a user or the core."""
 
     def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
-        """Return what to do after a fact. An empty sequence means that the trial continues."""
+        """Return what to do after a fact. An empty sequence means that the trial continues.
+
+        The core leaves out a decision that no longer applies, for example because the trial's segment is already ending.
+        `enacted` is not called for it. So keep the judgment in the state, and decide again at the trial's next milestone.
+        """
         return ()
 
     def choose(self, trials: Population, may_start: bool) -> Choice | None:

@@ -14,11 +14,10 @@ from tuner.domain.trial import Segment, Trial
 from tuner.driver.asked import AskedDriver
 from tuner.driver.assemble import assemble
 from tuner.driver.parts import dump_parts, load_parts, plain_json, plain_points
-from tuner.driver.virtual import parts_of
+from tuner.driver.virtual import parts_explained, parts_of
 from tuner.errors import Conflict, ErrorCollector, SpecError
 from tuner.experiment.operations.earlier import with_earlier
 from tuner.experiment.specs.spec import parse_spec
-from tuner.names import keywords_explained
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
@@ -32,7 +31,7 @@ SOURCE = "study"
 Answer = Literal["continue", "pause", "stop"]
 
 
-@keywords_explained
+@parts_explained
 def create_study(
     space: Mapping[str, Any],
     *,

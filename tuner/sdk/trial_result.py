@@ -52,6 +52,11 @@ class TrialResult:
         ("trial", True), ("state", False), ("iterations", True), ("best value", True), ("config", False), ("reason", False),
     )  # fmt: skip
 
+    @property
+    def iteration(self) -> int:
+        """Return `iterations`, under the name that trials have in `tuner.simulate`, in schedulers and in studies."""
+        return self.iterations
+
     def cells(self) -> tuple[object, ...]:
         """Return the cells of the trial's row in a notebook's table."""
         config = notebook.short(dict(flat(self.best_config)))

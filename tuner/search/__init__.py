@@ -82,6 +82,12 @@ def from_json(data: Mapping[str, Any], pointer: str = "/search") -> Searcher:
     return _build(data["type"], data, pointer)
 
 
+def class_of(data: Mapping[str, Any]) -> type[Searcher] | None:
+    """Return the class of the searcher that `from_json` would return; None if there is no searcher of this type."""
+    place = REGISTRY.get(data.get("type", ""))
+    return None if place is None else _class_of(*place)
+
+
 def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
     """Return the searcher for an argument that was passed in Python.
 

@@ -16,7 +16,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.driver.bench import Bench
-from tests.schedulers.driving import Drive, Feed, setting, state_of
+from tests.schedulers.driving import Drive, Feed, context, state_of
 from tuner.domain import events as e
 from tuner.domain.decisions import Complete, Pause, Resume, Start
 from tuner.domain.states import TrialState
@@ -507,7 +507,7 @@ def test_given_points_come_first() -> None:
 
 def fed(**more: Any) -> Feed:
     space = Space({"x": uniform(0, 1)})
-    return Feed(FreezeThawScheduler(), setting(max_t=27, space=space, **more))
+    return Feed(FreezeThawScheduler(), context(max_t=27, space=space, **more))
 
 
 def test_nothing_is_decided_between_levels() -> None:
@@ -776,7 +776,7 @@ def test_time_may_be_counted_in_any_metric() -> None:
 )
 def test_what_it_cannot_do_is_said_at_once(options: dict[str, Any], more: dict[str, Any], pointer: str) -> None:
     with pytest.raises(SpecError) as caught:
-        FreezeThawScheduler(**options).setup(setting(**more))
+        FreezeThawScheduler(**options).setup(context(**more))
     assert caught.value.errors[0][0] == pointer
 
 

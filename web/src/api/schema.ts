@@ -5914,7 +5914,7 @@ export interface components {
             weight: number;
         };
         /** Scheduler */
-        Scheduler: ("auto" | "fifo" | "asha" | "asha_promotion" | "async_hyperband" | "freeze_thaw" | "hyperband" | "median" | "moasha" | "pb2" | "pbt" | "pbt_replay") | {
+        Scheduler: ("auto" | "fifo" | "asha" | "asha_promotion" | "async_hyperband" | "freeze_thaw" | "hyperband" | "median" | "moasha" | "pb2" | "pbt") | {
             /** @constant */
             type: "auto";
         } | {
@@ -6061,12 +6061,12 @@ export interface components {
         } | {
             /** @constant */
             type: "pbt_replay";
-            schedule?: {
+            schedule: {
                 [key: string]: unknown;
-            }[] | string;
+            }[];
         };
         /** Search */
-        Search: ("auto" | "bohb" | "cmaes" | "define_by_run" | "gp" | "grid" | "nsgaii" | "optuna" | "qmc" | "random" | "ray" | "tpe") | {
+        Search: ("auto" | "bohb" | "cmaes" | "define_by_run" | "gp" | "grid" | "nsgaii" | "qmc" | "random" | "ray" | "tpe") | {
             /** @constant */
             type: "auto";
         } | {
@@ -6144,7 +6144,7 @@ export interface components {
         } | {
             /** @constant */
             type: "optuna";
-            sampler?: unknown;
+            sampler: unknown;
             /** @default null */
             options: {
                 [key: string]: unknown;
