@@ -5,7 +5,6 @@ import { MemoryRouter } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { Lineage as Found, TrialWithSegments } from "../../api/types";
-import type { Address } from "../../pages/useAddress";
 import { Lineage } from "./Lineage";
 
 afterEach(() => {
@@ -44,7 +43,7 @@ it("never shows the newest weights as those of the best value while it reads", a
             trial={TRIAL}
             labels={{}}
             onSelect={() => undefined}
-            address={{ get: () => weights, set: () => undefined } as unknown as Address}
+            address={{ get: () => weights, set: () => undefined }}
           />
         </MemoryRouter>
       </QueryClientProvider>
