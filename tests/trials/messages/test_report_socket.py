@@ -25,8 +25,8 @@ from tuner.trials.messages.report_socket import Address, LogClient, ReportClient
 class Driver:
     """A report server on its own event loop, and the other way to the same driver."""
 
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+    def __init__(self, new_event_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+        self.loop = new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
         self.by_line: list[tuple[str, list[Report]]] = []
@@ -93,9 +93,10 @@ class Driver:
         self.loop.close()
 
 
-@pytest.fixture
-def driver() -> Iterator[Driver]:
-    driver = Driver()
+@pytest.fixture(params=["asyncio", "uvloop"])
+def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """Return a driver on each of the loops that it may have: Ray runs its actors on uvloop if that is installed."""
+    driver = Driver(pytest.importorskip(request.param).new_event_loop)
     yield driver
     driver.end()
 

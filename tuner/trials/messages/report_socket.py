@@ -30,7 +30,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import Report, Verdict
@@ -169,10 +169,9 @@ class _Connection(asyncio.Protocol):
         self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class has the same methods, but another base
         self._server._connections.add(self)
-        self._late = asyncio.get_running_loop().call_later(_GREETING_S, transport.abort)
+        self._late = asyncio.get_running_loop().call_later(_GREETING_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
         received = self._received
