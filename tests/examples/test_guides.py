@@ -60,6 +60,7 @@ for name in ("digits-large", "other"):
 ELSEWHERE = {
     "agents": "tests/agents/test_workers.py",
     "operations": "tests/api/webhooks/test_webhooks.py",
+    "own_scheduler": "tests/driver/test_restarts.py",
     "README": "a sketch, as it says; getting_started.md has the whole scripts",
     "scripts": "the middle of a script; tests/cli/test_run.py has whole ones",
     "trials": "the middle of a script, and a service; tests/trials, tests/serving and tests/test_profiles.py have whole ones",
