@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
 
 MANY = 3
-"""From this number of objectives on, `Fronts` moves single rows."""
+"""`Fronts` moves single rows if there are at least this many objectives; with fewer, sorting all rows again is quicker."""
 
 FEW = 200
 """Sort all rows again if more than one of this many has changed, since each change takes a hundred times as long as sorting one

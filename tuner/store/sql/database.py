@@ -72,9 +72,8 @@ class Share(Generic[T]):
     work: Callable[[Cursor], T]
     order: str = ""
     commits: Commits | None = field(default_factory=_commits.get)
-    is_woken: threading.Event | None = (
-        None  # only the first of the shares that are passed to `write_all` together has one
-    )
+    # Only the first of the shares that are passed to `write_all` together has one.
+    is_woken: threading.Event | None = None
     is_done: bool = False
     result: T | None = None
     error: BaseException | None = None
