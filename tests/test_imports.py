@@ -47,16 +47,16 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.hosts.actor": {"tuner.hosts.host": SLOW},
     "tuner.hosts.executors": {"tuner.hosts.local_executor": SLOW},
     "tuner.hosts.host": {"tuner.hosts.ray_executor": SLOW},
+    "tuner.driver.part_arguments": {
+        "tuner.schedulers": SLOW,
+        "tuner.schedulers.stoppers": SLOW,
+        "tuner.search": SLOW,
+    },
     "tuner.driver.parts": {
         "tuner": SLOW,
         "tuner.schedulers": SLOW,
         "tuner.schedulers.base": SLOW,
         "tuner.search.base": SLOW,
-    },
-    "tuner.driver.virtual": {
-        "tuner.schedulers": SLOW,
-        "tuner.schedulers.stoppers": SLOW,
-        "tuner.search": SLOW,
     },
     "tuner.experiment.analysis.forecast": {"tuner.schedulers.freeze_thaw.decisions.budget": SLOW},
     "tuner.experiment.analysis.preview": {"tuner.search": SLOW},

@@ -17,9 +17,8 @@ MOST_JOINED = 64 * 1024
 class Http(HttpToolsProtocol):
     """uvicorn's protocol for httptools, with a limit on the head of a request and on its trailers."""
 
-    _head: int | None = (
-        None  # how many bytes of the head followed its first chunk; None: no head has begun, or it is complete
-    )
+    # The number of bytes of the head that followed its first chunk; None: no head has begun, or it is complete.
+    _head: int | None = None
     _fields = 0  # the size in bytes of the fields of the head and the trailers
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -17,30 +17,23 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 from tuner.domain.batch import Entry
 from tuner.domain.decisions import Decision, Note
 from tuner.domain.experiment import CheckpointPolicy, Limits, Mode, Objective, Scaling, Spec
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Trial
-from tuner.driver.assemble import Parts, assemble
+from tuner.driver.assemble import assemble
 from tuner.driver.earlier import EarlierExperiment, learn
+from tuner.driver.part_arguments import parts_explained, parts_of
 from tuner.driver.restarts import with_restarts
 from tuner.driver.virtual_loop import Evaluate, VirtualLoop, virtual_loop
 from tuner.driver.virtual_loop import Step as Step
 from tuner.errors import ErrorCollector, SpecError
-from tuner.names import keywords_explained
-from tuner.options import option_names
 from tuner.schedulers.base import Scheduler
-from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
 from tuner.space import Space
-
-P = ParamSpec("P")
-R = TypeVar("R")
-LONGEST_SHOWN = 100
-"""The maximum length of a value that an error message repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +69,6 @@ class Simulation:
     def warnings(self) -> list[str]:
         """Return the warnings that `tuner.run` would print: likely mistakes in the user's code or settings."""
         return [entry.reason for _, entry in self.log if isinstance(entry, Note) and entry.warning]
-
-
-def parts_explained(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function like `keywords_explained`. If an unknown keyword is an option of a part, the message says so."""
-    return keywords_explained(function, instead=_option_of_a_part)
-
-
-def _option_of_a_part(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return a hint that says how to pass an option of the scheduler or searcher among the arguments; "" if it is none."""
-    from tuner.schedulers import class_of as scheduler_class
-    from tuner.search import class_of as searcher_class
-
-    kinds = (("scheduler", "scheduler", scheduler_class), ("search_alg", "searcher", searcher_class))
-    for argument, what, class_of in kinds:
-        given = arguments.get(argument)
-        form = {"type": given} if isinstance(given, str) else given
-        if isinstance(form, Mapping):
-            found = class_of(form) if isinstance(form.get("type"), str) else None
-        else:
-            found = type(given) if isinstance(given, Scheduler | Searcher) else None
-        if found is None or name not in option_names(found):
-            continue
-        value = shown if len(shown := repr(arguments[name])) <= LONGEST_SHOWN else "..."
-        if isinstance(form, Mapping):
-            options = ", ".join([*(f"{key!r}: {form[key]!r}" for key in form), f"{name!r}: {value}"])
-            return f"; it is an option of the {what}: {argument}={{{options}}}"
-        return f"; it is an option of the {what}: {argument}={found.__name__}({name}={value})"
-    return ""
 
 
 @parts_explained
@@ -246,50 +211,6 @@ def objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tupl
         if m not in ("min", "max"):
             raise SpecError(f"expected 'min' or 'max', got {m!r}", "/mode")
     return tuple(Objective(n, m) for n, m in zip(metrics, modes, strict=True))
-
-
-def scheduler_part(scheduler: Any) -> Scheduler | None:
-    """Convert the `scheduler` argument of a Python call to a scheduler. Return None if it is None or "auto".
-
-    In these two cases, `assemble` chooses the scheduler.
-    """
-    if scheduler is None or scheduler == "auto":
-        return None
-    from tuner.schedulers import from_argument
-
-    return from_argument(scheduler)
-
-
-def searcher_part(search_alg: Any) -> Searcher | None:
-    """Convert the `search_alg` argument of a Python call to a searcher. Return None if it is None or "auto".
-
-    In these two cases, `assemble` chooses the searcher.
-    """
-    if search_alg is None or search_alg == "auto":
-        return None
-    from tuner.search import from_argument
-
-    return from_argument(search_alg)
-
-
-def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: ErrorCollector) -> Parts:
-    """Convert arguments of a Python call to a scheduler, a searcher and a stopper. Collect errors in `mistakes`."""
-    parts: dict[str, Any] = {}
-    with mistakes:
-        parts["scheduler"] = scheduler_part(scheduler)
-    with mistakes:
-        parts["searcher"] = searcher_part(search_alg)
-    with mistakes:
-        parts["stopper"] = stopper_part(stop)
-    return Parts(**parts)
-
-
-def stopper_part(stop: Any) -> Stopper | None:
-    if not stop:
-        return None
-    from tuner.schedulers.stoppers import from_argument
-
-    return from_argument(stop)
 
 
 def _simulation(loop: VirtualLoop) -> Simulation:

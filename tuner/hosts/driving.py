@@ -225,9 +225,8 @@ class Driving:
             driven.core.seq, len(driven.core.trials), "any number of" if slots is None else slots,
         )  # fmt: skip
         self.named[record.public_id] = driven
-        self.driven[record.id] = (
-            driven  # from now on the experiment gets commands, but its loop handles DriverStarted first
-        )
+        # From now on the experiment gets commands, but its loop handles DriverStarted first.
+        self.driven[record.id] = driven
         return await driven.loop.run(epoch, slots, commands, executor, workers, uploaded)
 
     async def _clean_up_after(self, driven: Driven) -> None:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from tuner.domain.experiment import Mode, Spec
 from tuner.driver.assemble import Parts
+from tuner.driver.part_arguments import parts_explained, parts_of
 from tuner.driver.parts import dump_parts, names_code, plain_json, plain_points
-from tuner.driver.virtual import parts_explained, parts_of
 from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError
 from tuner.experiment.operations.usecases import continue_experiment, create_from_python, id_of, never_driven
 from tuner.experiment.specs.model import OPTIONS

@@ -13,8 +13,8 @@ from tuner.domain.segments import Failure, Outcome, SegmentRef
 from tuner.domain.trial import Segment, Trial
 from tuner.driver.asked import AskedDriver
 from tuner.driver.assemble import assemble
+from tuner.driver.part_arguments import parts_explained, parts_of
 from tuner.driver.parts import dump_parts, load_parts, plain_json, plain_points
-from tuner.driver.virtual import parts_explained, parts_of
 from tuner.errors import Conflict, ErrorCollector, SpecError
 from tuner.experiment.operations.earlier import with_earlier
 from tuner.experiment.specs.spec import parse_spec

@@ -302,9 +302,8 @@ class FreezeThawScheduler(Scheduler):
                 state.ordinal += 1
                 state.held = None
             case Retry(trial=trial):
-                state.running[trial] = (
-                    None  # the ordinal does not change: a failure must not change what is drawn afterwards
-                )
+                # The ordinal does not change: a failure must not change what is drawn afterwards.
+                state.running[trial] = None
                 state.held = None
             case (
                 Pause(trial=trial) | Stop(trial=trial) | Complete(trial=trial) | Fail(trial=trial) | Cancel(trial=trial)
