@@ -138,9 +138,18 @@ async def test_a_request_that_creates_nothing_waits_for_no_writer(
     monkeypatch.setattr(
         app.state.context.authenticator, "note", _no_note
     )  # the audit trail has transactions of its own
-    monkeypatch.setattr(sqlite_store._database, "write", None)  # a transaction would fail
+    begun, write = [], sqlite_store._database.write
+
+    def writing() -> Any:
+        begun.append("a transaction")
+        return write()
+
+    monkeypatch.setattr(sqlite_store._database, "write", writing)
     sent = [client.post(API, json=spec, headers=keyed), client.post(API, json={**spec, "metric": 7})]
     assert [answer.status_code for answer in await asyncio.gather(*sent)] == [201, 422]
+    assert begun == []
+    (await client.post(API, json=spec)).raise_for_status()
+    assert begun == ["a transaction"]
 
 
 async def test_a_service_that_ends_refuses_requests_at_once(
