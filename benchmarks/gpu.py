@@ -413,6 +413,7 @@ def _in_process(name: str, gpus: int, limit_s: float, logs: str | None) -> tuple
         except subprocess.TimeoutExpired:
             return None, f"did not end within {limit_s:g} s"
     if logs is not None:
+        Path(logs).mkdir(parents=True, exist_ok=True)
         Path(logs, f"{name}.log").write_text(done.stderr)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
@@ -450,13 +451,13 @@ def main() -> int:
         print("nvidia-smi finds no device; --cpu runs each case as far as a CPU goes", file=sys.stderr)
         print(json.dumps({"benchmark": "gpu", "left_out": NEEDS_GPU}))
         return 0
-    print(f"{'case':26}{'figure':28}value, {'on a CPU' if not gpus else f'with {gpus} GPUs'}", flush=True)
+    print(f"{'case':26}{'figure':34}value, {'on a CPU' if not gpus else f'with {gpus} GPUs'}", flush=True)
     failed = False
     for name in arguments.only:
         found, error = _in_process(name, gpus, arguments.limit, arguments.logs)
         failed = failed or found is None
         for line, (figure, value) in enumerate(_shown(found if found is not None else {"failed": error})):
-            print(f"{name if line == 0 else '':26}{figure:28}{value}")
+            print(f"{name if line == 0 else '':26}{figure:34}{value}")
         print(json.dumps({"benchmark": "gpu", "case": name, "gpus": gpus, **(found or {"error": error})}), flush=True)
     return int(failed)
 
