@@ -85,7 +85,7 @@ def test_from_a_search_to_a_prediction(options: list[str], tmp_path: Path) -> No
         answer = subprocess.run(
             ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True
         ).stdout
-        promised = re.search(r"The answer is `(.*?)`", TEXT)
+        promised = re.search(r"The response is `(.*?)`", TEXT)
         assert promised is not None
         assert json.loads(answer) == json.loads(promised[1])
         assert httpx.get(f"{url}/info").json()["name"] == "best-digits"
