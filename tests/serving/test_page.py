@@ -111,7 +111,9 @@ def _deploy(folder: Path, environment: Any) -> None:
         assert deployed.stdout is not None
         url = next((line.strip() for line in deployed.stdout if line.startswith("http://")), "")
         body = (folder / "images.json").read_text()
-        assert httpx.post(f"{url}/predict", content=body, timeout=60).json()["outputs"] == [0, 1, 2]
+        answer = httpx.post(f"{url}/predict", content=body, timeout=60)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["outputs"] == [0, 1, 2]
         deployed.send_signal(signal.SIGINT)
         assert deployed.wait(60) == 0
     finally:
