@@ -5,8 +5,9 @@
 Prints one JSON line. Every search is a new Python process with a new home; the times are those from its start to its end.
 `trivial` trials compute one number. `boosting` trials are five folds of scikit-learn's HistGradientBoostingClassifier on 1,000
 rows. `lightgbm` trials are five folds of LightGBM on the same rows; they run only on request, because they need `pip install
-lightgbm`. The two take turns, so that both see the same load of the machine. `cpu_s`, the CPU time of all processes, depends less on
-the load. `phases` lists the phases of a trivial search, in seconds since the start of its process.
+lightgbm`. The two take turns, so that both see the same load of the machine. `cpu_s`, the CPU time of all processes, depends
+less on the load; it leaves out processes that outlive their parents. `phases` lists the phases of a trivial search, in seconds
+since the start of its process.
 """
 
 from __future__ import annotations

@@ -111,7 +111,8 @@ def _deploy(folder: Path, environment: Any) -> None:
         assert deployed.stdout is not None
         url = next((line.strip() for line in deployed.stdout if line.startswith("http://")), "")
         body = (folder / "images.json").read_text()
-        answer = httpx.post(f"{url}/predict", content=body, timeout=60)
+        json_body = {"content-type": "application/json"}  # FastAPI reads no other body as JSON
+        answer = httpx.post(f"{url}/predict", content=body, headers=json_body, timeout=60)
         assert answer.status_code == 200, answer.text
         assert answer.json()["outputs"] == [0, 1, 2]
         deployed.send_signal(signal.SIGINT)
