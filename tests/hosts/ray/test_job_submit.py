@@ -26,6 +26,7 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[3]
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
+ENVIRONMENT = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 MODULE = """
 import tuner
 
@@ -55,11 +56,10 @@ def dashboard() -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     places = [f"--dashboard-port={port}", "--dashboard-agent-listen-port=0", f"--temp-dir={folder}"]
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     try:
         done = subprocess.run(
             [*RAY, "start", "--head", "--port=0", "--num-cpus=2", "--include-dashboard=true", *places],
-            env=environment,
+            env=ENVIRONMENT,
             capture_output=True,
             text=True,
             timeout=200,
@@ -86,7 +86,7 @@ def submitted(dashboard: str, folder: Path, workers: int) -> subprocess.Popen[st
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+        env=ENVIRONMENT,
     )
 
 

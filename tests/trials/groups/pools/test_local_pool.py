@@ -33,6 +33,12 @@ def reports_twice(config: dict[str, Any]) -> None:
     _report(pid=os.getpid())
 
 
+def dies(config: dict[str, Any]) -> None:
+    _report(a=1)
+    signal.raise_signal(config["signal"])
+    time.sleep(100)
+
+
 def hangs(config: dict[str, Any]) -> None:
     _report(a=1)
     time.sleep(1000)
@@ -80,6 +86,14 @@ def until(happened: Callable[[], Any], seconds: float = 60) -> None:
     while not happened():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1])
+def test_a_signal_that_leaves_no_trace_is_named(local_bench: LocalBench, number: signal.Signals) -> None:
+    """On Ray, such a signal is unknown, because Ray's processes are the parents of the ranks."""
+    failure = failed(local_bench, local_bench.launch(dies, params={"signal": int(number)}))
+    assert (failure.kind, failure.cause) == ("user", "signal")
+    assert f"killed by {number.name}" in failure.message
 
 
 def test_profiles_of_a_running_trial(local_bench: LocalBench) -> None:
