@@ -42,7 +42,7 @@ from mine import train
 if __name__ == "__main__":
     result = tuner.run(
         train, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", max_t=3, num_samples=2, num_workers=NUMBER,
-        search_alg="random", name="submitted", verbose=0,
+        search_alg="random", scheduler="fifo", name="submitted", verbose=0,
     )
     print("ended:", result.state, result.error, [trial.iterations for trial in result.trials])
 """
@@ -96,7 +96,7 @@ def test_a_search_runs_as_a_job(dashboard: str, tmp_path: Path, workers: int) ->
     job = submitted(dashboard, tmp_path / "code", workers)
     said, _ = job.communicate(timeout=300)
     assert job.returncode == 0, said
-    assert "ended: completed None [3, 3]" in said
+    assert "ended: completed None [3, 3]" in said, said
     with Store.open(f"sqlite:///{tmp_path}/code_home/tuner.db") as store:
         [record] = store.experiments.page().items
         segments = [found for each in store.trials.segments(record.id).values() for found in each]
