@@ -11,19 +11,31 @@ Resizes change the order of reports, and thus a few decisions of ASHA, so the th
 values. The worst of these is the target, and "time" is the time until a search has reached it, divided by the time with
 one worker for each trial. The interval is the 95 % interval of the mean over problems and seeds. "Busy" is the share of
 the worker time, up to the end, in which workers trained.
+
+    python -m benchmarks.elastic --real [--trials 16] [--seeds 1] [--report 2] [--serial 0.05]
+
+`--real` runs the same searches with `tuner.run`, on a Ray that has 8 CPUs by its own count: real driver, worker groups, process
+groups, checkpoints and restarts. Only the training is not: a report sleeps for as long as the formula says, and has the value
+of the recorded curve. So the figures show what restarts of real groups cost, even on a machine with fewer cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import tempfile
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import tuner
 from benchmarks.intervals import interval
-from benchmarks.learning_curves import Problem, recorded
+from benchmarks.learning_curves import RECORDED, Problem, load, recorded
 from tuner.domain.decisions import Resize
 from tuner.driver.virtual import Simulation
 
@@ -43,7 +55,11 @@ def main() -> None:
     parser.add_argument("--serial", type=float, default=0.05, help="share of a step that more workers do not speed up")
     parser.add_argument("--startup", type=float, default=30.0, help="seconds of a start or resize")
     parser.add_argument("--report", type=float, default=60.0, help="seconds from report to report on one worker")
+    parser.add_argument("--real", action="store_true", help="run real worker groups, whose training sleeps")
     arguments = parser.parse_args()
+    if arguments.real:
+        real(arguments)
+        return
     problems = recorded()
     for trials in arguments.trials:
         rows = [compared(p, trials, seed, arguments) for p in problems for seed in range(arguments.seeds)]
@@ -112,6 +128,74 @@ def busy(result: Simulation) -> float:
     segments = [segment for trial in result.trials for segment in trial.segments if segment.started_at is not None]
     trained = sum(segment.workers * (segment.clock - (segment.started_at or 0.0)) for segment in segments)
     return trained / (WORKERS * result.seconds)
+
+
+def real(arguments: argparse.Namespace) -> None:
+    """Run the searches on Ray, with the curves of a small network, and print the times of each search."""
+    os.environ |= {
+        "RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": WORKERS}),
+        "TUNER_HOME": tempfile.mkdtemp(prefix="tuner-elastic-"),
+        "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")]),
+    }
+    file = RECORDED / "mlp_digits.npz"
+    problem = load(file)
+    with np.load(file) as data:
+        curves = data["values"].astype(float)
+
+    def train(config: dict[str, Any]) -> None:
+        sleeps(curves[config["row"]].tolist(), arguments.report, arguments.serial)
+
+    def starts(config: dict[str, Any]) -> None:
+        tuner.report({"value": 0.0})
+
+    space = {"row": tuner.randint(0, len(curves))}  # a random one of the recorded configurations
+    tuner.run(starts, space, num_samples=1, **_ways(problem, METHODS["even"]))  # starts Ray
+    for trials in arguments.trials:
+        for seed in range(arguments.seeds):
+            found = {}
+            for name, options in METHODS.items():
+                begun = time.time()
+                result = tuner.run(
+                    train,
+                    space,
+                    max_t=problem.max_t,
+                    num_samples=trials,
+                    scheduler="asha",
+                    seed=seed,
+                    max_concurrent_trials=WORKERS,
+                    **_ways(problem, options),
+                )
+                if result.state != "completed":
+                    raise RuntimeError(f"{name}: {result.error}")
+                ended = time.time() - begun
+                rows = sorted((row["time"], row["value"]) for trial in result.trials for row in trial.history)
+                found[name] = (result, begun, ended, rows)
+            aim = max(min(problem.regret(value) for _, value in rows) for *_, rows in found.values())
+            for name, (result, begun, ended, rows) in found.items():
+                at = next(moment for moment, value in rows if problem.regret(value) <= aim)
+                resizes = sum(one.kind == "resize" for one in result.decisions)
+                row = {"time_s": round(at - begun, 1), "end_s": round(ended, 1), "resizes": resizes}
+                load_now = round(os.getloadavg()[0], 1)
+                print(json.dumps({"real": problem.name, "trials": trials, "method": name, **row, "load": load_now}))
+
+
+def _ways(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
+    return {"metric": "value", "mode": problem.mode, "search_alg": "random", "executor": "ray", "verbose": 0, **options}
+
+
+def sleeps(values: list[float], report_s: float, serial: float) -> None:
+    """Train: sleep for as long as the workers would need, and report the recorded value."""
+    workers = tuner.get_context().get_world_size()
+    start = 0
+    if (checkpoint := tuner.get_checkpoint()) is not None:
+        with checkpoint.as_directory() as folder:
+            start = int(Path(folder, "report").read_text())
+    for report in range(start, len(values)):
+        time.sleep(report_s * (1 + serial * (workers - 1)) / workers)
+        tuner.report(
+            {"value": values[report]},
+            checkpoint=lambda folder, report=report: Path(folder, "report").write_text(str(report + 1)),
+        )
 
 
 if __name__ == "__main__":

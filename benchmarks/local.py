@@ -1,11 +1,13 @@
 """Measure searches of short trials, each in a new process: `tuner.run` with the local executor, and Optuna with `n_jobs=2`.
 
-    python -m benchmarks.local [--trials 50] [--rounds 3] [--searches default,tpe] [--kinds trivial,boosting]
+    python -m benchmarks.local [--trials 50] [--rounds 3] [--searches default,tpe] [--kinds trivial,boosting,lightgbm]
 
 Prints one JSON line. Every search is a new Python process with a new home; the times are those from its start to its end.
 `trivial` trials compute one number. `boosting` trials are five folds of scikit-learn's HistGradientBoostingClassifier on 1,000
-rows. The two take turns, so that both see the same load of the machine. `cpu_s`, the CPU time of all processes, depends less on
-the load. `phases` lists the phases of a trivial search, in seconds since the start of its process.
+rows. `lightgbm` trials are five folds of LightGBM on the same rows; they run only on request, because they need `pip install
+lightgbm`. The two take turns, so that both see the same load of the machine. `cpu_s`, the CPU time of all processes, depends
+less on the load; it leaves out processes that outlive their parents. `phases` lists the phases of a trivial search, in seconds
+since the start of its process.
 """
 
 from __future__ import annotations
@@ -35,6 +37,21 @@ def objective(config):
     data, target = make_classification(n_samples=1000, n_features=20, random_state=0)
     model = HistGradientBoostingClassifier(learning_rate=config["x"], max_iter=30, random_state=0)
     return {"loss": 1.0 - float(cross_val_score(model, data, target, cv=5).mean())}
+"""
+
+LIGHTGBM = """
+def objective(config):
+    import lightgbm
+    from sklearn.datasets import make_classification
+    from sklearn.model_selection import StratifiedKFold
+
+    data, target = make_classification(n_samples=1000, n_features=20, random_state=0)
+    errors = []
+    for train, test in StratifiedKFold(5).split(data, target):
+        params = {"objective": "binary", "learning_rate": config["x"], "num_threads": 1, "verbose": -1}
+        model = lightgbm.train(params, lightgbm.Dataset(data[train], target[train]), num_boost_round=30)
+        errors.append(float(((model.predict(data[test]) > 0.5) != target[test]).mean()))
+    return {"loss": sum(errors) / len(errors)}
 """
 
 TUNER = """
@@ -104,8 +121,8 @@ def main() -> None:
     parser.add_argument("--kinds", default="trivial,boosting")
     given = parser.parse_args()
     searches: dict[str, dict[str, Any]] = {"default": {}, "tpe": {"search_alg": "tpe", "scheduler": "fifo"}}
-    found: dict[str, Any] = {"trials": given.trials, "cpus": os.cpu_count()}
-    for kind, objective in (("trivial", TRIVIAL), ("boosting", BOOSTING)):
+    found: dict[str, Any] = {"trials": given.trials, "cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
+    for kind, objective in (("trivial", TRIVIAL), ("boosting", BOOSTING), ("lightgbm", LIGHTGBM)):
         if kind not in given.kinds.split(","):
             continue
         times: dict[str, list[float]] = {}

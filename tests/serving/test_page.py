@@ -85,7 +85,7 @@ def test_from_a_search_to_a_prediction(options: list[str], tmp_path: Path) -> No
         answer = subprocess.run(
             ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True
         ).stdout
-        promised = re.search(r"The answer is `(.*?)`", TEXT)
+        promised = re.search(r"The response is `(.*?)`", TEXT)
         assert promised is not None
         assert json.loads(answer) == json.loads(promised[1])
         assert httpx.get(f"{url}/info").json()["name"] == "best-digits"
@@ -111,7 +111,10 @@ def _deploy(folder: Path, environment: Any) -> None:
         assert deployed.stdout is not None
         url = next((line.strip() for line in deployed.stdout if line.startswith("http://")), "")
         body = (folder / "images.json").read_text()
-        assert httpx.post(f"{url}/predict", content=body, timeout=60).json()["outputs"] == [0, 1, 2]
+        json_body = {"content-type": "application/json"}  # FastAPI reads no other body as JSON
+        answer = httpx.post(f"{url}/predict", content=body, headers=json_body, timeout=60)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["outputs"] == [0, 1, 2]
         deployed.send_signal(signal.SIGINT)
         assert deployed.wait(60) == 0
     finally:

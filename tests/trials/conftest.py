@@ -8,6 +8,7 @@ import functools
 import hashlib
 import inspect
 import itertools
+import os
 import sys
 import threading
 import time
@@ -91,9 +92,16 @@ class Bench(Launches):
     def begin(self, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Any:
         return self.host.run.remote(launch, verdicts)
 
-    def run(self, launch: Launch, verdicts: dict[int, Verdict] | None = None, timeout: float = DEADLINE_S) -> Outcome:
-        outcome: Outcome = ray.get(self.begin(launch, verdicts), timeout=timeout)
+    def end_of(self, running: Any, timeout: float = DEADLINE_S) -> Outcome:
+        """Wait for the end of a segment that was begun."""
+        outcome: Outcome = ray.get(running, timeout=timeout)
         return outcome
+
+    def run(self, launch: Launch, verdicts: dict[int, Verdict] | None = None, timeout: float = DEADLINE_S) -> Outcome:
+        return self.end_of(self.begin(launch, verdicts), timeout)
+
+    def interrupt(self, launch: Launch, action: str) -> None:
+        ray.get(self.host.interrupt.remote(launch.segment_id, action), timeout=DEADLINE_S)
 
     def reports(self, launch: Launch) -> list[Report]:
         return list(ray.get(self.host.seen.remote(launch.segment_id)))
@@ -155,9 +163,15 @@ class LocalBench(Launches):
     def begin(self, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Future[Outcome]:
         return self.submit(self.host.run(launch, verdicts))
 
+    def end_of(self, running: Future[Outcome]) -> Outcome:
+        """Wait for the end of a segment that was begun."""
+        return running.result(DEADLINE_S)
+
     def run(self, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Outcome:
-        outcome: Outcome = self.begin(launch, verdicts).result(DEADLINE_S)
-        return outcome
+        return self.end_of(self.begin(launch, verdicts))
+
+    def interrupt(self, launch: Launch, action: str) -> None:
+        self.wait(self.host.interrupt(launch.segment_id, action))
 
     def started(self, launch: Launch) -> dict[str, Any]:
         """Wait until the rank has started, which may be after its first report."""
@@ -214,3 +228,25 @@ def listening(pids: list[int]) -> set[int]:
             connections = psutil.Process(pid).net_connections("tcp")
             ports |= {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN}
     return ports
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """Yield a cgroup that may use 256 MiB of memory, or skip the test if this process may not create one."""
+    name = f"tuner-test-{os.getpid()}"
+    if Path("/sys/fs/cgroup/cgroup.controllers").is_file():
+        folder, limit = Path("/sys/fs/cgroup") / name, "memory.max"
+    else:
+        folder, limit = Path("/sys/fs/cgroup/memory") / name, "memory.limit_in_bytes"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    try:
+        try:
+            (folder / limit).write_text(str(256 * 2**20))
+        except OSError as error:
+            pytest.skip(f"a cgroup's memory cannot be limited here: {error}")
+        yield folder
+    finally:
+        folder.rmdir()  # fails unless all its processes are gone

@@ -926,7 +926,7 @@ class AsyncTrialHandle:
 
         Args:
             rank: which rank.
-            kind: "cpu": sample its Python stacks. "memory": trace what Python allocates, which slows the training down.
+            kind: "cpu": sample its Python stacks. "memory": trace what it allocates, which slows the training down.
             duration_s: seconds to observe it, at most 60.
             rate_hz: samples per second, at most 250.
 

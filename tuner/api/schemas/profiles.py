@@ -17,7 +17,7 @@ class ProfileRequest(Body):
     rank: Annotated[int, Field(ge=0, le=2**31 - 1, description="which rank")] = 0
     kind: Annotated[
         Literal["cpu", "memory"],
-        Field(description="cpu: sample the Python stacks of the rank's threads; memory: trace what Python allocates"),
+        Field(description="cpu: sample the Python stacks of the rank's threads; memory: trace what it allocates"),
     ] = "cpu"
     duration_s: Annotated[
         float,
@@ -35,7 +35,7 @@ class ProfileRequest(Body):
 class SpeedscopeFrame(Model):
     """A line of code that was being executed."""
 
-    name: Annotated[str, Field(description="the function; in a memory profile, the line of code")]
+    name: Annotated[str, Field(description="the function; in a memory profile by tracemalloc, the line of code")]
     file: Annotated[str, Field(description="the path of its file on the rank's machine")]
     line: Annotated[int, Field(description="the line that was being executed; 0 if it is not known")]
 
@@ -102,16 +102,22 @@ class AllocatingLine(Model):
 class MemoryProfile(Model):
     """The results of a profile of the kind `memory`."""
 
+    tracer: Annotated[
+        Literal["memray", "tracemalloc"],
+        Field(description="memray traces what C and C++ code allocates as well; tracemalloc only what Python allocates"),
+    ]
     lines: Annotated[
         list[AllocatingLine], Field(description="the lines of code with the most memory, the largest first")
     ]
     traced_bytes: Annotated[
-        int, Field(description="memory that Python allocated and that had not been freed by the end")
+        int, Field(description="memory that was allocated during the profile and that had not been freed by its end")
     ]
     traced_peak_bytes: Annotated[
         int | None, Field(description="the peak of this memory; null if the training code had started tracemalloc")
     ]
-    tracer_bytes: Annotated[int, Field(description="memory that the tracing itself needed")]
+    tracer_bytes: Annotated[
+        int | None, Field(description="memory that the tracing itself needed; null if memray traced, which does not say it")
+    ]
     rss_start_bytes: Annotated[int, Field(description="resident memory of the process at the start")]
     rss_end_bytes: Annotated[int, Field(description="resident memory of the process at the end")]
     rss_peak_bytes: Annotated[int, Field(description="the peak of the resident memory that was observed")]

@@ -18,7 +18,7 @@ class ProfileRequest:
     """A request to observe a rank for a while.
 
     Attributes:
-        kind: "cpu": sample the Python stacks of the rank's threads. "memory": trace Python's memory allocations.
+        kind: "cpu": sample the Python stacks of the rank's threads. "memory": trace memory allocations.
         duration_s: seconds to observe the rank.
         rate_hz: samples per second, for "cpu".
     """

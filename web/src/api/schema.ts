@@ -3644,13 +3644,19 @@ export interface components {
          */
         MemoryProfile: {
             /**
+             * Tracer
+             * @description memray traces what C and C++ code allocates as well; tracemalloc only what Python allocates
+             * @enum {string}
+             */
+            tracer: "memray" | "tracemalloc";
+            /**
              * Lines
              * @description the lines of code with the most memory, the largest first
              */
             lines: components["schemas"]["AllocatingLine"][];
             /**
              * Traced Bytes
-             * @description memory that Python allocated and that had not been freed by the end
+             * @description memory that was allocated during the profile and that had not been freed by its end
              */
             traced_bytes: number;
             /**
@@ -3660,9 +3666,9 @@ export interface components {
             traced_peak_bytes: number | null;
             /**
              * Tracer Bytes
-             * @description memory that the tracing itself needed
+             * @description memory that the tracing itself needed; null if memray traced, which does not say it
              */
-            tracer_bytes: number;
+            tracer_bytes: number | null;
             /**
              * Rss Start Bytes
              * @description resident memory of the process at the start
@@ -4700,7 +4706,7 @@ export interface components {
         SpeedscopeFrame: {
             /**
              * Name
-             * @description the function; in a memory profile, the line of code
+             * @description the function; in a memory profile by tracemalloc, the line of code
              */
             name: string;
             /**
@@ -6573,7 +6579,7 @@ export interface components {
             rank: number;
             /**
              * Kind
-             * @description cpu: sample the Python stacks of the rank's threads; memory: trace what Python allocates
+             * @description cpu: sample the Python stacks of the rank's threads; memory: trace what it allocates
              * @default cpu
              * @enum {string}
              */

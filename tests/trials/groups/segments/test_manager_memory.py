@@ -20,31 +20,8 @@ from tuner.trials.messages.launch import Launch
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 MIB = 2**20
-LIMIT = 256 * MIB  # of the cgroup
-MOST = 1024 * MIB  # what a rank takes at most of its cgroup before it gives up
+MOST = 1024 * MIB  # what a rank takes at most of its cgroup, which may use a quarter of it, before it gives up
 SPARE = 1024 * MIB  # what a rank leaves to the node
-
-
-@pytest.fixture
-def cgroup() -> Iterator[Path]:
-    """Yield a cgroup that may use LIMIT bytes of memory, or skip the test if this process may not create one."""
-    name = f"tuner-test-{os.getpid()}"
-    if Path("/sys/fs/cgroup/cgroup.controllers").is_file():
-        folder, limit = Path("/sys/fs/cgroup") / name, "memory.max"
-    else:
-        folder, limit = Path("/sys/fs/cgroup/memory") / name, "memory.limit_in_bytes"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"no cgroup can be made here: {error}")
-    try:
-        try:
-            (folder / limit).write_text(str(LIMIT))
-        except OSError as error:
-            pytest.skip(f"a cgroup's memory cannot be limited here: {error}")
-        yield folder
-    finally:
-        folder.rmdir()  # fails unless all its processes are gone
 
 
 def _fill(enough: Callable[[int], bool]) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tuner.trials.messages.profiling import ProfileKind, ProfileRequest
-from tuner.trials.runtime.measures import profiler
+from tuner.trials.runtime.measures import allocations, profiler
 from tuner.trials.runtime.measures.profiler import Profiler, Subject, sampled, traced
 
 
@@ -45,6 +45,12 @@ class Training:
     def end(self) -> None:
         self.told.set()
         self.thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _tracemalloc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace with tracemalloc, even if memray is installed. `test_allocations.py` has memray."""
+    monkeypatch.setattr(allocations, "has_memray", lambda: False)
 
 
 @pytest.fixture
@@ -363,13 +369,13 @@ def test_memory_shows_the_lines_whose_memory_is_still_there(train: Any) -> None:
 
 def test_tracing_ends_before_the_summary(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tracing: list[bool] = []
-    allocated = profiler._allocated
+    allocated = allocations._Tracemalloc.found
 
-    def summed_up(*args: Any) -> Any:
+    def summed_up(tracer: Any) -> Any:
         tracing.append(tracemalloc.is_tracing())
-        return allocated(*args)
+        return allocated(tracer)
 
-    monkeypatch.setattr(profiler, "_allocated", summed_up)
+    monkeypatch.setattr(allocations._Tracemalloc, "found", summed_up)
     found = traced(train(Allocating()).subject, ProfileRequest(kind="memory", duration_s=0.1))
     assert tracing == [False]
     assert found["memory"]["traced_bytes"] > 0
@@ -385,13 +391,13 @@ def test_memory_of_training_that_uses_tracemalloc_itself(train: Any) -> None:
     finally:
         tracemalloc.stop()
     memory = found["memory"]
-    assert profiler.TRACED_BEFORE in found["notes"]
+    assert allocations.TRACED_BEFORE in found["notes"]
     assert memory["lines"][0]["code"] == "self.kept.append(bytes(1000))"
     assert memory["traced_peak_bytes"] is None
 
 
 def test_training_that_stops_tracemalloc(train: Any) -> None:
     found = traced(train(tracemalloc.stop).subject, ProfileRequest(kind="memory", duration_s=0.1))
-    assert profiler.STOPPED in found["notes"]
+    assert allocations.STOPPED in found["notes"]
     assert found["memory"]["lines"] == []
     assert found["memory"]["rss_end_bytes"] > 2**20

@@ -1,4 +1,4 @@
-"""Profile this process for a while, from one of its own threads: sample its Python stacks, or trace Python's allocations.
+"""Profile this process for a while, from one of its own threads: sample its Python stacks, or trace its allocations.
 
 Neither needs special privileges, because a process may inspect itself. A sampler in another process, such as py-spy,
 would need ptrace, which containers usually forbid.
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import linecache
 import os
 import random
 import sys
 import threading
 import time
-import tracemalloc
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,12 +22,12 @@ from typing import Any, NamedTuple
 
 from tuner import __version__
 from tuner.trials.messages.profiling import ProfileRequest
-from tuner.trials.runtime.measures import process_stats
+from tuner.trials.runtime.measures import allocations, process_stats
+from tuner.trials.runtime.measures.allocations import Allocation
 from tuner.trials.runtime.measures.speedscope import Frame, Part, Stack, document
 from tuner.trials.runtime.sending.logs import OWN
 
 _DEEPEST = 256  # the maximum number of frames of a stack; the outermost of a deeper one are left out
-_TRACED_FRAMES = 16  # frames that are kept for each block of memory
 _LINES = 50  # lines of code in a memory profile
 _RSS_EVERY_S = 0.05
 _SWITCH_S = 1e-4  # after this time, the thread that holds the GIL is asked to hand it to the sampler
@@ -45,16 +43,8 @@ CPU_NOTES = (
     "Time spent in C code counts toward the Python line that called it. Child processes, such as the workers of a data loader, "
     "are not sampled, and neither are threads that run no Python code.",
 )
-MEMORY_NOTES = (
-    "The lines show what was allocated during the profile and still existed at its end. Memory that C++ code allocates by "
-    "itself, such as torch's CPU tensors, counts in the resident memory but in no line; memray can trace it.",
-)
-TRACED_BEFORE = (
-    "The training code had started tracemalloc itself, so the stacks have as many frames as that code chose."
-)
 ENDED_EARLY = {"error": "it was stopped before its time was up"}
 """Takes the place of a profile that was stopped, so that it is not summarized."""
-STOPPED = "The training code stopped tracemalloc during the profile, so there are no lines."
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +204,9 @@ class _Changes:
 
     Attributes:
         interval: the switch interval before the profile; None if it is unchanged.
-        traces: True if the profile has started tracemalloc.
     """
 
     interval: float | None = None
-    traces: bool = False
 
 
 _changes = _Changes()
@@ -228,27 +216,15 @@ def _undo_in_child() -> None:
     """Undo the changes of a running profile in a forked process, such as a data loader's worker, where no profile runs."""
     if _changes.interval is not None and _is_short():
         sys.setswitchinterval(_changes.interval)
-    if _changes.traces:
-        tracemalloc.stop()
-    _changes.interval, _changes.traces = None, False
+    _changes.interval = None
 
 
 os.register_at_fork(after_in_child=_undo_in_child)
 
 
 def traced(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
-    """Trace Python's allocations until the time is up or the segment ends."""
-    notes = list(MEMORY_NOTES)
-    was_traced = tracemalloc.is_tracing()
-    before = None
-    if was_traced:
-        notes.append(TRACED_BEFORE)
-        before = tracemalloc.take_snapshot()
-    else:
-        _changes.traces = True
-        tracemalloc.start(_TRACED_FRAMES)
-    snapshot = None
-    try:
+    """Trace allocations until the time is up or the segment ends."""
+    with contextlib.closing(allocations.started()) as tracer:
         gpu_before = _gpu_bytes()
         first = peak = process_stats.rss_bytes()
         began = now = time.monotonic()
@@ -259,28 +235,20 @@ def traced(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
             now = time.monotonic()
             peak = max(peak, process_stats.rss_bytes())
         last, gpu_after, gpu_summary = process_stats.rss_bytes(), _gpu_bytes(), _gpu_summary()
-        traced_peak = tracer = 0
         if subject.told.is_set():
             return ENDED_EARLY
-        if tracemalloc.is_tracing():
-            traced_peak = tracemalloc.get_traced_memory()[1]
-            tracer = tracemalloc.get_tracemalloc_memory()
-            snapshot = tracemalloc.take_snapshot()
-        else:
-            notes.append(STOPPED)
-    finally:
-        if not was_traced:
-            tracemalloc.stop()  # must come before the summary, which allocates a lot
-            _changes.traces = False
-    found = _allocated(snapshot, before) if snapshot is not None else []
+        tracer.read()
+        tracer.stop()  # must come before the summary, which allocates a lot
+        found = [one._replace(stack=_user_frames(one.stack)) for one in tracer.found()]
     return {
-        **_common(request, now - began, not ended, notes),
+        **_common(request, now - began, not ended, tracer.notes),
         "cpu": None,
         "memory": {
+            "tracer": tracer.name,
             "lines": _lines(found),
-            "traced_bytes": sum(size for _, size, _ in found),
-            "traced_peak_bytes": None if was_traced else traced_peak,
-            "tracer_bytes": tracer,
+            "traced_bytes": sum(one.size for one in found),
+            "traced_peak_bytes": tracer.peak(),
+            "tracer_bytes": tracer.overhead(),
             "rss_start_bytes": first,
             "rss_end_bytes": last,
             "rss_peak_bytes": max(peak, last),
@@ -291,7 +259,7 @@ def traced(subject: Subject, request: ProfileRequest) -> dict[str, Any]:
         "speedscope": document(
             subject.name,
             f"tuner {__version__}",
-            [Part("Python allocations", "bytes", _summed(found))],
+            [Part("allocations", "bytes", _summed(found))],
         ),
     }
 
@@ -385,49 +353,25 @@ def _used(
 # -- memory ----------------------------------------------------------------------------------------------------------------
 
 
-def _allocated(snapshot: tracemalloc.Snapshot, before: tracemalloc.Snapshot | None) -> list[tuple[Stack, int, int]]:
-    """Return (stack, bytes, blocks) of what was allocated since `before`, or since tracing began, and still exists.
-
-    This file's own allocations are left out.
-    """
-    if before is None:
-        found = [(one.traceback, one.size, one.count) for one in snapshot.statistics("traceback")]
-    else:
-        changes = snapshot.compare_to(before, "traceback")
-        found = [(one.traceback, one.size_diff, one.count_diff) for one in changes if one.size_diff > 0]
-    lines: dict[tracemalloc.Frame, Frame] = {}  # the same line is in many stacks
-    shown = []
-    for trace, size, blocks in found:
-        stack = tuple(lines[at] if at in lines else lines.setdefault(at, _line(at)) for at in trace)
-        if not any(frame.file == __file__ for frame in stack):
-            shown.append((_user_frames(stack), size, blocks))
-    return shown
-
-
-def _line(at: tracemalloc.Frame) -> Frame:
-    """Return a frame whose name is its line of code, because tracemalloc does not know the function."""
-    code = linecache.getline(at.filename, at.lineno).strip()
-    return Frame(code[:100] or f"{os.path.basename(at.filename)}:{at.lineno}", at.filename, at.lineno)
-
-
-def _summed(found: list[tuple[Stack, int, int]]) -> dict[Stack, float]:
+def _summed(found: list[Allocation]) -> dict[Stack, float]:
     weights: dict[Stack, float] = defaultdict(float)
     for stack, size, _ in found:
         weights[stack] += size
     return weights
 
 
-def _lines(found: list[tuple[Stack, int, int]]) -> list[dict[str, Any]]:
+def _lines(found: list[Allocation]) -> list[dict[str, Any]]:
     """Return the lines of code that have allocated the most, the largest first."""
-    lines: dict[Frame, list[int]] = defaultdict(lambda: [0, 0])
+    lines: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
     for stack, size, blocks in found:
-        line = lines[stack[-1]]
-        line[0] += size
-        line[1] += blocks
+        if stack != allocations.NO_PYTHON:
+            line = lines[stack[-1].file, stack[-1].line]
+            line[0] += size
+            line[1] += blocks
     largest = sorted(lines.items(), key=lambda one: -one[1][0])[:_LINES]
     return [
-        {"file": at.file, "line": at.line, "code": at.name, "bytes": size, "blocks": blocks}
-        for at, (size, blocks) in largest
+        {"file": file, "line": line, "code": allocations.code_at(file, line), "bytes": size, "blocks": blocks}
+        for (file, line), (size, blocks) in largest
     ]
 
 

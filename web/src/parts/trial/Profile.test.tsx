@@ -136,6 +136,7 @@ describe("the profile of a rank", () => {
   it("shows memory by lines of code", async () => {
     const line = { file: "/code/train.py", line: 12, code: "cache.append(batch)", bytes: 2_000_000, blocks: 1 };
     const memory = {
+      tracer: "tracemalloc" as const,
       lines: [line],
       traced_bytes: 2_000_000,
       traced_peak_bytes: null,

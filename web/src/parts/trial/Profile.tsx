@@ -131,7 +131,7 @@ function Shown({ profile, name }: ShownProps) {
           `The process used ${shortly(cpu.cpu_s)} of CPU time; the ${cpu.samples} samples cost ${shortly(cpu.sampler_cpu_s)}.`}
         {memory &&
           `Resident memory went from ${bytes(memory.rss_start_bytes)} to ${bytes(memory.rss_end_bytes)}, with at most ` +
-            `${bytes(memory.rss_peak_bytes)}. Of the memory that Python allocated meanwhile, ${bytes(memory.traced_bytes)} remain.`}
+            `${bytes(memory.rss_peak_bytes)}. Of the memory that ${memory.tracer === "memray" ? "was" : "Python"} allocated meanwhile, ${bytes(memory.traced_bytes)} remain.`}
         {memory?.gpu_end_bytes != null && ` GPU memory of torch: ${bytes(memory.gpu_end_bytes)} at the end.`}
       </p>
       <Group gap="xs" my="xs">
