@@ -131,9 +131,8 @@ def test_a_search_loses_nothing_while_its_storage_refuses_requests(
     with Store.open(Settings.from_env().database_url) as store:
         record = store.experiments.get(result.experiment_id)
         assert list(invariants.broken(store, record)) == []
-        assert [segment.cause for segment in store.trials.segments(record.id).values()] == ["start"], (
-            "nothing was retried"
-        )
+        [segments] = store.trials.segments(record.id).values()
+        assert [segment.cause for segment in segments] == ["start"], "nothing was retried"
         kept = [each.uri for each in store.trials.checkpoints(record.id) if each.state == "ready"]
     assert kept
     assert [uri for uri in kept if not checkpoints.is_committed(uri)] == []
