@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,8 @@ from tuner.domain.experiment import Limits, Scaling
 from tuner.errors import EntrypointError, SpecError
 from tuner.sdk.run import Result
 from tuner.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
 
 DDP = """
 import argparse, os
@@ -148,6 +151,33 @@ for i in range(done, 6):
     assert trial.error is None
     assert [row["from"] for row in trial.history if row["training_iteration"] == 6] == [4.0]
     assert trial.history[-1]["training_iteration"] == 6
+
+
+WRITES = """
+import pathlib, sys
+lr = float(sys.argv[1])
+pathlib.Path(sys.argv[2]).write_text(f"weights of {lr}")
+print(f"loss={lr}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("working_dir", ["caller", "trial"])
+def test_the_files_of_each_trial_are_where_the_docs_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, working_dir: str
+) -> None:
+    """Run trials that all write a file of the same name, at the same time."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    output = "{trial_dir}/model.pt" if working_dir == "caller" else "model.pt"
+    options = {"num_samples": 4, "max_t": 1, "executor": "local", "working_dir": working_dir}
+    try:
+        result = run(tmp_path, WRITES, ["{lr}", output], ["lr=uniform(0,1)"], **options)
+    finally:
+        tuner.shutdown()
+    [said] = re.findall(r"trial 3 are in `~/\.tuner/(\S+)`", (ROOT / "docs" / "scripts.md").read_text())
+    for trial in result.trials:
+        place = said.replace("EXPERIMENT", result.experiment_id).replace("00003", f"{trial.number:05d}")
+        assert (tmp_path / "home" / place / "model.pt").read_text() == f"weights of {trial.best_value}"
 
 
 @pytest.mark.ray

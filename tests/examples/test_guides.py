@@ -13,6 +13,10 @@ from types import ModuleType
 
 import cloudpickle
 import pytest
+import torch
+
+import tuner
+from tuner.cli.run import run_target
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"(<!-- runs: [^\n]* -->\n)?```python\n(.*?)```", re.DOTALL)
@@ -29,6 +33,30 @@ def train(config):
         tuner.report({"loss": loss, "accuracy": 1 - loss, "latency_ms": config.get("width", 0)})
 """
 BEFORE = {
+    "README": """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def make_loader():
+    x = torch.randn(64, 4)
+    return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
+
+def Net(width):
+    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 1))
+
+def train_one_epoch(model, loader, lr):
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for x, y in loader:
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return 1 / (1 + loss.item())
+
+def save(model, folder):
+    torch.save(model.state_dict(), f"{folder}/model.pt")
+""",
     "ask_and_tell": "def train_one_epoch(config, epoch): return abs(config['lr'] - 0.01) + 1 / (epoch + 1)",
     "cleaning_up": SEARCH,
     "freeze_thaw": SEARCH,
@@ -61,8 +89,7 @@ ELSEWHERE = {
     "agents": "tests/agents/test_workers.py",
     "operations": "tests/api/webhooks/test_webhooks.py",
     "own_scheduler": "tests/driver/test_restarts.py",
-    "README": "a sketch, as it says; getting_started.md has the whole scripts",
-    "scripts": "the middle of a script; tests/cli/test_run.py has whole ones",
+    "scripts": "the middle of a script, which the last test of this file runs",
     "trials": "the middle of a script, and a service; tests/trials, tests/serving and tests/test_profiles.py have whole ones",
 }
 OF_A_SERVICE = {"search": ["client.change_project"]}  # tests/client/test_client.py
@@ -98,6 +125,31 @@ def test_the_fragments_of_a_page(name: str, tmp_path: Path, monkeypatch: pytest.
             exec(smaller("\n".join(lines)), module.__dict__)
     finally:
         cloudpickle.unregister_pickle_by_value(module)
+
+
+SCRIPT = """
+import sys
+import torch
+
+model, start, epochs, loss = torch.nn.Linear(2, 1), 0, 6, float(sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_the_script_of_the_page_about_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    [block] = PAGES["scripts"]
+    assert block.count("    ...\n") == 1
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT + block)
+    options = {"metric": "loss", "mode": "min", "max_t": 6, "num_samples": 1, "executor": "local", "verbose": 0}
+    try:
+        result = run_target(str(script), ["{lr}"], ["lr=uniform(0,1)"], None, options)
+    finally:
+        tuner.shutdown()
+    assert [trial.error for trial in result.trials] == [None]
+    assert result.best_checkpoint is not None
+    tuner.torch.load_model(result.best_checkpoint, torch.nn.Linear(2, 1))
 
 
 def smaller(block: str) -> str:

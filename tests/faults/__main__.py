@@ -14,7 +14,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -76,12 +76,16 @@ def of_scenario(campaign: Campaign) -> list[Callable[[], None]]:
     ]
 
 
-def of_database(url: str, counts: Counts) -> list[Callable[[], None]]:
+LONG_MINUTES = 60.0
+"""A campaign of this length has an outage of ten minutes, too."""
+
+
+def of_database(url: str, counts: Counts, outages_s: Sequence[float]) -> list[Callable[[], None]]:
     """Return what is done to services, and to connections to the database."""
     found: list[Callable[[], None]] = [partial(kill_the_api, url, counts, moment, SPEC) for moment in MOMENTS]
     if url.startswith("postgresql"):
         found += [partial(lose_answers, url, counts, name, every) for name in ("asha", "pbt") for every in (2, 3, 5)]
-        found += [partial(slow_database, url, counts, away_s) for away_s in (1.0, 20.0)]
+        found += [partial(slow_database, url, counts, away_s) for away_s in outages_s]
     return found
 
 
@@ -111,12 +115,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--streams", type=int, default=1000, help="event streams that vanish at once")
     options = parser.parse_args()
+    outages_s = (1.0, 20.0, 600.0) if options.minutes >= LONG_MINUTES else (1.0, 20.0)
     counts, end = Counts(), time.monotonic() + 60 * options.minutes
     with databases() as urls:
         many: list[Callable[[], None]] = []
         for url, name in itertools.product(urls, SCENARIOS):
             many += of_scenario(Campaign(name, url, counts))
-        few = [task for url in urls for task in of_database(url, counts)]
+        few = [task for url in urls for task in of_database(url, counts, outages_s)]
         with Store.open(urls[0]) as store:
             [record, *_] = store.experiments.page().items
         few.append(partial(streams_that_vanish, urls[0], record.public_id, counts, options.streams))

@@ -20,10 +20,11 @@ from tests.trials.messages.test_channel import star
 from tuner.domain.events import CheckpointInfo
 from tuner.errors import CheckpointError
 from tuner.trials.checkpoints import checkpoints
+from tuner.trials.checkpoints import saver as saving
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Saver, answer_notes
 from tuner.trials.checkpoints.staging import spool, sweep_spool, take_over
-from tuner.trials.checkpoints.storage import join
+from tuner.trials.checkpoints.storage import Place, join
 from tuner.trials.runtime.sending import uploads as limits
 from tuner.trials.runtime.sending.uploads import Uploads
 
@@ -554,6 +555,80 @@ def test_an_upload_that_failed_before_the_end_fails_the_segment(tmp_path: Path) 
     saver.take(fill("weights"), 1, 1)
     with pytest.raises(CheckpointError, match="the bucket is gone"):
         saver.leave(None)
+
+
+class Refusing:
+    """Lets the first uploads fail. lost: True if they fail without an error, but no file is there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, said: str, times: int, lost: bool = False) -> None:
+        self.left = times
+        upload = Place.upload
+
+        def refuse(place: Place, source: str) -> None:
+            self.left -= 1
+            if self.left >= 0 and lost:
+                return
+            if self.left >= 0:
+                raise OSError(said)
+            upload(place, source)
+
+        monkeypatch.setattr(Place, "upload", refuse)
+        monkeypatch.setattr(saving, "_RETRY_WAITS_S", (0.001,))
+
+
+BUSY = "AWS Error UNKNOWN (HTTP status 503) during HeadBucket operation"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_upload_is_tried_again_while_the_storage_is_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lost: bool
+) -> None:
+    """A search against a real server that answers 503 is in `test_busy_storage.py`."""
+    slow, told = SlowStorage(tmp_path), list[CheckpointInfo]()
+    Refusing(monkeypatch, BUSY, 3, lost)
+    saver = uploading(slow, told)
+    info = saver.take(fill("weights"), 1, 1)
+    assert info is not None
+    saver.drain()
+    assert [one.id for one in told] == [info.id]
+    assert checkpoints.is_committed(info.uri)
+    assert caplog.text.count("the checkpoint of iteration 1 cannot be saved now, and this will be tried again") == 3
+
+
+def test_an_upload_that_stays_impossible_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SlowStorage(tmp_path)
+    Refusing(monkeypatch, BUSY, 1_000_000)
+    monkeypatch.setattr(saving, "RETRY_S", 0.01)
+    saver = uploading(slow, [])
+    saver.take(fill("weights"), 1, 1)
+    with pytest.raises(CheckpointError, match="a checkpoint could not be saved: AWS Error UNKNOWN"):
+        saver.drain()
+
+
+def test_an_upload_that_waits_for_the_storage_ends_with_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SlowStorage(tmp_path)
+    refusing = Refusing(monkeypatch, BUSY, 1_000_000)
+    monkeypatch.setattr(saving, "_RETRY_WAITS_S", (300.0,))
+    saver = uploading(slow, [])
+    info = saver.take(fill("weights"), 1, 1)
+    assert info is not None
+    saver.leave(0.01)
+    saver.abandon("killed by a user")
+    assert saver._thread is not None
+    saver._thread.join(60)
+    assert saver.unsaved == 0
+    assert "killed by a user" in str(saver.outcome(info.id))
+    assert refusing.left >= 1_000_000 - 1
+
+
+def test_a_mistake_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SlowStorage(tmp_path)
+    refusing = Refusing(monkeypatch, "AWS Error ACCESS_DENIED during PutObject operation: Access Denied", 1_000_000)
+    saver = uploading(slow, [])
+    saver.take(fill("weights"), 1, 1)
+    with pytest.raises(CheckpointError, match="Access Denied"):
+        saver.drain()
+    assert refusing.left == 1_000_000 - 1
 
 
 def test_the_parts_of_all_ranks_meet_after_the_segment_while_the_next_one_saves(tmp_path: Path) -> None:

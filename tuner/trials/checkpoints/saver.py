@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import logging
 import os
 import queue
 import shutil
@@ -30,8 +32,10 @@ from tuner.errors import CheckpointError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.checkpoints.staging import clear_earlier, make_locked, spool, sweep_spool, take_over, trial_folder
-from tuner.trials.checkpoints.storage import Place, join, move_into, place, replace_links, walk
+from tuner.trials.checkpoints.storage import Place, is_passing, join, move_into, place, replace_links, walk
 from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
+
+log = logging.getLogger(__name__)
 
 Files = dict[str, tuple[int, str]]
 Moment = tuple[int, bool]
@@ -41,6 +45,10 @@ Bring = Callable[[str, str, Files, str], None]
 """Called with (path, node, files, directory): moves the files from `path` on `node` to `directory`, and removes `path`."""
 
 _SHARD_TIMEOUT_S = 600.0  # seconds that rank 0 waits for another rank to reach the checkpoint's report
+
+RETRY_S = 600.0
+"""Seconds for which saving is tried again while the storage is not available, as when it answers 503."""
+_RETRY_WAITS_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # the last one is repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +278,7 @@ class Saver:
         files: Files = checkpoints.digest(job.staging)
         target = place(job.uri)
         if not target.local:
-            target.upload(job.staging)
+            self._patiently(job, functools.partial(_upload, target, job.staging, files))
         elif self._rank == 0:
             os.makedirs(target.path, exist_ok=True)
             move_into(job.staging, target.path)
@@ -303,8 +311,34 @@ class Saver:
         if self._abandoned:
             raise CheckpointError(self._abandoned)
         about = {"segment": self._segment, "iteration": job.iteration, "world_size": self._world_size}
-        checkpoints.commit(job.uri, files, about, self._storage if self._durable else None)
+        durable_below = self._storage if self._durable else None
+        self._patiently(job, functools.partial(checkpoints.commit, job.uri, files, about, durable_below))
         return files
+
+    def _patiently(self, job: _Job, step: Callable[[], None]) -> None:
+        """Carry out a step of saving. While the storage is not available, try again for `RETRY_S` seconds.
+
+        The step must be safe to repeat. Training continues meanwhile, because this is the saver's thread.
+        """
+        begun = time.monotonic()
+        for wait in itertools.chain(_RETRY_WAITS_S, itertools.repeat(_RETRY_WAITS_S[-1])):
+            try:
+                step()
+                return
+            except OSError as error:
+                if (
+                    not (isinstance(error, _NotUploaded) or is_passing(error))
+                    or time.monotonic() - begun + wait > RETRY_S
+                ):
+                    raise
+                log.warning(
+                    "the checkpoint of iteration %s cannot be saved now, and this will be tried again: %s",
+                    job.iteration,
+                    error,
+                )
+            with self._progress:
+                if self._progress.wait_for(lambda: bool(self._abandoned), wait):
+                    raise CheckpointError(self._abandoned)
 
     def _info(self, job: _Job, size: int, ready: bool = True) -> CheckpointInfo:
         return CheckpointInfo(
@@ -347,7 +381,8 @@ class Saver:
                     raise CheckpointError(f"rank {rank} and a higher rank both saved {name}, with different contents")
             merged.update(shard.files)
         if any(merged.get(name, file) != file for name, file in own.items()):
-            target.upload(job.staging)  # replaces what other ranks saved under the same names
+            # This replaces what other ranks saved under the same names.
+            self._patiently(job, functools.partial(target.upload, job.staging))
         return merged | own
 
     def _note(self, moment: Moment, shard: Shard | str | None) -> None:
@@ -413,6 +448,20 @@ class Saver:
         if self._error is not None:
             error, self._error = self._error, None
             raise CheckpointError(f"a checkpoint could not be saved: {error}") from error
+
+
+class _NotUploaded(OSError):
+    """An upload has ended without an error, but files are missing."""
+
+
+def _upload(target: Place, folder: str, files: Files) -> None:
+    """Copy the files of a local directory to a URI, and check that they are there.
+
+    If a connection breaks when the last bytes of a file are sent, pyarrow may report no error.
+    """
+    target.upload(folder)
+    if missing := sorted(files.keys() - target.sizes().keys()):
+        raise _NotUploaded(f"{missing[0]} was not uploaded to {target.uri}")
 
 
 def _not_told(info: CheckpointInfo) -> None:

@@ -155,6 +155,23 @@ class Place:
                 self.remote.delete_file(self.path)
 
 
+_PASSING = re.compile(
+    r"""HTTP\ status\ (?:429|5\d\d)
+    | AWS\ Error\ (?:NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|THROTTLING|REQUEST_TIMEOUT|INTERNAL_FAILURE)
+    | \b(?:timed\ out|timeout|temporarily|unavailable|unreachable)\b
+    | connection\ (?:reset|refused|closed|aborted)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def is_passing(error: OSError) -> bool:
+    """Return whether an error of a storage may pass by itself, as when the storage is overloaded or cannot be reached.
+
+    pyarrow raises plain OSErrors, so this reads their messages. Wrong credentials or a missing bucket do not count.
+    """
+    return isinstance(error, ConnectionError | TimeoutError) or bool(_PASSING.search(str(error)))
+
+
 def sync(path: str) -> None:
     """Flush a local file, or the entries of a local directory, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
