@@ -48,7 +48,7 @@ def _section(plain: Mapping[str, Any], model: Written | None, name: str) -> Any:
 
 
 def plain_json(data: Any) -> dict[str, Any]:
-    """Return an object as plain JSON, with dicts and lists. Raise SpecError if it is no object, or not JSON."""
+    """Return an object as plain JSON, with dicts and lists. Raise SpecError if it is not an object, or not JSON."""
     return plain_and_text(data)[0]
 
 

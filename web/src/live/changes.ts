@@ -85,7 +85,7 @@ export function frontsIn(lists: readonly Pick<Rows, "items" | "fronts">[]): Read
   return found;
 }
 
-/** Rows that are shown, as they are now. Only the service knows which rows belong here, and in which order. */
+/** Replace the rows that have changed. Only the service knows which rows belong here, and in which order. */
 export function withRows(pages: Rows[], changes: Pick<Changes, "trials">): Rows[] {
   const fresh = new Map(changes.trials.map((trial) => [trial.number, trial]));
   return pages.map((page) =>

@@ -25,7 +25,7 @@ interface ContourPanelProps extends Marking {
   address: Address;
   /** Chooses the objective, if there are several, and which trials to show. */
   choices?: ReactNode;
-  /** The trials among which the ranks are, in words. */
+  /** The trials that are ranked, in words. */
   ranked: string;
 }
 
