@@ -93,7 +93,7 @@ def growth(
 def _improving(rows: NDArray[np.float64]) -> tuple[list[int], int]:
     """Return the rows that no earlier row equals or surpasses in all objectives, and the size of the largest front.
 
-    rows: (rows, objectives), in the order in which they came; higher is better.
+    rows: (rows, objectives), in the order in which they arrived; higher is better.
     """
     kept = rows[:0]
     found: list[int] = []

@@ -64,7 +64,7 @@ def may_have_written() -> bool:
 
 @dataclass(slots=True, eq=False)
 class Share(Generic[T]):
-    """Work in a transaction that is shared with others; see `Database.write_together`.
+    """One piece of the work of a shared transaction; see `Database.write_together`.
 
     `result` and `error` are set once it has been written.
     """

@@ -20,7 +20,7 @@ import type {
 } from "../api/types";
 import type { Across } from "../curves/across";
 
-/** The newer of the experiment that is shown and the one that came: an answer may have overtaken the stream. */
+/** Return the newer version of an experiment: the one shown, or the one received. A response may have overtaken the stream. */
 export function withExperiment(shown: Experiment | undefined, came: Experiment): Experiment {
   if (!shown) return came;
   const ahead = shown.last_event_seq - came.last_event_seq || shown.revision - came.revision;

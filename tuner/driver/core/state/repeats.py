@@ -225,7 +225,7 @@ class Repeats:
         return mark is not None and not trial.diverged and trial.t > 0 and mark.iteration <= trial.iteration
 
     def _score(self, trial: Trial) -> float | None:
-        """Return the score of a trial that counts; None if it has none."""
+        """Return the score that counts for a trial; None if the trial has none."""
         mark = None if trial.diverged else self._leaderboard.of(trial)
         return None if mark is None else max(-LARGEST, min(LARGEST, self._objective.score(mark.value)))
 
