@@ -182,7 +182,7 @@ class Resolved(Model):
 
     @classmethod
     def of(cls, spec: Spec) -> Resolved | None:
-        return cls(**spec.resolved) if spec.resolved else None  # "runtime_env" is no field, and is left out
+        return cls(**spec.resolved) if spec.resolved else None  # "runtime_env" is not a field, and is left out
 
 
 class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]

@@ -99,7 +99,7 @@ class DataSet(Model):
     state: Annotated[str | None, Field(description="the state of the newest execution")]
     seconds: Annotated[float | None, Field(description="the duration of the newest execution so far, in seconds")]
     blocks_per_s: Annotated[float | None, Field(description="the mean throughput of the newest execution, in blocks")]
-    rows_per_s: Annotated[float | None, Field(description="the same in rows, as Ray Data estimates them")]
+    rows_per_s: Annotated[float | None, Field(description="the mean throughput in rows, as Ray Data estimates it")]
     operators: Annotated[list[DataOperator], Field(description="the operators of the newest execution, in order")]
     stats: Annotated[str | None, Field(description="the text that `stats()` returns for rank 0's part of the data set")]
 

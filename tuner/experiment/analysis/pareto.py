@@ -55,8 +55,8 @@ def growth(
 
     The hypervolume is a share of the box between the worst and the best value of each objective. The box is that of all rows, so
     the shares of a running search can change when it finds new extremes. If there are too many points, return some of them: the
-    first, the last, and others evenly between them. Return none if even one hypervolume would take too long, as it can with more
-    than three objectives.
+    first, the last, and others evenly between them. Return an empty list if even one hypervolume would take too long, as it can
+    with more than three objectives.
 
     Args:
         values: (rows, objectives). Rows with a value that is not finite do not count.

@@ -2343,7 +2343,7 @@ export interface components {
             name: string;
             /**
              * Executions
-             * @description how often this segment has executed it: once per epoch
+             * @description how often this segment has executed the data set: once per epoch
              */
             executions: number;
             /**
@@ -2363,7 +2363,7 @@ export interface components {
             blocks_per_s: number | null;
             /**
              * Rows Per S
-             * @description the same in rows, as Ray Data estimates them
+             * @description the mean throughput in rows, as Ray Data estimates it
              */
             rows_per_s: number | null;
             /**

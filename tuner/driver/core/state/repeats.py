@@ -246,7 +246,7 @@ def _is_run(trial: Trial, first: Trial) -> bool:
     """Return whether a trial with the configuration of `first` was trained as long."""
     if trial.repeat_of is None:
         return trial.state.ended and trial.t == first.t
-    # If trials were added to the search, a paused `first` may have trained on after the repeat.
+    # If trials were added to the search, a paused `first` may have continued to train after the repeat.
     returned = bool(trial.segments) and trial.segments[-1].leaving is None
     return trial.state is _S.COMPLETED and (returned or trial.t >= first.t)
 
