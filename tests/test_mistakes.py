@@ -50,7 +50,7 @@ def test_parts_that_are_wrong_in_python_and_fields_that_are_wrong_in_the_spec() 
 
 def test_what_users_of_other_libraries_pass() -> None:
     found = run(scheduler=tuner.ASHAScheduler, search_alg="optuna", stop=lambda metrics: True, storage="s3:/bucket")
-    assert found["/scheduler"] == "expected a scheduler and not its class: ASHAScheduler()"
+    assert found["/scheduler"] == "expected a scheduler, not its class; write ASHAScheduler()"
     assert found["/search/sampler"] == 'needed: an option without a default; pass {"type": "optuna", "sampler": ...}'
     assert found["/stop/function"].startswith(
         "expected a function of two arguments, the number of a trial and the metrics"

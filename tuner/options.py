@@ -77,7 +77,7 @@ def build(make: Callable[..., T], data: Mapping[str, Any], pointer: str) -> T:
 
 
 def _form(kind: str, needed: Iterable[str]) -> str:
-    """Return the JSON form with the options that are needed, for a user who passed only the name."""
+    """Return the JSON form of a part of this type with its required options, for a user who passed only the name of the type."""
     return "{" + ", ".join([f'"type": "{kind}"', *(f'"{name}": ...' for name in needed)]) + "}"
 
 

@@ -358,7 +358,9 @@ def _rules(text: str) -> tuple[OidcRule, ...]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         given = re.fullmatch(rf"(.+)=(viewer|editor|admin)(?:@({PROJECT.strip('^$')}))?", part)
         if given is None:
-            raise ValueError(f"expected GROUP=viewer, editor or admin, then @PROJECT or nothing, got {part!r}")
+            raise ValueError(
+                f"expected GROUP=ROLE or GROUP=ROLE@PROJECT, with the role viewer, editor or admin, got {part!r}"
+            )
         found.append(OidcRule(given[1].strip(), given[2], given[3]))  # type: ignore[arg-type]
     return tuple(found)
 

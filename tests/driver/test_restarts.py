@@ -83,9 +83,12 @@ class Forgetful(Scheduler):
     [
         (
             "decide",
-            r"the scheduler has another state: before Seen\(trials=\[3\]\), after Seen\(trials=\[\]\). Change the",
+            r"changes the scheduler's state from Seen\(trials=\[3\]\) to Seen\(trials=\[\]\). Change the",
         ),
-        ("attribute", r"the decisions are others: without the restart \[Stop\(.*\)\], with it \[\]. `decide`,"),
+        (
+            "attribute",
+            r"changes the decisions: they are \[Stop\(.*\)\] without the restart, and \[\] with it. `decide`,",
+        ),
     ],
 )
 def test_a_scheduler_that_remembers_what_the_log_does_not_tell_is_found(where: str, says: str) -> None:

@@ -83,7 +83,7 @@ class Leases:
             next_milestone=None if following is None else following - start,
             save_checkpoint=said["save_checkpoint"],
             reason=said["reason"],
-            completed=said.get("completed", False),  # an older service does not say it
+            completed=said.get("completed", False),  # older services do not send this
         )
         return verdict, str(said["wanted"])
 

@@ -41,7 +41,7 @@ SLOW_FIELDS = ("warm_start", "runtime_env", "bundle", "command", "function")
 """The fields of a spec that make its check slow, because it reads logs, or reads, copies or hashes files."""
 
 Check = Callable[[ProjectFacts], Creation | ExperimentRecord]
-"""Returns the work that writes the experiment, or an experiment that an earlier request with the same key has created.
+"""Returns the `Creation` of the experiment, or the experiment that an earlier request with the same key has created.
 
 Its argument is what the requests of one transaction have read about their projects.
 """

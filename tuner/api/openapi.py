@@ -141,7 +141,7 @@ NOT_MODIFIED = "the client already has this response: its ETag was in If-None-Ma
 
 
 def describe(app: FastAPI, routes: Callable[[], Sequence[BaseRoute]]) -> None:
-    """Make `app.openapi` return the OpenAPI document with these additions. It is generated at the first call.
+    """Make `app.openapi` return the document that this module builds. The document is built at the first call.
 
     `routes` returns the app's routes with the models of their responses.
     """

@@ -11,7 +11,7 @@ MOST_HEAD = 64 * 1024
 """The maximum size of a request's head, and of its trailers, in bytes. httptools itself has no limit."""
 
 MOST_JOINED = 64 * 1024
-"""The maximum size of what is copied behind a head, in bytes."""
+"""The maximum number of bytes that are appended to a head, so that one write sends both."""
 
 
 class Http(HttpToolsProtocol):

@@ -1,4 +1,4 @@
-"""Turn exceptions into responses in problem+json (RFC 9457), with JSON pointers to the wrong fields."""
+"""Turn exceptions into responses in problem+json (RFC 9457), with JSON pointers to the fields that have mistakes."""
 
 from __future__ import annotations
 

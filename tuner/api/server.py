@@ -32,7 +32,7 @@ TICKS = 10
 
 
 COLLECT_AFTER = 10_000
-"""The number of new objects after which a garbage collection looks at them. Python itself uses 700 or, in newer versions, 2,000.
+"""The number of new objects that triggers a garbage collection. Python's own value is 700 or, in newer versions, 2,000.
 
 Requests that arrive together have several thousand objects, nearly all of which are freed without a collection.
 """

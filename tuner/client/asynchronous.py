@@ -920,7 +920,7 @@ class AsyncTrialHandle:
         duration_s: float = 5.0,
         rate_hz: float = 100.0,
     ) -> schemas.Profile:
-        """Observe a running rank for a few seconds, and return what it did.
+        """Profile a running rank for a few seconds, and return the profile.
 
         The profile's `speedscope_json()` returns a file for https://www.speedscope.app, and `collapsed()` one for flame graphs.
 

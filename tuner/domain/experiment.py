@@ -156,7 +156,7 @@ class Limits:
         0,
         "how many times leading configurations may be evaluated again once the search has used its trials or its budget, if "
         "results differ from run to run. Each repeat is a trial of its own. The best configuration is then the one with the best "
-        "expected value over its runs. auto: as many as are worth it, with at most a fifth of the training before them",
+        "expected value over its runs. auto: as many as are worthwhile, using at most a fifth of the training before them",
         title="Repeats of leading configurations",
     )
     max_failures: int = option(

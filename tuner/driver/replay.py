@@ -2,7 +2,7 @@
 
 The core, the scheduler and the searcher are the real ones. Only the training is replaced: a trial repeats its recorded
 reports. No values are made up. If a trial would have continued beyond the end of its record, it is *censored*: it
-ends there, and only bounds of its cost and result are known. Each configuration that a searcher or scheduler proposes
+ends there, and only bounds on its cost and result are known. Each configuration that a searcher or scheduler proposes
 is replaced by the nearest recorded configuration that has not been used yet.
 """
 

@@ -12,14 +12,14 @@ from tuner.driver.core import Core, Effects
 from tuner.errors import RestartError
 
 PER_DOUBLING = 16
-"""The number of restarts while the number of events doubles. Each takes as long as the search so far, without its training."""
+"""The number of restarts to check each time the number of events doubles. Each repeats all decisions of the search so far."""
 
 
 def with_restarts(core: Core, again: Callable[[], Core]) -> Core:
     """Return `core`, changed so that it raises RestartError if a restart of its driver would change its decisions.
 
-    Before many of its events, build another core from the log so far, as a new driver does. It must have the same
-    state of the scheduler, and must make the same decisions about the event.
+    Before many of its events, build another core from the log so far, as a new driver does. The scheduler of that core must have
+    the same state, and that core must make the same decisions about the event.
 
     again: returns a new core for the same experiment.
     """
@@ -43,14 +43,14 @@ def with_restarts(core: Core, again: Callable[[], Core]) -> Core:
 
 
 def _rebuilt(core: Core, other: Core, log: list[Entry]) -> Core:
-    """Fold the log into another core, and return it. Its ranks wait at the reports that they were told before the restart."""
+    """Fold the log into another core, and return it. Its segments have the same next milestones as those of `core`."""
     for seq, entry in log:
         other.fold(seq, copy.deepcopy(entry))
     live, folded = repr(core.scheduler.state), repr(other.scheduler.state)
     if live != folded:
         raise RestartError(
-            f"after a restart behind {len(log)} log entries, the scheduler has another state: before {_around(live, folded)}, "
-            f"after {_around(folded, live)}. Change the state only in `record` and `enacted`, and keep nothing else"
+            f"a restart after {len(log)} log entries changes the scheduler's state from {_around(live, folded)} "
+            f"to {_around(folded, live)}. Change the state only in `record` and `enacted`, and keep nothing else"
         )
     for trial in other.trials:
         if trial.segments:
@@ -63,8 +63,8 @@ def _compare(live: list[object], folded: list[object], count: int, event: Event)
     if live == folded:
         return
     raise RestartError(
-        f"after a restart before event {count}, {event}, the decisions are others: without the restart {live}, with it "
-        f"{folded}. `decide`, `choose` and `milestone` may read only the state, the context, and the trials"
+        f"a restart before event {count}, {event}, changes the decisions: they are {live} without the restart, and {folded} "
+        f"with it. `decide`, `choose` and `milestone` may read only the state, the context, and the trials"
     )
 
 

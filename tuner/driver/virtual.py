@@ -118,7 +118,7 @@ def simulate(
     speedup: called with a trial's number of ranks; returns its speed as a multiple of the speed with the smallest
         number. None: the speed is proportional to the number of ranks.
     check_restarts: whether to test that a restart changes no decision. Before many of the events, rebuild the search from
-        its log, as a new driver does. Raise RestartError if the scheduler then has another state or decides differently.
+        its log, as a new driver does. Raise RestartError if the scheduler's state or decisions then differ.
 
     An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises
     SpecError. Warnings that `tuner.run` would print are issued as UserWarning and are in the result's `warnings`.

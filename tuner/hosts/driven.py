@@ -81,7 +81,7 @@ class _Received:
     time: float = 0.0  # when that report was made
 
     def misses_before(self, reports: Sequence[Report]) -> bool:
-        """Return whether a report is missing before the last of these reports."""
+        """Return whether a report that precedes the last of these reports is missing."""
         newest = self.report_no
         for report in reports:
             if report.report_no > newest + 1:

@@ -126,5 +126,5 @@ def from_argument(argument: Any, pointer: str = "/scheduler") -> Scheduler:
         instead = _INSTEAD_OF_PRUNERS.get(type(argument).__name__, "scheduler='asha' or 'median'")
         raise SpecError(f"Optuna's {type(argument).__name__} is not supported; use {instead}", pointer)
     if isinstance(argument, type) and issubclass(argument, Scheduler):
-        raise SpecError(f"expected a scheduler and not its class: {argument.__name__}()", pointer)
+        raise SpecError(f"expected a scheduler, not its class; write {argument.__name__}()", pointer)
     raise SpecError(f"expected a scheduler, its name or its JSON form, got {argument!r}", pointer)

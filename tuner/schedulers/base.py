@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ALLOWED = "the limit on concurrent trials allows one more"
 """The reason for a new trial if there is no more specific one. Whether there are resources for it is known only later."""
 
-HAS_ROOM = "the resources have room for one more trial"
+HAS_ROOM = "there are resources for one more trial"
 """The reason if the experiment has no limit on concurrent trials, so that as many run as there are resources for."""
 
 

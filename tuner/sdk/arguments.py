@@ -296,7 +296,7 @@ def _check_reach(given: Mapping[str, Any], brought: Mapping[str, Any], what: str
 
 
 def _stored(trainable: Any, storage: str, address: Any) -> Any:
-    """Store the objects of tuner.with_parameters where every worker can read them. For a service, use a separate folder."""
+    """Store the objects of tuner.with_parameters where every worker can read them, in a folder for this database or service."""
     if not isinstance(trainable, Parameterized) or all(isinstance(o, Stored) for o in trainable.objects.values()):
         return trainable
     return dataclasses.replace(

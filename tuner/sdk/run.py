@@ -147,8 +147,8 @@ def run(
             limit.
         repeats: how many times leading configurations may be evaluated again once the search has used its trials or its
             budget, if results differ from run to run. Each repeat is a trial of its own. The best configuration is then
-            the one with the best expected value over its runs. auto: as many as are worth it, with at most a fifth of
-            the training before them.
+            the one with the best expected value over its runs. auto: as many as are worthwhile, using at most a fifth
+            of the training before them.
         max_failures: retries of a trial after errors in the training code.
         max_system_failures: retries of a trial after lost nodes and preemptions.
         placement_timeout_s: seconds to wait for resources once it is the trial's turn; a longer wait is a system

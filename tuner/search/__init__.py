@@ -110,7 +110,7 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
             raise SpecError("pass points_to_evaluate to tuner.run and not to BasicVariantGenerator", pointer)
         return _build("random", {}, pointer)
     if isinstance(argument, type) and issubclass(argument, Searcher):
-        raise SpecError(f"expected a searcher and not its class: {argument.__name__}()", pointer)
+        raise SpecError(f"expected a searcher, not its class; write {argument.__name__}()", pointer)
     wanted = "a searcher, its name, its JSON form, an Optuna sampler or a Ray Tune searcher"
     raise SpecError(f"expected {wanted}, got {show(argument)}", pointer)
 

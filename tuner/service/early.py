@@ -195,7 +195,7 @@ def answering(host: str, port: int, begun: Early | None = None) -> Iterator[Earl
 
 
 def _response(only_head: bool, path: bytes, page: bool = False) -> bytes:
-    """Return the response to a request of this path. If `page` is true, it is a page that loads itself again."""
+    """Return the response to a request of this path. If `page` is true, it is a page that reloads itself."""
     kind, more = "application/json", ""
     if path == b"/healthz":
         status, body = "200 OK", '{"status": "ok"}'

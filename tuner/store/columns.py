@@ -36,10 +36,10 @@ OPERATORS: tuple[Operator, ...] = ("!=", "<=", ">=", "?=", "=", "<", ">", "~")  
 _LONG = ("reason", "waiting")
 _SORTED = [c.name for c in trial.c if not isinstance(c.type, JsonText | Boolean) and not c.name.endswith("id")]
 EXPECTED = "expected_value"
-"""The column of what is expected of a trial's configuration, given all its runs; without repeats, of the trial's best value."""
+"""The column with the expected value of a trial's configuration, given all its runs; without repeats, the trial's best value."""
 FRONT = "front"
-"""The column of the trial's front by the newest values of all objectives: 1 for the Pareto front. None without all of them, or if
-the trial violates the constraints."""
+"""The column of the trial's front by the newest values of all objectives: 1 for the Pareto front. None if an
+objective is missing or the trial violates the constraints."""
 NAMES = (*(name for name in _SORTED if name not in _LONG), EXPECTED, FRONT, *_LONG)
 """The columns by which trials can be sorted and filtered, besides parameters and metrics."""
 
@@ -307,7 +307,8 @@ class Columns:
     def ranks(self, sort: str) -> NDArray[np.intp]:
         """Return the rank of each place in the order of `sort`, from 1.
 
-        After repeats, the runs of one configuration share a rank, as all trials with equal values do. So do those of a front.
+        After repeats, the runs of one configuration share a rank, as all trials with equal values do. The trials of a front also
+        share a rank.
         """
         order = self.order(sort)
         places = np.arange(1, len(order) + 1, dtype=np.intp)

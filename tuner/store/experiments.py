@@ -75,7 +75,8 @@ duration: only experiments that have ended have one, because it keeps changing f
 """
 
 Creation = Share[ExperimentRecord | str]
-"""The work that inserts an experiment. Its result is the record, or the id of an experiment with the same idempotency key."""
+"""A share of a transaction that inserts an experiment. Its result is the record, or the id of an earlier experiment with the same
+idempotency key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Experiments:
         incomplete: str | None = None,
         now: float | None = None,
     ) -> Creation:
-        """Return the work that inserts a pending experiment, for `create_all`.
+        """Return the `Creation` that inserts a pending experiment, for `create_all`.
 
         If `incomplete` is given, insert an experiment that has already failed, with this text as its reason, so that no driver
         claims it. Its creator then writes the log under epoch 0, and finally the actual final state. If the creator is killed

@@ -16,8 +16,7 @@ MANY = 3
 """`Fronts` moves single rows if there are at least this many objectives; with fewer, sorting all rows again is quicker."""
 
 FEW = 200
-"""Sort all rows again if more than one of this many has changed, since each change takes a hundred times as long as sorting one
-row does."""
+"""Sort all rows again if more than one row in `FEW` has changed, since moving one costs as much as sorting a hundred."""
 
 MOST_COMPARED = 2**20
 """The maximum number of pairs of rows that are compared at once. Each takes two bytes of memory."""
@@ -37,7 +36,7 @@ def fronts(values: Floats, modes: Sequence[str]) -> Floats:
 
 
 class Fronts:
-    """The fronts of rows of which only a few change at a time. They are the same as those of `fronts`.
+    """Computes the same fronts as `fronts`, and is quicker if only a few rows have changed since the last call.
 
     From three objectives on, a change moves rows between the fronts, as in ENLU of Li et al. (2017), instead of sorting all rows
     again. With two objectives, sorting is quicker.
@@ -80,7 +79,7 @@ class Fronts:
             self._insert(place, self._members)
 
     def _remove(self, place: np.intp, members: list[Places]) -> None:
-        """Remove a row. Each row that only removed rows of the front above dominated rises to that front."""
+        """Remove a row. A row rises to the front above its own if all rows there that dominated it have left."""
         at, gone = int(self._found[place]) - 1, np.array([place])
         self._found[place] = math.nan
         members[at] = members[at][members[at] != place]
@@ -123,7 +122,7 @@ def _costs(values: Floats, modes: Sequence[str]) -> Floats:
 
 
 def _dominated(rows: Floats, by: Floats) -> NDArray[np.bool_]:
-    """Return for each row whether one of the rows `by` is no worse in all costs and better in one."""
+    """Return for each row whether one of the rows `by` is at least as good in all costs and better in one."""
     found = np.zeros(len(rows), np.bool_)
     at_once = max(1, MOST_COMPARED // max(1, len(rows)))
     for begin in range(0, len(by), at_once):

@@ -159,7 +159,7 @@ def imports_of(file: Path) -> list[str]:
 
 @functools.lru_cache(maxsize=10_000)
 def _imports_of(file: Path, mtime_ns: int, size: int) -> list[str]:
-    """Parse a file. `mtime_ns` and `size` keep apart what it was and what it is: a notebook sends the same package often."""
+    """Parse a file. The result is cached until the file changes, because a notebook sends the same package often."""
     try:
         waiting: list[Any] = [ast.parse(file.read_bytes())]
     except (SyntaxError, ValueError):

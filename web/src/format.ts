@@ -87,7 +87,7 @@ export function param(value: unknown): string {
 /** The labels that the indices of a choice stand for, by the path of the choice. */
 export type Labels = Readonly<Record<string, readonly unknown[]>>;
 
-/** A longer label describes a whole object. Its index says more than that. */
+/** A label longer than this describes a whole object. The index is shown in its place, because it says more. */
 const LONGEST_BRANCH = 24;
 
 /**

@@ -31,10 +31,10 @@ def test_the_reason_of_a_start_names_what_allows_it() -> None:
     limited = Bench(scheduler={"type": "asha"}, max_t=9)
     assert {trial.reason for trial in limited.core.trials} == {"the limit on concurrent trials allows one more"}
     free = Bench(scheduler={"type": "asha"}, max_t=9, limits={}, room={"slots": 2})
-    assert [trial.reason for trial in free.core.trials] == ["the resources have room for one more trial"] * 2
+    assert [trial.reason for trial in free.core.trials] == ["there are resources for one more trial"] * 2
     free = Bench(search={"type": "gp"}, limits={}, room={"slots": 1})
     free.feed(e.Suggested(time=1.0, number=0, params={"x": 0.5}, note="by a model"))
-    assert free.core.trials[0].reason == "the resources have room for one more trial; by a model"
+    assert free.core.trials[0].reason == "there are resources for one more trial; by a model"
 
 
 def test_a_report_that_comes_twice_counts_once_and_gets_the_same_verdict() -> None:

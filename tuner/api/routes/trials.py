@@ -243,7 +243,7 @@ def live(here: Here, trial_id: TrialId) -> Response:
 async def profile(
     here: Here, trial_id: TrialId, request: Request, data: Annotated[Any, Depends(optional_json_body)]
 ) -> Response:
-    """Observe the rank for `duration_s` seconds, and then answer. A rank makes one profile at a time."""
+    """Profile the rank for `duration_s` seconds, and return the profile. A rank makes one profile at a time."""
     given = checked(schemas.ProfileRequest, {} if data is None else data)
     record = await asyncio.to_thread(here.store.trials.get, plain_text(trial_id))
     segment = _running(record)

@@ -147,7 +147,7 @@ class LogEntry(Model):
 
     seq: Annotated[int, Field(description="the event_seq, its position in the log")]
     time: Annotated[str, Field(description="when it happened")]
-    kind: Annotated[LogKind, Field(description="what happened; every decision has the kind decision")]
+    kind: Annotated[LogKind, Field(description="what happened; the kind of every decision is `decision`")]
     trial_number: Annotated[
         int | None, Field(description="the trial that it is about; null if it is about all of them")
     ]

@@ -182,7 +182,7 @@ class Resolved(Model):
 
     @classmethod
     def of(cls, spec: Spec) -> Resolved | None:
-        return cls(**spec.resolved) if spec.resolved else None  # "runtime_env" is no field, and is left out
+        return cls(**spec.resolved) if spec.resolved else None  # "runtime_env" is not a field, and is left out
 
 
 class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
@@ -306,17 +306,17 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
 
     @classmethod
     def once(cls, record: ExperimentRecord, metrics: list[str]) -> Experiment:
-        """Return the same as `of`, but do not keep it for later calls.
+        """Return the same as `of`, but do not cache it.
 
-        Use this for what is not shown again, such as a new experiment, which changes as soon as a driver starts it. Otherwise it
-        would take the place of what a list shows, and garbage collections would look through it.
+        Use this for a version of an experiment that is shown only once, such as a new experiment, which changes as soon as a
+        driver starts it. In the cache, it would displace an experiment of a list, and slow garbage collections down.
         """
         return _shown(_Version(record, tuple(metrics), record.abandoned(time.time())))
 
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """All that the shown form of an experiment depends on."""
+    """The values from which the API's form of an experiment is built."""
 
     record: ExperimentRecord
     metrics: tuple[str, ...]
@@ -328,10 +328,10 @@ class _Version:
 
 @functools.lru_cache(maxsize=1000)
 def _kept(version: _Version) -> Experiment:
-    """Return the shown form of an experiment, which is kept.
+    """Return the API's form of an experiment, from a cache if it is there.
 
     Clients read the same pages of the list again and again, and most experiments on a page have not changed. Comparing two
-    records takes a tenth of the time of building the shown form.
+    records takes a tenth of the time that building this form takes.
     """
     return _shown(version)
 

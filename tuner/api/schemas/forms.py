@@ -133,7 +133,9 @@ class PageOf(Model, Generic[T]):
 
 
 class ErrorItem(Model):
-    pointer: Annotated[str, Field(description="the JSON pointer to the wrong field; empty for the whole document")]
+    pointer: Annotated[
+        str, Field(description="the JSON pointer to the field with the mistake; empty for the whole document")
+    ]
     message: Annotated[
         str, Field(description="what is wrong and what was expected, with a suggestion for a misspelled name")
     ]
@@ -149,4 +151,6 @@ class Problem(Model):
     request_id: Annotated[
         str | None, Field(description="the id of the request, as in the header X-Request-Id and in the service's log")
     ] = None
-    errors: Annotated[list[ErrorItem], Field(description="the mistakes in the request, each with the wrong field")] = []
+    errors: Annotated[
+        list[ErrorItem], Field(description="the mistakes in the request, each with the field that has it")
+    ] = []

@@ -95,11 +95,11 @@ class DataSet(Model):
     """A data set of Ray Data that rank 0 reads with `get_dataset_shard`. Values are null until it is executed."""
 
     name: Annotated[str, Field(description="its name in the trainer's `datasets`")]
-    executions: Annotated[int, Field(description="how often this segment has executed it: once per epoch")]
+    executions: Annotated[int, Field(description="how often this segment has executed the data set: once per epoch")]
     state: Annotated[str | None, Field(description="the state of the newest execution")]
     seconds: Annotated[float | None, Field(description="the duration of the newest execution so far, in seconds")]
     blocks_per_s: Annotated[float | None, Field(description="the mean throughput of the newest execution, in blocks")]
-    rows_per_s: Annotated[float | None, Field(description="the same in rows, as Ray Data estimates them")]
+    rows_per_s: Annotated[float | None, Field(description="the mean throughput in rows, as Ray Data estimates it")]
     operators: Annotated[list[DataOperator], Field(description="the operators of the newest execution, in order")]
     stats: Annotated[str | None, Field(description="the text that `stats()` returns for rank 0's part of the data set")]
 

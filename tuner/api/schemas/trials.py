@@ -247,8 +247,8 @@ class Hypervolume(Model):
     y: Annotated[
         list[float],
         Field(
-            description="the hypervolume at these times, from 0 to 1; of very many times, some; empty if no trial has ended, or "
-            "if there are so many objectives that it would take too long to compute"
+            description="the hypervolume at these times, from 0 to 1; only some of them if there are very many; "
+            "empty if no trial has ended, or if there are so many objectives that it would take too long to compute"
         ),
     ]
     front: Annotated[int, Field(description="the number of trials on the front")]

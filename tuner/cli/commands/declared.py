@@ -86,7 +86,7 @@ def _number_or(words: list[str]) -> Callable[[str], int | str]:
 
 
 def _help(option: dataclasses.Field[Any]) -> str:
-    """Return the description of a command's option. In the terminal, leaving out an option means null."""
+    """Return the description of an option for a command. A command leaves an option out where JSON has null."""
     about = str(option.metadata["description"])
     if option.default is None:
         return about.replace("null:", "default:")

@@ -525,7 +525,7 @@ class Decider:
     def _stop_paused(self, reason: str) -> Iterator[Decision]:
         for number in self.trials.in_state(_S.PAUSED):
             paused = self.trials[number].reason or "paused"
-            # What is about this trial comes first: tables show only the beginning.
+            # Begin with what is specific to this trial, because tables show only the beginning of a reason.
             yield d.Stop(trial=number, reason=f"{paused}; stopped because the search ended: {reason}")
 
     def _fit_request(self) -> Fit | None:

@@ -292,7 +292,7 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
     trainings = spec.limits.budget if spec.limits.budget is not None else scheduler.get("budget")
     if trainings is None:
         return None
-    # A budget that was derived from num_samples ends with it, or if there is a limit of time, and grows with added trials.
+    # A derived budget grows if trials are added. It no longer applies if num_samples was removed or a time limit was added.
     if spec.limits.budget is None and spec.scheduler.get("budget") is None:
         if spec.num_samples is None or spec.limits.time_budget_s is not None:
             return None

@@ -55,8 +55,8 @@ def growth(
 
     The hypervolume is a share of the box between the worst and the best value of each objective. The box is that of all rows, so
     the shares of a running search can change when it finds new extremes. If there are too many points, return some of them: the
-    first, the last, and others evenly between them. Return none if even one hypervolume would take too long, as it can with more
-    than three objectives.
+    first, the last, and others evenly between them. Return an empty list if even one hypervolume would take too long, as it can
+    with more than three objectives.
 
     Args:
         values: (rows, objectives). Rows with a value that is not finite do not count.
@@ -93,7 +93,7 @@ def growth(
 def _improving(rows: NDArray[np.float64]) -> tuple[list[int], int]:
     """Return the rows that no earlier row equals or surpasses in all objectives, and the size of the largest front.
 
-    rows: (rows, objectives), in the order in which they came; higher is better.
+    rows: (rows, objectives), in the order in which they arrived; higher is better.
     """
     kept = rows[:0]
     found: list[int] = []

@@ -77,7 +77,7 @@ def creation(
     storage: str | None = None,
     facts: ProjectFacts | None = None,
 ) -> Creation | ExperimentRecord:
-    """Check a spec, including its entrypoint, and return the work that stores it as a new experiment.
+    """Check a spec, including its entrypoint, and return the `Creation` that stores it as a new experiment.
 
     A function by value in the spec is stored without unpickling it; only ranks unpickle it.
 

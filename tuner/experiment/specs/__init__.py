@@ -1,1 +1,1 @@
-"""Check specs, and changes of them."""
+"""Check specs, and changes to them."""

@@ -48,7 +48,7 @@ def _section(plain: Mapping[str, Any], model: Written | None, name: str) -> Any:
 
 
 def plain_json(data: Any) -> dict[str, Any]:
-    """Return an object as plain JSON, with dicts and lists. Raise SpecError if it is no object, or not JSON."""
+    """Return an object as plain JSON, with dicts and lists. Raise SpecError if it is not an object, or not JSON."""
     return plain_and_text(data)[0]
 
 
@@ -193,7 +193,7 @@ def check_strings(plain: Mapping[str, Any], errors: Errors, text: str | None = N
     text: the JSON text of `plain`, or of an object with the same strings, if the caller has it.
     """
     text = json.dumps(plain) if text is None else text
-    if "\\u0000" not in text and "\\ud" not in text:  # nearly always, and much quicker than a walk
+    if "\\u0000" not in text and "\\ud" not in text:  # nearly always true, and much quicker to check than every string
         return
     stack: list[tuple[str, Any]] = [("", plain)]
     while stack:

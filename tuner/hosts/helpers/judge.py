@@ -39,7 +39,7 @@ START_S = 120.0
 CALL_S = 60.0
 """Timeout in seconds for calling the stop functions for one report."""
 READ_AGAIN_S = (0.2, 1.0, 5.0, 20.0)
-"""Waits in seconds between attempts to read the packages of a `runtime_env` from the storage."""
+"""Seconds to wait before each further attempt to read the packages of a `runtime_env` from the storage."""
 _LINE = 16 * 2**20
 
 

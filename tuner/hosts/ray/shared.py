@@ -19,7 +19,7 @@ from tuner.hosts.ray.cluster import HOST_PREFIX, NAMESPACE
 from tuner.settings import Settings
 
 ANSWER_S = 10.0
-"""Seconds that a host of another version may take to return its owner name, and again to exit after it was killed."""
+"""Timeout in seconds for a host of another version to return its owner name, and for it to exit after it was killed."""
 _VERSION = "-v"
 """The text before the version in the name of a shared host. The names of other hosts have a random number instead."""
 

@@ -28,8 +28,8 @@ def start_host(settings: Settings, *, shared: bool = False) -> Any:
         "name": name,
         "enable_task_events": False,  # otherwise the Ray head keeps a record of each report
     }
-    # A host with SQLite must run here, where the file is. Others should, because an autoscaler could not remove the node of
-    # an actor, and the actor would be lost with a node that is taken away.
+    # With SQLite, the host must run on this node, where the file is. It should do so with any database: an actor on another node
+    # would keep an autoscaler from removing that node, and would be lost if the node were taken away.
     here = ray.get_runtime_context().get_node_id()
     elsewhere = not settings.database_url.startswith("sqlite")
     options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=elsewhere)

@@ -29,7 +29,8 @@ PRIOR_WEIGHT = 1.0
 LEAST_SPREAD = 0.1
 """The minimum variance of the expected scores, as a multiple of the variance of the noise."""
 LARGEST, SMALLEST_VARIANCE = 1e70, 1e-290
-"""Bounds that keep all figures finite: scores must lie between -`LARGEST` and `LARGEST`; a smaller variance is no noise."""
+"""Bounds that keep all figures finite. Scores must lie between -`LARGEST` and `LARGEST`. A variance of the noise below
+`SMALLEST_VARIANCE` counts as 0."""
 
 _NORMAL = NormalDist()
 

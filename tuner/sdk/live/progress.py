@@ -334,7 +334,7 @@ def _left_out(record: ExperimentRecord) -> str:
 
 
 def _of_whom(best: Mapping[str, Any]) -> str:
-    """Say which trial has the best value. After repeats, the value is a mean: also say of how many runs."""
+    """Say which trial has the best value. After repeats, the value is a mean, so also say how many runs there were."""
     number, runs = best["trial_number"], best.get("runs")
     if not runs or len(runs["trials"]) < 2:
         return f" by trial {number} at iteration {best['iteration']}"

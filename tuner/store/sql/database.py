@@ -29,11 +29,11 @@ KEPT_PAGES = 256
 """The number of free pages that are kept in an SQLite file for new rows. A page has 4 KiB."""
 
 LAST = "~"
-"""The `order` of work that is done after all other work of a transaction. It is behind all names and hashes."""
+"""The `order` of work that is done after all other work of a transaction. It sorts after all names and hashes."""
 
 VACUUM_PAGES = 1000
 VACUUM_PAUSE_S = 0.01
-"""`shrink` frees this many pages at a time, which takes a few milliseconds, and then lets others write."""
+"""`shrink` frees `VACUUM_PAGES` pages at a time, which takes a few milliseconds. In the pauses between, others can write."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ def may_have_written() -> bool:
 
 @dataclass(slots=True, eq=False)
 class Share(Generic[T]):
-    """Work in a transaction that is shared with others; see `Database.write_together`.
+    """One piece of the work of a shared transaction; see `Database.write_together`.
 
     `result` and `error` are set once it has been written.
     """

@@ -372,7 +372,7 @@ class Saver:
     def _agree(self, target: Place, job: _Job, own: Files, others: Mapping[int, Shard]) -> Files:
         """Check that no two of the other ranks uploaded different files under one name, and return the files of all ranks.
 
-        If rank 0 has a file with that name too, its file replaces the others, and this is no error.
+        If rank 0 has a file with that name too, its file replaces the others, which is not an error.
         """
         merged: Files = {}
         for rank, shard in sorted(others.items(), reverse=True):

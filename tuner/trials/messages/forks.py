@@ -60,7 +60,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
         while len(header) == 4 and len(body) < size and (more := connection.recv(size - len(body))):
             body += more
         if len(header) < 4 or len(body) < size:
-            raise ConnectionError("the other side has ended")
+            raise ConnectionError("the other side has closed the connection")
         message: dict[str, Any] = json.loads(body)
     except (OSError, ValueError) as error:
         for file in files:

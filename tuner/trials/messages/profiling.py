@@ -15,7 +15,7 @@ MOST_HZ = 250.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRequest:
-    """A request to observe a rank for a while.
+    """A request to profile a rank for a while.
 
     Attributes:
         kind: "cpu": sample the Python stacks of the rank's threads. "memory": trace memory allocations.

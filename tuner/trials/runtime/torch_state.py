@@ -115,7 +115,8 @@ class TorchState:
 def _has_compiled() -> bool:
     """Return whether `torch.compile` has compiled anything since its last reset.
 
-    DDP imports the compiler too, and with CUDA the first reset takes seconds, because it imports still more of it.
+    DDP imports the compiler without using it. A reset that is not needed would be slow: with CUDA, the first reset takes seconds,
+    because it imports more of the compiler.
     """
     frames = sys.modules.get("torch._dynamo.convert_frame")
     return frames is not None and getattr(frames, "FRAME_COUNTER", 1) > 0

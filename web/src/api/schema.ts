@@ -676,7 +676,7 @@ export interface paths {
         put?: never;
         /**
          * Profile a running rank: where its time goes, or what it allocates.
-         * @description Observe the rank for `duration_s` seconds, and then answer. A rank makes one profile at a time.
+         * @description Profile the rank for `duration_s` seconds, and return the profile. A rank makes one profile at a time.
          */
         post: operations["trials_profile"];
         delete?: never;
@@ -2343,7 +2343,7 @@ export interface components {
             name: string;
             /**
              * Executions
-             * @description how often this segment has executed it: once per epoch
+             * @description how often this segment has executed the data set: once per epoch
              */
             executions: number;
             /**
@@ -2363,7 +2363,7 @@ export interface components {
             blocks_per_s: number | null;
             /**
              * Rows Per S
-             * @description the same in rows, as Ray Data estimates them
+             * @description the mean throughput in rows, as Ray Data estimates it
              */
             rows_per_s: number | null;
             /**
@@ -2628,7 +2628,7 @@ export interface components {
         ErrorItem: {
             /**
              * Pointer
-             * @description the JSON pointer to the wrong field; empty for the whole document
+             * @description the JSON pointer to the field with the mistake; empty for the whole document
              */
             pointer: string;
             /**
@@ -3203,7 +3203,7 @@ export interface components {
             x: number[];
             /**
              * Y
-             * @description the hypervolume at these times, from 0 to 1; of very many times, some; empty if no trial has ended, or if there are so many objectives that it would take too long to compute
+             * @description the hypervolume at these times, from 0 to 1; only some of them if there are very many; empty if no trial has ended, or if there are so many objectives that it would take too long to compute
              */
             y: number[];
             /**
@@ -3342,7 +3342,7 @@ export interface components {
             max_failed_trials: number | null;
             /**
              * Repeats of leading configurations
-             * @description how many times leading configurations may be evaluated again once the search has used its trials or its budget, if results differ from run to run. Each repeat is a trial of its own. The best configuration is then the one with the best expected value over its runs. auto: as many as are worth it, with at most a fifth of the training before them
+             * @description how many times leading configurations may be evaluated again once the search has used its trials or its budget, if results differ from run to run. Each repeat is a trial of its own. The best configuration is then the one with the best expected value over its runs. auto: as many as are worthwhile, using at most a fifth of the training before them
              * @default 0
              */
             repeats: number | "auto";
@@ -3549,7 +3549,7 @@ export interface components {
             time: string;
             /**
              * Kind
-             * @description what happened; every decision has the kind decision
+             * @description what happened; the kind of every decision is `decision`
              * @enum {string}
              */
             kind: "reported" | "decision" | "driver_started" | "waiting" | "segment_started" | "segment_ended" | "stop_judged" | "checkpoint_saved" | "checkpoint_deleted" | "upload_failed" | "suggested" | "drawn" | "noted" | "model_fitted" | "commanded" | "amended" | "enqueued" | "pinned" | "room_wanted" | "budget_spent" | "gpu_hours_spent" | "slots_changed" | "workers_changed";
@@ -3925,7 +3925,7 @@ export interface components {
             request_id: string | null;
             /**
              * Errors
-             * @description the mistakes in the request, each with the wrong field
+             * @description the mistakes in the request, each with the field that has it
              * @default []
              */
             errors: components["schemas"]["ErrorItem"][];
@@ -5593,7 +5593,7 @@ export interface components {
             max_failed_trials: number | null;
             /**
              * Repeats of leading configurations
-             * @description how many times leading configurations may be evaluated again once the search has used its trials or its budget, if results differ from run to run. Each repeat is a trial of its own. The best configuration is then the one with the best expected value over its runs. auto: as many as are worth it, with at most a fifth of the training before them
+             * @description how many times leading configurations may be evaluated again once the search has used its trials or its budget, if results differ from run to run. Each repeat is a trial of its own. The best configuration is then the one with the best expected value over its runs. auto: as many as are worthwhile, using at most a fifth of the training before them
              * @default 0
              */
             repeats: number | "auto";

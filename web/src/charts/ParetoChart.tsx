@@ -65,7 +65,7 @@ export function numbersOf(
   return found.map(({ text, at }) => ({ text, at }));
 }
 
-/** Draw every trial by two of its objectives, and the Pareto front. */
+/** Plot two of the objectives against each other, with a point for each trial, and the Pareto front. */
 export function ParetoChart(props: ParetoChartProps) {
   const {
     points,

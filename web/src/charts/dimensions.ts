@@ -9,7 +9,7 @@ export interface Dimension {
   id: string;
   label: string;
   objective: boolean;
-  /** The metric whose newest value counts; absent for parameters and for the first objective, of which the best value counts. */
+  /** The metric whose newest value counts; absent for parameters, and for the first objective, whose best value counts. */
   last?: string;
   /** Null for categories. */
   range: { min: number; max: number; log: boolean } | null;
@@ -202,7 +202,7 @@ export function dimensionsOf(
 }
 
 /**
- * The axis of the objective; undefined if no trial has a value of it. `last`: another objective, of which the newest values
+ * The axis of the objective; undefined if no trial has a value of it. `last`: another objective, whose newest values
  * count, as for the front.
  */
 export function objectiveOf(

@@ -117,8 +117,8 @@ export function placesOf(handovers: readonly Handover[], row: ReadonlyMap<number
 }
 
 /**
- * Return the segments that led to a trial's current weights, as "trial.ordinal" -> the last iteration of the segment
- * that did: the trial's own segments, before them its donor's, and so on.
+ * Return the segments that led to a trial's current weights: the trial's own segments, before them its donor's, and so on. Each
+ * "trial.ordinal" maps to the last iteration of the segment that is part of these weights.
  */
 export function ancestry({ pieces }: Pick<Lanes, "pieces">, source: SourceOf, trial: number): Map<string, number> {
   const found = new Map<string, number>();

@@ -59,7 +59,7 @@ export function ranksByFront(fronts: ReadonlyMap<number, number>): Map<number, n
 export const HYPERVOLUME =
   "The part of the box from the worst to the best value of each objective that the Pareto front dominates. It would be 1 if one trial were the best in every objective. Only trials that have ended count.";
 
-/** What is said of ranks that come from fronts. */
+/** The explanation of ranks that come from fronts. */
 export const BY_FRONT =
   "Front 1 is the Pareto front: no other trial is at least as good in every objective and better in one. Front 2 is the Pareto front of the trials that are left without it, and so on. The trials of a front have the same rank and the same color.";
 

@@ -30,7 +30,7 @@ export interface CurvesChartProps {
   log: boolean;
   logX: boolean;
   rungs: readonly number[];
-  /** Leave out points that lie far off on the worse side. */
+  /** Leave out outliers on the worse side. */
   trim: boolean;
   onTrim: (trim: boolean) => void;
   zoom: Zoom | null;

@@ -32,7 +32,7 @@ export interface Line {
 }
 
 export interface Takeover {
-  /** Index of the segment's first point, in pairs. */
+  /** The index of the segment's first point: 1 for points[2] and points[3]. */
   at: number;
   /** The ordinal of the segment. */
   ordinal: number;
@@ -61,7 +61,7 @@ export function ofReplay(series: Series): Series {
  * Return whether the curve continues from one segment to the next: only if the trial continues from where it was, with
  * its own weights. It breaks at an exploit, because the new weights were not learned from the old ones; at a retry from
  * an earlier checkpoint; and, on the axis of the time of the search, at a pause. On the axis of the trial's own time, it breaks at
- * every retry, because that time goes on even if the trial goes back.
+ * every retry, because that time continues to grow even if the trial goes back.
  */
 function joined(before: CurveSegment, after: CurveSegment, axis: XAxis): boolean {
   if (axis === "time" || tookOver(after) || (axis === "trial_time" && after.cause === "retry")) return false;
@@ -163,7 +163,7 @@ export function donorPoint(donor: Series, source: Source, before: number, axis: 
 
 export interface Hit {
   number: number;
-  /** Index of the nearest point in the line's points, in pairs. */
+  /** The index of the nearest point of the line: 1 for points[2] and points[3]. */
   at: number;
   distance: number;
 }
@@ -251,7 +251,7 @@ export interface View {
   trim: Mode | "both" | null;
 }
 
-/** Far-off values are left out only if all others would otherwise get less than this share of the height. */
+/** Outliers are left out only if all other values would otherwise get less than this share of the height. */
 const PRESSED = 0.05;
 
 /** How far a population's range extends below the values of the second half, in multiples of the range of these values. */
@@ -284,9 +284,9 @@ function laterRange(series: readonly Series[], view: View, middle: number): Rang
 }
 
 /**
- * The view that shows all curves; null while there is no point. With `trim`, far-off values on the worse side of that mode are
- * left out if they would press all others into a line, as a few diverged trials do. What counts as far off depends on the range that whole
- * trials cover: three quarters of them are always shown from their first report to their last. Of a population, the start is left
+ * The view that shows all curves; null while there is no point. With `trim`, outliers on the worse side of that mode are left
+ * out if they would press all other values into a line, as a few diverged trials do. Which values are outliers depends on the range
+ * that whole trials cover: three quarters of them are always shown from their first report to their last. The start of a population is left
  * out if it would press the second half into a line.
  */
 export function extent(series: readonly Series[], view: View): Extent | null {
@@ -389,7 +389,7 @@ interface Bounds {
   maxY: number;
 }
 
-/** Known bounds, by log and logX. A series that changes is replaced by another object, so its known bounds stay true. */
+/** Cached bounds, by log and logX. A series that changes is replaced by another object, so its cached bounds stay valid. */
 const known = [0, 1, 2, 3].map(() => new WeakMap<Series, Bounds>());
 
 function boundsOf(series: Series, view: View): Bounds {

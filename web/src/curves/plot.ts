@@ -44,7 +44,7 @@ import {
 import { number } from "../format";
 
 export interface Look {
-  /** The mode of the objective. Far-off values on its worse side may be left out. */
+  /** The mode of the objective. Outliers on its worse side may be left out. */
   mode: Mode;
   objective: boolean;
   x: XAxis;
@@ -73,7 +73,7 @@ export interface Zoom {
 export interface PlotHandlers {
   onHover: (hover: Hover | null) => void;
   onSelect: (number: number) => void;
-  /** Called with the number of far-off points that are left out. */
+  /** Called with the number of outliers that are left out. */
   onOutside: (points: number, late: Late | null) => void;
   onZoom: (zoom: Zoom | null) => void;
 }

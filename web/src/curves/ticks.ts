@@ -33,7 +33,7 @@ const MAX_TICKS = 100;
 
 const [MINUTE, HOUR, DAY] = [60, 3600, 86_400];
 
-/** Distances between ticks that people can count in, in seconds. */
+/** Intervals between ticks that suit a clock, in seconds. */
 const TIME_STEPS = [
   0.01,
   0.02,

@@ -20,7 +20,7 @@ import type {
 } from "../api/types";
 import type { Across } from "../curves/across";
 
-/** The newer of the experiment that is shown and the one that came: an answer may have overtaken the stream. */
+/** Return the newer version of an experiment: the one shown, or the one received. A response may have overtaken the stream. */
 export function withExperiment(shown: Experiment | undefined, came: Experiment): Experiment {
   if (!shown) return came;
   const ahead = shown.last_event_seq - came.last_event_seq || shown.revision - came.revision;
@@ -85,7 +85,7 @@ export function frontsIn(lists: readonly Pick<Rows, "items" | "fronts">[]): Read
   return found;
 }
 
-/** Rows that are shown, as they are now. Only the service knows which rows belong here, and in which order. */
+/** Replace the rows that have changed. Only the service knows which rows belong here, and in which order. */
 export function withRows(pages: Rows[], changes: Pick<Changes, "trials">): Rows[] {
   const fresh = new Map(changes.trials.map((trial) => [trial.number, trial]));
   return pages.map((page) =>

@@ -36,7 +36,7 @@ import { Stream, type StreamState } from "./stream";
 
 export { keys, SAMPLE };
 
-/** Recent changes, so that an answer that was read before some of them is brought up to date when it arrives. */
+/** The most recent changes. They are applied to each answer that arrives, which may have been read before they were made. */
 class Recent {
   readonly id: string;
   private changes: Changes[] = [];

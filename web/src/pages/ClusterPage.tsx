@@ -237,8 +237,8 @@ function Elsewhere({ experiments }: { experiments: readonly Experiment[] }) {
     <Panel flush title={`Driven by scripts · ${experiments.length}`}>
       <p className={classes.none}>
         Scripts drive these experiments, not this service. Their trials run in processes on the script’s machine, or on
-        Ray. They are not among the trials above, nor are their CPUs and GPUs, except on the same Ray cluster: there,
-        they count as used by something other than trials.
+        Ray. The lists above do not have these trials. Their CPUs and GPUs are counted above only if they run on the
+        same Ray cluster, as used by something other than trials.
       </p>
       <Table
         label="Driven by scripts"

@@ -169,7 +169,7 @@ export function namesOf(experiments: readonly Pick<Experiment, "id" | "name">[])
   );
 }
 
-/** The best value so far as steps, which hold until the next improvement and at last until the end. */
+/** The best value so far, as steps. Each holds until the next improvement, and the last one until the end. */
 export function stepsOf(
   best: BestOverTime | undefined,
   number: number,

@@ -22,7 +22,7 @@ export function NotFoundPage({ error }: { error?: unknown }) {
   );
 }
 
-/** Shows what broke in place of a page, until another page is opened. */
+/** Shows the error in place of a page that broke, until another page is opened. */
 export function Unbroken({ children }: { children: ReactNode }) {
   return <Boundary key={useLocation().pathname}>{children}</Boundary>;
 }

@@ -55,7 +55,7 @@ export interface Said {
   made: string | null;
 }
 
-/** Say what a call did: "paused" exp_1. For an unknown path, return the method and the path. */
+/** Say what a call did, such as "paused", and to which object. For an unknown path, the words are the method and the path. */
 export function said(method: string, path: string, created: string | null = null): Said {
   const short = path.replace(/^.*?\/api\/v1\//, "").replace(/\/$/, "");
   for (const [verb, pattern, words] of WORDS) {

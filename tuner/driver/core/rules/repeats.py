@@ -56,7 +56,7 @@ def needless(experiment: State) -> list[Trial]:
 
 
 def full(experiment: State, trial: Trial) -> str | None:
-    """Return why a repeat is complete; None if the trial is no repeat, or has not yet trained as long as its original."""
+    """Return why a repeat is complete; None if the trial is not a repeat, or has not yet trained as long as its original."""
     end = end_of(experiment, trial)
     return (
         f"trained as long as trial {trial.repeat_of}, which it repeats" if end is not None and trial.t >= end else None

@@ -225,7 +225,7 @@ class Repeats:
         return mark is not None and not trial.diverged and trial.t > 0 and mark.iteration <= trial.iteration
 
     def _score(self, trial: Trial) -> float | None:
-        """Return the score of a trial that counts; None if it has none."""
+        """Return the score that counts for a trial; None if the trial has none."""
         mark = None if trial.diverged else self._leaderboard.of(trial)
         return None if mark is None else max(-LARGEST, min(LARGEST, self._objective.score(mark.value)))
 
@@ -246,7 +246,7 @@ def _is_run(trial: Trial, first: Trial) -> bool:
     """Return whether a trial with the configuration of `first` was trained as long."""
     if trial.repeat_of is None:
         return trial.state.ended and trial.t == first.t
-    # If trials were added to the search, a paused `first` may have trained on after the repeat.
+    # If trials were added to the search, a paused `first` may have continued to train after the repeat.
     returned = bool(trial.segments) and trial.segments[-1].leaving is None
     return trial.state is _S.COMPLETED and (returned or trial.t >= first.t)
 

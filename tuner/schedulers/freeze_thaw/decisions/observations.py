@@ -41,7 +41,7 @@ class Observations:
         self._misled: tuple[int, bool] | None = None  # the number of results that were judged, and the judgment
 
     def inside(self, state: FreezeThawState, trials: Population) -> list[Result]:
-        """Return the results of the trials that lie in the space, in the order in which they came."""
+        """Return the results of the trials that lie in the space, in the order in which they arrived."""
         if self.context.revisions is None:
             return state.results
         return [result for result in state.results if self.lies_inside(trials[result[0]])]

@@ -228,7 +228,7 @@ class Pool:
         await self._builder.settle()
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """Shut down all idle groups except the newest `count` with this scaling. None: keep all groups with this scaling.
+        """Shut down all idle groups except the newest `count` with this scaling. A `count` of None keeps all of these.
 
         The others are of no use to the only search on this host, and would keep their resources from the user's other
         work, such as Ray Data.

@@ -50,7 +50,7 @@ class WarmGroups:
         return next((group for group in usable if group.nodes() == tuple(at)), usable[0] if usable else None)
 
     def useless(self, scaling: Scaling, count: int | None) -> list[Group]:
-        """Return all idle groups except the newest `count` with this scaling. None: except all groups with this scaling."""
+        """Return all idle groups except the newest `count` with this scaling. A `count` of None leaves out all of these."""
         kind = scaling_key(scaling)
         matching = [group for group in self.idle if group.key[: len(kind)] == kind]
         useful = matching if count is None else matching[-count:]

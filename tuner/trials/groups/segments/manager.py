@@ -102,7 +102,7 @@ class GroupPool(Protocol):
         """Shut down the idle groups, and wait until they have exited. If `keep` is true, idle groups without GPUs may stay."""
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """Shut down all idle groups except the newest `count` with this scaling. None: keep all groups with this scaling."""
+        """Shut down all idle groups except the newest `count` with this scaling. A `count` of None keeps all of these."""
 
     async def close(self) -> None:
         """Shut down all groups, and wait until they have exited."""
@@ -271,7 +271,7 @@ class GroupManager:
         await self._pool.rest(keep)
 
     def trim(self, scaling: Scaling, count: int | None) -> None:
-        """Shut down all idle groups except the newest `count` with this scaling. None: keep all groups with this scaling."""
+        """Shut down all idle groups except the newest `count` with this scaling. A `count` of None keeps all of these."""
         self._pool.trim(scaling, count)
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ MOST = 4
 """The maximum number of checkpoints that may still be uploading when a segment ends. If there are more, the segment waits."""
 FREE = 0.1
 """The fraction of the spool's disk that must be free; if less is free, the segment waits for its uploads."""
-_KNOWN = 20_000  # the number of begun segments to remember; no upload goes on for so many segments
+_KNOWN = 20_000  # the number of begun segments to remember; no upload continues for that many segments
 _REMEMBERED = 64  # savers without uploads that are kept, since rank 0 may still ask for this rank's parts
 
 

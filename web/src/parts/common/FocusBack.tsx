@@ -14,7 +14,7 @@ function buttonOf(focused: HTMLElement): HTMLElement {
 }
 
 /**
- * When the dialog that contains this is closed, lead the focus back to what opened the dialog. Mantine does so only for a dialog
+ * When the dialog that contains this is closed, return the focus to the element that opened the dialog. Mantine does so only for a dialog
  * that was on the page before it was opened, and whose opener is still there.
  */
 export function FocusBack() {

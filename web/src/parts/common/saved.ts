@@ -8,7 +8,7 @@ export interface Saved {
   full: number;
 }
 
-/** Return the same for very many trials, whose iterations the service has counted. */
+/** Return what `savedTraining` returns, for so many trials that the page has only a sample. The service has counted `trained`. */
 export function savedOfMany(
   trained: number | null,
   experiment: Pick<Experiment, "max_t" | "scheduler" | "resolved" | "time_attr" | "counts">,

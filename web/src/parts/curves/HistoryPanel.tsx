@@ -17,7 +17,7 @@ interface HistoryPanelProps extends Marking {
   trials: readonly Trial[];
   sample: Sample | undefined;
   where: readonly string[];
-  /** Show the same as curves over time. */
+  /** Show the trials as curves over time instead. */
   onCurves: () => void;
 }
 

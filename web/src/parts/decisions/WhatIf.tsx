@@ -140,7 +140,7 @@ export function Compared({ replay, experiment, onSelect }: ComparedProps) {
                 <span className={classes.hidden}>What</span>
               </th>
               <th scope="col">What happened ({experiment.method})</th>
-              <th scope="col">What would have ({replay.method})</th>
+              <th scope="col">What would have happened ({replay.method})</th>
             </tr>
           </thead>
           <tbody>

@@ -151,7 +151,7 @@ export function eventWords(
       };
     }
     case "room_wanted":
-      return { text: `The trial has to leave its processes ${param(data["reason"])}` };
+      return { text: `The trial has to release its resources ${param(data["reason"])}` };
     case "budget_spent":
       return { text: `The time budget of ${duration(data["seconds"] as number)} is used up` };
     case "gpu_hours_spent":

@@ -10,7 +10,7 @@ const [WIDTH, HEIGHT] = [90, 22];
 
 /** A description of the axes that all these lines have. */
 export const SPARK_AXES =
-  "Time runs to the right, over the time for which the search ran. Larger values are higher. Each line has a scale of its own.";
+  "The horizontal axis is the time for which the search ran. Larger values are higher. Each line has a scale of its own.";
 
 interface SparkProps {
   id: string;

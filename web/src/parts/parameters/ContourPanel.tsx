@@ -25,7 +25,7 @@ interface ContourPanelProps extends Marking {
   address: Address;
   /** Chooses the objective, if there are several, and which trials to show. */
   choices?: ReactNode;
-  /** The trials among which the ranks are, in words. */
+  /** The trials that are ranked, in words. */
   ranked: string;
 }
 
@@ -114,7 +114,7 @@ export function ContourPanel(props: ContourPanelProps) {
   );
 }
 
-/** Return the parameters that can be chosen, and the two that are: those of these names, or else the most important ones. */
+/** Return the parameters to choose from and the two to show: those named `px` and `py`, by default the most important ones. */
 function pairOf(dimensions: readonly Dimension[], px: string | null, py: string | null) {
   const parameters = dimensions.filter((one) => !one.objective);
   const across = parameters.find((one) => one.id === px) ?? parameters[0];

@@ -36,7 +36,7 @@ interface ParetoTabProps {
   address: Address;
 }
 
-/** Show every trial by two of the objectives, and the Pareto front. */
+/** Plot two of the objectives against each other, with a point for each trial, and the Pareto front. */
 export default function ParetoTab({
   experiment,
   sample,

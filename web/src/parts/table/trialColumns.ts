@@ -31,7 +31,7 @@ const LAST_PARAM =
   "The current value, or the last one. The search changes this parameter while a trial trains; the trial's page has all its values.";
 
 export const RAN_FOR =
-  "The training time, summed over the trial's segments, each from the start of the training to the last report. Starting, waiting and pauses do not count. In the timeline, a run ends a little later, when its processes have left.";
+  "The training time, summed over the trial's segments, each from the start of the training to the last report. Starting, waiting and pauses do not count. In the timeline, a run ends a little later, when its processes have exited.";
 
 /** Four significant digits: more would only be noise. */
 export function rounded(value: number | null): number | null {

@@ -63,7 +63,7 @@ export function FailureNotice({ experiment, first, failures, onSelect, onShowFai
   );
 }
 
-/** As many errors are shown; of others, only the number is. */
+/** The maximum number of different errors to show. The others are only counted. */
 const MOST_CAUSES = 3;
 
 /** The first lines of the errors, each with the number of its trials, the most frequent first. */

@@ -15,7 +15,7 @@ import { useNow } from "../common/useNow";
 const SECONDS = [2, 5, 10, 30, 60];
 const LINES = 10;
 
-/** Observe a running rank for a few seconds: where its time goes, or what it allocates. */
+/** Profile a running rank for a few seconds: show where its time goes, or what it allocates. */
 export default function Profile({ trial }: { trial: TrialWithSegments }) {
   const count = ranks(trial);
   const [rank, setRank] = useState("0");
@@ -96,9 +96,7 @@ function Waiting({ asking, since }: { asking: ProfileAsked; since: number }) {
   const left = Math.max(0, Math.ceil(asking.duration_s - (now - since) / 1000));
   return (
     <p className={classes.none} role="status">
-      {left > 0
-        ? `Rank ${asking.rank} is being observed, for ${left} s more…`
-        : `Rank ${asking.rank} is summarizing the profile…`}
+      {left > 0 ? `Profiling rank ${asking.rank}, ${left} s left…` : `Rank ${asking.rank} is summarizing the profile…`}
     </p>
   );
 }
@@ -125,7 +123,7 @@ function Shown({ profile, name }: ShownProps) {
   return (
     <>
       <p>
-        {`Rank ${profile.rank}, segment ${profile.segment}, observed for ${shortly(profile.duration_s)}`}
+        {`Rank ${profile.rank}, segment ${profile.segment}, profiled for ${shortly(profile.duration_s)}`}
         {!profile.complete && ", until the segment ended"}.{" "}
         {cpu &&
           `The process used ${shortly(cpu.cpu_s)} of CPU time; the ${cpu.samples} samples cost ${shortly(cpu.sampler_cpu_s)}.`}

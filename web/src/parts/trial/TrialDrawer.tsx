@@ -18,7 +18,7 @@ interface TrialDrawerProps {
 }
 
 /**
- * Lead the focus from the link or button that opened a trial into its drawer, and back when the drawer is closed. The focus
+ * Move the focus from the link or button that opened a trial into its drawer, and back when the drawer is closed. The focus
  * stays where it is if a chart opened the trial, since the arrow keys continue from there. On phones, where the drawer
  * covers the page, Mantine does this.
  */

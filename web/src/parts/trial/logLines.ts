@@ -35,7 +35,7 @@ function shown(line: string): string {
 const ERROR =
   /^Traceback \(most recent call last\)|^\s*(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)|\b(?:ERROR|FATAL|CRITICAL)\b|^Fatal Python error|out of memory/;
 
-/** The index of the first line that tells of an error, at or after `from`; -1 if there is none. */
+/** The index of the first line that reports an error, at or after `from`; -1 if there is none. */
 export function errorAt(lines: readonly Line[], from = 0): number {
   for (let i = Math.max(0, from); i < lines.length; i++) {
     const line = lines[i]!;
