@@ -112,7 +112,7 @@ def test_a_package_that_is_missing_is_named_by_an_error_with_a_section() -> None
     [
         lambda: tuner.report({"loss": "high"}),
         lambda: tuner.report({"loss": 0.5}, step="first"),
-        lambda: tuner.run(print, {}, metrik="loss"),
+        lambda: tuner.run(print, {}, metrik="loss"),  # type: ignore[call-arg]
         lambda: tuner.load(3),
         lambda: tuner.torch.prepare_model(None, parallel_strategy="pp"),
     ],
