@@ -17,6 +17,7 @@ import subprocess
 import sys
 import textwrap
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,26 @@ def test_a_package_that_is_missing_is_named_by_an_error_with_a_section() -> None
     assert found == {"tuner/__init__.py": 1}, "it names the version of Python, before anything else can be imported"
     assert errors.MissingPackage("x").__notes__ == ["What to do: tuner docs MissingPackage"]
     assert issubclass(errors.MissingPackage, ImportError)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: tuner.report({"loss": "high"}),
+        lambda: tuner.report({"loss": 0.5}, step="first"),
+        lambda: tuner.run(print, {}, metrik="loss"),  # type: ignore[call-arg]
+        lambda: tuner.load(3),
+        lambda: tuner.torch.prepare_model(None, parallel_strategy="pp"),
+    ],
+    ids=["metric", "step", "keyword", "name", "option"],
+)
+def test_an_argument_that_cannot_be_used_is_named_by_an_error_with_a_section(call: Callable[[], object]) -> None:
+    """These errors stay TypeErrors and ValueErrors for code that expects them."""
+    with pytest.raises(errors.WrongArgument) as caught:
+        call()
+    assert isinstance(caught.value, TypeError)
+    assert isinstance(caught.value, ValueError)
+    assert traceback.format_exception(caught.value)[-1].strip() == "What to do: tuner docs WrongArgument"
 
 
 def test_the_command_line_names_the_section(

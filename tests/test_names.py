@@ -77,7 +77,7 @@ def test_an_option_of_the_scheduler_is_passed_in_the_scheduler(
 
 @pytest.mark.parametrize("scheduler", ["median", {"type": []}, {"type": "ash"}, None, 3])
 def test_an_option_of_another_scheduler_is_no_hint(scheduler: Any) -> None:
-    with pytest.raises(TypeError, match=r"run\(\) has no parameter 'brackets'; did you mean 'backend'\?$"):
+    with pytest.raises(TypeError, match=r"run\(\) has no parameter 'brackets'; did you mean 'backend'\?(?m:$)"):
         tuner.run(lambda config: None, {}, **OBJECTIVE, scheduler=scheduler, brackets=3)  # type: ignore[call-arg]
 
 
@@ -138,7 +138,7 @@ def test_a_name_from_elsewhere_is_only_suggested_where_it_exists() -> None:
     assert small(space=1) == 1
     with pytest.raises(TypeError, match=r"no parameter 'config'; did you mean 'space'"):
         small(config=1)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"no parameter 'pruner'$"):
+    with pytest.raises(TypeError, match=r"no parameter 'pruner'(?m:$)"):
         small(pruner=1)  # type: ignore[call-arg]
 
 

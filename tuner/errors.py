@@ -21,6 +21,7 @@
     │   ├── NotAllowed            the token is missing or wrong, or its role does not allow the request
     │   └── ServiceUnreachable    no service answers at the address
     ├── ReportsLost               reports of a trial did not reach the driver
+    ├── WrongArgument             a function was called with an argument that it cannot use
     ├── OutsideTrial              a function that works only inside a trial was called elsewhere
     ├── NotHere                   a trial called a Ray function that does not work in it
     ├── MissingPackage            a package that this call needs is not installed
@@ -37,10 +38,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+WHAT_TO_DO = "What to do: "
+"""The beginning of the last line of a traceback of each error."""
+
 
 def what_to_do(section: str) -> str:
     """Return the line "What to do: ..." with the command that prints a section of docs/troubleshooting.md."""
-    return f"What to do: tuner docs {section}"
+    return f"{WHAT_TO_DO}tuner docs {section}"
 
 
 class TunerError(Exception):
@@ -192,6 +196,13 @@ class ReportsLost(TunerError):
 
 class OutsideTrial(TunerError, RuntimeError):
     """A function that works only inside a trial was called elsewhere, or in a child process of a trial."""
+
+
+class WrongArgument(TunerError, TypeError, ValueError):
+    """A function was called with an argument that it cannot use, such as a metric that is not a number.
+
+    Arguments that are checked with the spec raise a `SpecError`, which lists all mistakes.
+    """
 
 
 class NotHere(TunerError, RuntimeError):

@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+from tuner.errors import WrongArgument
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -187,7 +189,7 @@ def keywords_explained(
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         if unknown := [name for name in kwargs if name not in known]:
             hints = {name: instead(name, kwargs) if instead else "" for name in unknown}
-            raise TypeError("; ".join(_unknown(function, name, known, part, hints[name]) for name in unknown))
+            raise WrongArgument("; ".join(_unknown(function, name, known, part, hints[name]) for name in unknown))
         return function(*args, **kwargs)
 
     return checked

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, ClassVar, Literal
 
 from tuner.domain.states import ExperimentState
-from tuner.errors import NotFound, SpecError
+from tuner.errors import NotFound, SpecError, WrongArgument
 from tuner.experiment.operations.usecases import id_of
 from tuner.names import did_you_mean, keywords_explained
 from tuner.sdk.live import notebook
@@ -76,7 +76,7 @@ def load(experiment: str) -> Result:
         Conflict: several experiments have this name. The message lists their ids.
     """
     if not isinstance(experiment, str):
-        raise TypeError(f"expected an experiment's id or name, got {experiment!r}")
+        raise WrongArgument(f"expected an experiment's id or name, got {experiment!r}")
     with database() as store:
         found = id_of(store, experiment)
         if not found.startswith("exp_"):

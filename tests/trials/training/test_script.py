@@ -319,8 +319,13 @@ def test_a_kill_while_the_kernel_kills_for_lack_of_memory(
 
 def test_a_mistake_in_a_report_is_raised_in_the_script(tmp_path: Path, begin: Start) -> None:
     begin()
-    with pytest.raises(ScriptFailed, match="TypeError: metric 'loss' must be a number"):
+    with pytest.raises(ScriptFailed, match="WrongArgument: metric 'loss' must be a number") as caught:
         script(tmp_path, "import tuner; tuner.report({'loss': 'high'})")({})
+    said = describe(caught.value, "")
+    assert said.message.endswith(
+        "WrongArgument: metric 'loss' must be a number, or an array or tensor of one element, not str 'high'"
+    )
+    assert said.traceback.endswith("What to do: tuner docs WrongArgument")
     with pytest.raises(ScriptFailed, match="OSError: no room"):
         text = "import tuner\ndef save(folder): raise OSError('no room')\ntuner.report({'loss': 1}, checkpoint=save)"
         begin(checkpoint_every=1)

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tuner.errors import EntrypointError, OutsideTrial
+from tuner.errors import EntrypointError, OutsideTrial, WrongArgument
 from tuner.trials.compat import ray_compat
 from tuner.trials.training import session
 
@@ -111,7 +111,7 @@ class _Own:
     def step(self) -> Mapping[str, Any]:
         metrics: Any = self._object.step()
         if not isinstance(metrics, Mapping):
-            raise TypeError(f"{type(self._object).__name__}.step() must return a dict of metrics, not {metrics!r}")
+            raise WrongArgument(f"{type(self._object).__name__}.step() must return a dict of metrics, not {metrics!r}")
         return metrics
 
     def save(self, folder: str) -> None:

@@ -15,7 +15,7 @@ from abc import ABCMeta
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from tuner.errors import SpecError
+from tuner.errors import SpecError, WrongArgument
 
 if TYPE_CHECKING:
     # mypy sees Any.
@@ -45,12 +45,12 @@ FLAVOURS = (Flavour("lightning.pytorch", "lightning.fabric"), Flavour("pytorch_l
 
 
 def flavour_of(thing: object) -> Flavour:
-    """Return the package that an object's Lightning class or base class is from. Raise TypeError if it has none."""
+    """Return the package that an object's Lightning class or base class is from. Raise WrongArgument if it has none."""
     for kind in type(thing).__mro__:
         for flavour in FLAVOURS:
             if kind.__module__ == flavour.pytorch or kind.__module__.startswith(flavour.pytorch + "."):
                 return flavour
-    raise TypeError(f"expected a Lightning object, got {thing!r}")
+    raise WrongArgument(f"expected a Lightning object, got {thing!r}")
 
 
 def imported() -> tuple[Flavour, ...]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from tuner.errors import CheckpointError
+from tuner.errors import CheckpointError, WrongArgument
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.lightning.report import FILE
 
@@ -45,7 +45,7 @@ def load_model(checkpoint: Checkpoint | None, module: type[M], *, trusted: bool 
         raise CheckpointError("there is no checkpoint: the search has no best trial, or its function saved none")
     load = getattr(module, "load_from_checkpoint", None)
     if load is None or not inspect.isclass(module):
-        raise TypeError(
+        raise WrongArgument(
             f"expected the class of a LightningModule, got {module!r}; tuner.torch.load_model loads weights into any module"
         )
     if "weights_only" in inspect.signature(load).parameters:

@@ -6,7 +6,7 @@ import re
 import traceback
 from dataclasses import replace
 
-from tuner.errors import CheckpointLost, CheckpointUnreachable, DriverSilent, EntrypointError, ReportsLost
+from tuner.errors import WHAT_TO_DO, CheckpointLost, CheckpointUnreachable, DriverSilent, EntrypointError, ReportsLost
 from tuner.trials.messages.channel import PeerLost
 from tuner.trials.messages.lost import unavailable_errors
 from tuner.trials.messages.protocol import RankError
@@ -37,7 +37,8 @@ def _of_script(error: ScriptFailed, log_tail: str) -> RankError:
 
     tuner's own traceback is left out, since it is of no use to anyone.
     """
-    last = error.said.rpartition("\n")[2].strip()
+    lines = [line for line in error.said.split("\n") if not line.startswith(WHAT_TO_DO)]
+    last = lines[-1].strip() if lines else ""
     message = f"{error.what}: {last}" if last else error.what
     return RankError(type="", message=message, traceback=error.said, log_tail=log_tail, cause=error.cause)
 

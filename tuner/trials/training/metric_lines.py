@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from tuner.errors import WrongArgument
 from tuner.trials.training.metrics import flatten
 
 _PAIR = re.compile(r"(?<![^\s,;({\[|])([A-Za-z_][\w./-]*)\s*=\s*([^\s,;)}\]|]+)")
@@ -22,7 +23,7 @@ class MetricLines:
     """
 
     def __init__(self, objective: str, pattern: str | None = None) -> None:
-        """Compile the pattern. Raise ValueError if it is malformed, or has no group for the objective."""
+        """Compile the pattern. Raise WrongArgument if it is malformed, or has no group for the objective."""
         self._objective = objective
         self._pattern = compiled(pattern, objective) if pattern is not None else None
 
@@ -42,15 +43,15 @@ class MetricLines:
 
 
 def compiled(pattern: str, objective: str) -> re.Pattern[str]:
-    """Compile a pattern for metrics. Raise ValueError if it is malformed, or has no group for the objective."""
+    """Compile a pattern for metrics. Raise WrongArgument if it is malformed, or has no group for the objective."""
     try:
         found = re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
+        raise WrongArgument(f"{pattern!r} is not a regular expression: {error}") from error
     if found.groupindex and objective not in found.groupindex:
-        raise ValueError(f"expected a group (?P<{objective}>...) for the objective in {pattern!r}")
+        raise WrongArgument(f"expected a group (?P<{objective}>...) for the objective in {pattern!r}")
     if not found.groupindex and found.groups != 1:
-        raise ValueError(
+        raise WrongArgument(
             f"expected named groups such as (?P<{objective}>...), or a single group for the objective, in {pattern!r}"
         )
     return found

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
+from tuner.errors import WrongArgument
+
 
 @dataclass(slots=True)
 class MetricWarnings:
@@ -30,7 +32,7 @@ def flatten(metrics: Mapping[str, Any], warnings: MetricWarnings | None = None) 
     """Convert metrics to flat names and floats, such as ``{"val": {"loss": tensor(0.5)}}`` to ``{"val/loss": 0.5}``.
 
     Values are numbers, NumPy scalars, or arrays and tensors with one element. A metric whose value is None is left out,
-    except that the objective of `warnings` becomes NaN. Any other value raises a TypeError that names the metric.
+    except that the objective of `warnings` becomes NaN. Any other value raises a WrongArgument that names the metric.
     warnings: if given, prints warnings about metrics whose value is None or an array with dimensions.
     """
     flat: dict[str, float] = {}
@@ -44,14 +46,14 @@ def flatten(metrics: Mapping[str, Any], warnings: MetricWarnings | None = None) 
         for key, value in metrics.items():
             _add(flat, "", key, value, warnings)
     else:
-        raise TypeError(f"metrics must be a dict of numbers, not {describe(metrics)}")
+        raise WrongArgument(f"metrics must be a dict of numbers, not {describe(metrics)}")
     return flat
 
 
 def numbers(metrics: Mapping[str, Any], named: set[str], needed: str | None, prefix: str = "") -> dict[str, float]:
     """Convert metrics to flat names and floats, like `flatten`, but leave out values that are not numbers.
 
-    The name of a metric that is left out is printed to stderr once, and added to `named`. Raise TypeError if the metric
+    The name of a metric that is left out is printed to stderr once, and added to `named`. Raise WrongArgument if the metric
     `needed` is not a number. prefix: prepended to all names, because `metrics` may be nested in another dict.
     """
     found: dict[str, float] = {}
@@ -72,7 +74,7 @@ def numbers(metrics: Mapping[str, Any], named: set[str], needed: str | None, pre
 
 def _add(flat: dict[str, float], prefix: str, key: object, value: Any, warnings: MetricWarnings | None) -> None:
     if not isinstance(key, str) or not key:
-        raise TypeError(
+        raise WrongArgument(
             f"metric names are non-empty strings, not {key!r}" + (f" (in {prefix[:-1]!r})" if prefix else "")
         )
     name = prefix + key
@@ -81,7 +83,7 @@ def _add(flat: dict[str, float], prefix: str, key: object, value: Any, warnings:
             _add(flat, name + "/", inner, item, warnings)
         return
     if name in flat:
-        raise TypeError(f"metric {name!r} is reported twice in one call")
+        raise WrongArgument(f"metric {name!r} is reported twice in one call")
     if value is not None:
         flat[name] = _number(name, value, warnings)
     elif warnings is not None and name == warnings.objective:
@@ -102,7 +104,9 @@ def _number(name: str, value: Any, warnings: MetricWarnings | None) -> float:
                 warnings.say(name, f"metric {name!r} is {describe(value)}: its only element is reported")
             return float(item)
         value = item
-    raise TypeError(f"metric {name!r} must be a number, or an array or tensor of one element, not {describe(value)}")
+    raise WrongArgument(
+        f"metric {name!r} must be a number, or an array or tensor of one element, not {describe(value)}"
+    )
 
 
 def describe(value: object) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Client
 from typing import Any
 
+from tuner.errors import WrongArgument
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.training.metrics import MetricWarnings, flatten
 
@@ -74,7 +75,7 @@ class ScriptClient:
                     return answer
                 error, self._error = self._error, None
                 name, text = answer
-                raise error or {"TypeError": TypeError, "ValueError": ValueError}.get(name, RuntimeError)(text)
+                raise error or {"WrongArgument": WrongArgument, "ValueError": ValueError}.get(name, RuntimeError)(text)
 
     def _fill(self, folder: str) -> str | None:
         """Let the newest callable save a checkpoint to a folder. Return the text of its error, or None if it succeeds."""

@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Report, Verdict
-from tuner.errors import OutsideTrial
+from tuner.errors import OutsideTrial, WrongArgument
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.training import script_client
 from tuner.trials.training.metrics import MetricWarnings, flatten
@@ -433,14 +433,17 @@ class Session:
 
 
 def _own_step(step: Any) -> int | None:
-    """Convert the user's `step` to an int for the database. Raise TypeError or ValueError if that is impossible."""
+    """Convert the user's `step` to an int for the database. Raise WrongArgument if that is impossible."""
     if step is None:
         return None
-    number = int(step)
+    try:
+        number = int(step)
+    except (TypeError, ValueError, OverflowError):
+        raise WrongArgument(f"step must be a whole number, not {step!r}") from None
     if isinstance(step, str) or number != step:
-        raise TypeError(f"step must be a whole number, not {step!r}")
+        raise WrongArgument(f"step must be a whole number, not {step!r}")
     if abs(number) >= 2**63:
-        raise ValueError(f"step must be below 2**63, not {number}")
+        raise WrongArgument(f"step must be below 2**63, not {number}")
     return number
 
 
@@ -513,7 +516,7 @@ def report(metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: S
             is due. The directories of several ranks become one checkpoint.
 
     Raises:
-        TypeError: a metric is not a number. The message names the metric.
+        WrongArgument: a metric is not a number. The message names the metric.
     """
     running = _inside("report")
     if running is not None:

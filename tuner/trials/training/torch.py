@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Literal
 
-from tuner.errors import MissingPackage
+from tuner.errors import MissingPackage, WrongArgument
 from tuner.names import with_extra
 from tuner.trials.training import session
 
@@ -67,7 +67,7 @@ def prepare_model(
         parallel_strategy_kwargs: options for DDP or `fully_shard`.
     """
     if parallel_strategy not in ("ddp", "fsdp", None):
-        raise ValueError(f"parallel_strategy: expected 'ddp', 'fsdp' or None, got {parallel_strategy!r}")
+        raise WrongArgument(f"parallel_strategy: expected 'ddp', 'fsdp' or None, got {parallel_strategy!r}")
     options = dict(parallel_strategy_kwargs or {})
     device = move_to_device if isinstance(move_to_device, torch.device) else get_device()
     if move_to_device is not False:
@@ -252,10 +252,10 @@ def _distributed(loader: DataLoader[Any]) -> Any:
 def _batch_size(loader: DataLoader[Any]) -> int:
     """Return the batch size of a loader.
 
-    Raise ValueError if the loader has a custom batch sampler, because its batches cannot be divided.
+    Raise WrongArgument if the loader has a custom batch sampler, because its batches cannot be divided.
     """
     if loader.batch_size is None:
-        raise ValueError(
+        raise WrongArgument(
             "prepare_data_loader cannot divide a loader with a custom batch_sampler; divide it yourself and pass"
             " add_dist_sampler=False"
         )

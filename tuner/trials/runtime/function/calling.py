@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import GeneratorType
 from typing import Any
 
+from tuner.errors import WrongArgument
 from tuner.trials.compat.forms import with_metrics
 from tuner.trials.compat.ray_compat import Finished
 from tuner.trials.messages.launch import Launch
@@ -22,7 +23,7 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
     there are reports, including those of earlier segments.
 
     Raises:
-        TypeError: a value cannot be reported, or the only result of the trial is not a metric.
+        WrongArgument: a value cannot be reported, or the only result of the trial is not a metric.
     """
     metric = launch.metric
     named: set[str] = set()
@@ -35,7 +36,7 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
             session.as_value = True
             session.report(_metrics(result, metric, named))
         elif session.count == 0 and result is not None and not session.context.start_iteration:
-            raise TypeError(
+            raise WrongArgument(
                 f"the training function made no report and returned {describe(result)}; expected a number, which is the "
                 "objective, or a dict of numbers, or calls to tuner.report"
             )
