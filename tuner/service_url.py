@@ -17,7 +17,7 @@ NAME = "service_url"
 """The name of the file in the home."""
 
 EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
-"""The hosts that mean all addresses of a machine. A browser cannot open them."""
+"""The host settings that stand for all addresses of a machine. They are not valid in a browser's address."""
 
 
 @contextlib.contextmanager

@@ -163,7 +163,7 @@ class Executor(Protocol):
     async def on_node(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function on a node.
 
-        If the node is unknown, call the function on this machine, because the id may be an earlier one of this machine.
+        If the node is unknown, call the function on this machine, because this machine may have had that id earlier.
         """
 
     def share(self, value: Any) -> Any:

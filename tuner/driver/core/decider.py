@@ -38,7 +38,7 @@ from tuner.search.base import Searcher
 log = logging.getLogger(__name__)
 
 STARTS_OVER = "starts from the beginning"
-"""The words in the reason of each resume without a checkpoint. The page finds these decisions by them."""
+"""The words in the reason of each resume without a checkpoint. The page finds these decisions by these words."""
 
 FIT_AGAIN_S = 30.0
 """Seconds to wait after a failed model fit before a new fit is requested."""

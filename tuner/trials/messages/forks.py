@@ -43,7 +43,7 @@ def _tell(message: Mapping[str, Any]) -> None:
 
 
 def send(connection: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
-    """Send a message, and open files with it."""
+    """Send a message together with the descriptors `files`."""
     body = json.dumps(message).encode()
     socket.send_fds(connection, [len(body).to_bytes(4, "big")], files)
     connection.sendall(body)

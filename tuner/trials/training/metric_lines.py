@@ -72,7 +72,7 @@ def _of_pairs(line: str) -> dict[str, float]:
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return the metrics that are numbers or strings of numbers. Names in nested dicts are joined by "/"."""
+    """Return the metrics that are numbers, or strings that contain one number. Names in nested dicts are joined by "/"."""
     found: dict[str, float] = {}
     for name, value in metrics.items():
         if isinstance(value, dict):

@@ -1730,7 +1730,7 @@ export interface components {
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote the checkpoint, to its own disk unless all nodes share the path; null if the checkpoint is at a URI
+             * @description Ray's id of the node that wrote the checkpoint; its disk has the files, unless all nodes share the path; null if the checkpoint is at a URI
              */
             node: string | null;
         };
@@ -1761,7 +1761,7 @@ export interface components {
             bytes: number;
             /**
              * Node
-             * @description Ray's id of the node that wrote the checkpoint, to its own disk unless all nodes share the path; null if the checkpoint is at a URI
+             * @description Ray's id of the node that wrote the checkpoint; its disk has the files, unless all nodes share the path; null if the checkpoint is at a URI
              */
             node: string | null;
             /**

@@ -386,7 +386,7 @@ export function shownNames(names: readonly string[], lines: number, step: number
   return shown;
 }
 
-/** Begin with the visible text, so that users of voice control can say what they see. */
+/** Return the label of the button that moves an axis. It begins with the visible text, so that users of voice control can say it. */
 function moveWords(dimension: Dimension, shown: string): string {
   const seen = shown !== dimension.label ? `${shown}: ` : "";
   return `${seen}Move the axis ${dimension.label} with the left and right arrow keys`;

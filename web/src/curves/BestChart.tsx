@@ -15,7 +15,7 @@ interface BestChartProps {
   height: number;
 }
 
-/** The best value that any trial had reported by then, as steps over time. */
+/** Draw the best value so far over time, as steps. */
 export function BestChart({ best, label, until, height }: BestChartProps) {
   const root = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);

@@ -38,8 +38,8 @@ export function rowsOf(group: string, objects: readonly Readonly<Record<string, 
 type Judged = Pick<Experiment, "metric" | "mode" | "scope"> & Partial<Pick<Experiment, "objectives">>;
 
 /**
- * The columns of the best value in a row of values of an objective, several if they are equal; none in other rows. Trials outside
- * the constraints do not count. `trials`: those of the columns.
+ * If a row has the values of an objective, return the columns with the best value: several if they are equal. Otherwise return
+ * none. Trials outside the constraints do not count. `trials`: the trials of the columns.
  */
 export function bestIn(
   row: ComparedRow,

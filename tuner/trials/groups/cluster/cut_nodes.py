@@ -109,7 +109,7 @@ async def _until_cut(node: str, host: str, port: int) -> str:
 
 
 def selector(nodes: Iterable[str], bundles: int) -> list[dict[str, str]] | None:
-    """Return label selectors that keep Ray off these nodes, one for each bundle of a placement group; None if there are no nodes."""
+    """Return label selectors that keep Ray off these nodes, one for each bundle of a placement group; None if there are none."""
     ids = ",".join(sorted(nodes))
     return [{"ray.io/node-id": f"!in({ids})"}] * bundles if ids else None
 

@@ -5,7 +5,7 @@ import { bytes, config, duration, metric, number, param } from "../../format";
 
 type Data = Readonly<Record<string, unknown>>;
 
-/** The kinds of entries in groups, so that users need not read a long list of kinds. */
+/** The groups into which the kinds of entries are divided, so that users need not read a long list of kinds. */
 export const GROUPS: readonly { label: string; kinds: readonly LogEntry["kind"][] }[] = [
   { label: "starts", kinds: ["waiting", "segment_started"] },
   { label: "ends", kinds: ["segment_ended", "stop_judged"] },

@@ -20,7 +20,7 @@ const OPTIONS = {
   },
 } as const;
 
-/** The notes of an experiment, as Markdown. It is loaded when there are some. */
+/** The notes of an experiment, as Markdown. This module is loaded only if there are notes. */
 export default function Notes({ text }: { text: string }) {
   return <Markdown options={OPTIONS}>{text}</Markdown>;
 }
