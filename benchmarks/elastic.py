@@ -12,7 +12,7 @@ values. The worst of these is the target, and "time" is the time until a search 
 one worker for each trial. The interval is the 95 % interval of the mean over problems and seeds. "Busy" is the share of
 the worker time, up to the end, in which workers trained.
 
-    python -m benchmarks.elastic --real [--trials 16] [--seeds 1] [--report 2] [--serial 0.05]
+    python -m benchmarks.elastic --real --trials 16 --seeds 4 --report 2
 
 `--real` runs the same searches with `tuner.run`, on a Ray that has 8 CPUs by its own count: real driver, worker groups, process
 groups, checkpoints and restarts. Only the training is not: a report sleeps for as long as the formula says, and has the value

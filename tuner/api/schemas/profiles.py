@@ -104,7 +104,9 @@ class MemoryProfile(Model):
 
     tracer: Annotated[
         Literal["memray", "tracemalloc"],
-        Field(description="memray traces what C and C++ code allocates as well; tracemalloc only what Python allocates"),
+        Field(
+            description="memray traces what C and C++ code allocates as well; tracemalloc only what Python allocates"
+        ),
     ]
     lines: Annotated[
         list[AllocatingLine], Field(description="the lines of code with the most memory, the largest first")
@@ -116,7 +118,8 @@ class MemoryProfile(Model):
         int | None, Field(description="the peak of this memory; null if the training code had started tracemalloc")
     ]
     tracer_bytes: Annotated[
-        int | None, Field(description="memory that the tracing itself needed; null if memray traced, which does not say it")
+        int | None,
+        Field(description="memory that the tracing itself needed; null if memray traced, which does not say it"),
     ]
     rss_start_bytes: Annotated[int, Field(description="resident memory of the process at the start")]
     rss_end_bytes: Annotated[int, Field(description="resident memory of the process at the end")]
