@@ -50,8 +50,8 @@ class Checkpoint(Model):
     node: Annotated[
         str | None,
         Field(
-            description="Ray's id of the node that wrote the checkpoint; its disk has the files, unless all nodes share the path; "
-            "null if the checkpoint is at a URI"
+            description="Ray's id of the node that wrote the checkpoint; its disk has the files, unless all nodes share the "
+            "path; null if the checkpoint is at a URI"
         ),
     ] = None
 
