@@ -11,7 +11,7 @@ from tests.driver.bench import Bench
 from tuner.domain.events import Failure
 from tuner.domain.segments import IN_SAVE
 from tuner.domain.states import ExperimentState
-from tuner.driver.core.rules.alike import place_of
+from tuner.driver.core.rules.alike import Alike, place_of
 
 LIMITS = {"max_concurrent_trials": 1}
 
@@ -38,6 +38,30 @@ def test_three_that_fail_alike_end_the_search_with_that_error() -> None:
         "trial 2, rank 0: KeyError: 'width'"
     )
     assert bench.successor().core.experiment.error == bench.core.experiment.error
+
+
+def in_library(caller: int) -> Failure:
+    """A failure in the standard library, which pandas calls for line `caller` of the user's file."""
+    frames = (
+        ("/home/me/train.py", caller),
+        ("/home/me/.venv/lib/python3.11/site-packages/pandas/io/common.py", 954),
+        ("/usr/lib/python3.11/codecs.py", 906),
+    )
+    lines = "".join(f'  File "{file}", line {line}, in f\n    x\n' for file, line in frames)
+    message = "FileNotFoundError: no data.csv"
+    return raised(message=message, traceback=f"Traceback (most recent call last):\n{lines}{message}\n")
+
+
+def test_the_line_of_the_user_is_named_if_a_library_raises() -> None:
+    bench = fails(Bench(num_samples=20, limits=LIMITS), *[in_library(3)] * 3)
+    assert bench.core.experiment.error == (
+        "the first 3 trials all failed with FileNotFoundError at line 3 of /home/me/train.py (raised at line 906 of "
+        "/usr/lib/python3.11/codecs.py), before any of them had reported; trial 2, rank 0: FileNotFoundError: no data.csv"
+    )
+
+
+def test_the_same_line_of_a_library_is_not_alike_if_other_lines_call_it() -> None:
+    assert place_of(in_library(3)) == place_of(in_library(3)) != place_of(in_library(4))
 
 
 def unsaved(line: int = 12) -> Failure:
@@ -92,10 +116,9 @@ def test_three_scripts_that_end_alike_end_the_search() -> None:
         "the first 3 trials all failed because train.py ended with exit status 2, before any of them had reported; "
         "trial 2: train.py ended with exit status 2: error: unrecognized arguments: --lrx 0.3"
     )
-    assert place_of(of_script("KeyError: 'lr'", raised().traceback)) == (
+    assert place_of(of_script("KeyError: 'lr'", raised().traceback)) == Alike(
         "train.py ended with exit status 2",
         "line 12 of /home/me/train.py",
-        "",
     )
     assert place_of(of_script("torch.OutOfMemoryError: CUDA out of memory")) is None
 

@@ -16,6 +16,8 @@ ALIKE = 3
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _NUMBER = re.compile(r"\d[\d.e+-]*")
 _OWN = "/tuner/trials/"
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[^/]*/|^<frozen ")
+"""Files of installed packages and of Python itself, in which an exception may be raised, but which rarely have the mistake."""
 _MEMORY = ("memoryerror", "out of memory")
 """Parts of failure messages after which the next trial may still succeed, because its configuration may need less memory."""
 
@@ -23,6 +25,8 @@ _MEMORY = ("memoryerror", "out of memory")
 class Alike(NamedTuple):
     """The features of a failure that are equal in all failures caused by the same mistake.
 
+    place: the innermost line of the traceback.
+    called_from: if that line is in a library, the innermost line that is not, which has the mistake most of the time.
     said: if a script failed without a Python traceback, the last line of its stderr. Every number in it is replaced,
         because it may be a parameter of the trial.
     """
@@ -30,6 +34,12 @@ class Alike(NamedTuple):
     kind: str
     place: str
     said: str = ""
+    called_from: str = ""
+
+    @property
+    def where(self) -> str:
+        """Return where the mistake is, in words."""
+        return f"{self.called_from} (raised at {self.place})" if self.called_from else self.place
 
 
 def place_of(failure: Failure | None) -> Alike | None:
@@ -55,8 +65,14 @@ def place_of(failure: Failure | None) -> Alike | None:
         rest = failure.message.removeprefix(kind)
         return Alike(kind, "", _NUMBER.sub("#", rest) if rest.startswith(": ") else "")
     # `tuner.report` raises errors about its arguments; the mistake is in the line that calls it.
-    file, line, _ = next((frame for frame in reversed(frames) if _OWN not in frame[0]), frames[-1])
-    return Alike(kind, f"line {line} of {file}")
+    outside = [frame for frame in reversed(frames) if _OWN not in frame[0]] or frames[-1:]
+    users = next((frame for frame in outside if not _LIBRARY.search(frame[0])), outside[0])
+    return Alike(kind, _line(outside[0]), called_from="" if users is outside[0] else _line(users))
+
+
+def _line(frame: tuple[str, str, str]) -> str:
+    file, line, _ = frame
+    return f"line {line} of {file}"
 
 
 def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str | None:
@@ -78,7 +94,7 @@ def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str 
         return None
     if any(trial.state is not TrialState.FAILED or place_of(trial.failure) != place for trial in ended):
         return None
-    kind, where, _ = place
+    kind, where = place.kind, place.where
     if failure.cause == "no_report":
         return f"the first {len(ended) + 1} trials all returned without a report"
     if failure.cause == "script":
@@ -94,5 +110,5 @@ def _all_saves_failed_alike(trials: Population, failing: int, place: Alike) -> s
     others = [trial for trial in trials if trial.state is TrialState.FAILED and trial.number != failing]
     if len(others) < ALIKE - 1 or any(place_of(trial.failure) != place for trial in others):
         return None
-    what = f"with {place.kind} at {place.place}"
+    what = f"with {place.kind} at {place.where}"
     return f"the first {len(others) + 1} trials that had to save a checkpoint all failed {what}, and no trial has saved one"
