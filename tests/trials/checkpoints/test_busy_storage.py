@@ -221,6 +221,11 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_lost(bucket: Bucket, storag
         ("AWS Error NO_SUCH_BUCKET during CreateMultipartUpload operation: The bucket does not exist", False),
         ("AWS Error UNKNOWN (HTTP status 403) during HeadBucket operation: No response body.", False),
         ("[Errno 28] No space left on device", False),
+        ("When reading 'a' in bucket 'timeout-study': AWS Error ACCESS_DENIED during GetObject operation", False),
+        ("AWS Error NETWORK_CONNECTION during HeadBucket operation: curlCode: 60, SSL peer certificate", False),
+        ("AWS Error UNKNOWN (HTTP status 501) during PutObject operation: Not Implemented", False),
+        ("[ServerBusy] 503 The server is busy.", True),
+        ("google::cloud::Status(DEADLINE_EXCEEDED: Deadline Exceeded)", True),
     ],
 )
 def test_only_what_may_pass_is_tried_again(said: str, passing: bool) -> None:

@@ -24,19 +24,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import checkpoint_id
 from tuner.domain.segments import IN_SAVE
-from tuner.errors import CheckpointError
+from tuner.errors import CheckpointError, CheckpointUnreachable
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.checkpoints.staging import clear_earlier, make_locked, spool, sweep_spool, take_over, trial_folder
-from tuner.trials.checkpoints.storage import Place, is_passing, join, move_into, place, replace_links, walk
+from tuner.trials.checkpoints.storage import Place, is_local, is_passing, join, move_into, place, replace_links, walk
 from tuner.trials.messages.channel import ChannelClient, ChannelServer, PeerLost
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Files = dict[str, tuple[int, str]]
 Moment = tuple[int, bool]
 """Identifies a checkpoint within a segment: (report_no, whether the checkpoint was saved after the last report)."""
@@ -47,7 +49,12 @@ Bring = Callable[[str, str, Files, str], None]
 _SHARD_TIMEOUT_S = 600.0  # seconds that rank 0 waits for another rank to reach the checkpoint's report
 
 RETRY_S = 600.0
-"""Seconds for which saving is tried again while the storage is not available, as when it answers 503."""
+"""Seconds for which saving is tried again while the storage is not available, as when it answers 503.
+
+They count from the first failure since something was saved, so all checkpoints that wait are given up at the same time.
+"""
+MOST_WAITING = 4
+"""While the storage is not available, at most this many checkpoints wait on the disk. Then the training waits, too."""
 _RETRY_WAITS_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # the last one is repeated
 
 
@@ -130,6 +137,7 @@ class Saver:
         self._left = False  # whether the segment has ended, so that the driver asks for the rest
         self._outcomes: dict[str, CheckpointInfo | str] = {}  # of the checkpoints that were saved after that
         self._abandoned = ""  # why no further checkpoint may be committed
+        self._unavailable_since: float | None = None  # time.monotonic() of the storage's first failure in a row
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
         """Move or copy the contents of a checkpoint to the staging directory, and let the background thread save it.
@@ -137,21 +145,25 @@ class Saver:
         On rank 0, return the description of the checkpoint, which is not saved yet; on other ranks, return None. If
         saving fails later, the next call to `take` or `drain` raises the error.
         """
+        self._wait_for_storage()
         self._raise()
         begun = time.monotonic()
         name = f"iteration_{iteration:08d}_{checkpoint_id(self._segment, report_no)[-8:]}"
         uri = join(self._storage, self._trial, name)
-        target = place(uri)
-        home = place(join(self._storage, ".staging")).path if target.local else spool()
+        local = is_local(uri)
+        if self._thread is None:
+            with contextlib.suppress(CheckpointUnreachable):  # the saver's thread tries again
+                place(uri)  # raises an error if the URI is wrong
+        home = place(join(self._storage, ".staging")).path if local else spool()
         moment = (report_no, at_end)
         staging = os.path.join(home, f"{self._trial}.{self._segment}.{name}.rank{self._rank}.{os.getpid()}")
         job = _Job(checkpoint_id(self._segment, report_no), moment, iteration, uri, staging)
         shutil.rmtree(job.staging, ignore_errors=True)
         if self._thread is None:
             sweep_spool()
-        if self._thread is None and target.local:
+        if self._thread is None and local:
             clear_earlier(home, self._trial, self._segment)
-        if target.local:
+        if local:
             os.makedirs(job.staging)
         else:
             job.locks.append(make_locked(job.staging))
@@ -212,7 +224,7 @@ class Saver:
     @property
     def uploads(self) -> bool:
         """Return whether checkpoints are uploaded, rather than saved to a disk."""
-        return not place(self._storage).local
+        return not is_local(self._storage)
 
     def leave(self, patience_s: float | None) -> list[CheckpointInfo]:
         """End the segment on this rank. Uploads that take longer than `patience_s` seconds continue.
@@ -276,9 +288,11 @@ class Saver:
             shutil.copytree(job.elsewhere, job.staging, dirs_exist_ok=True)
             shutil.rmtree(job.elsewhere)
         files: Files = checkpoints.digest(job.staging)
-        target = place(job.uri)
+        target = self._patiently(job, functools.partial(place, job.uri))
         if not target.local:
-            self._patiently(job, functools.partial(_upload, target, job.staging, files))
+            # Other ranks may upload a file with the same name and another size at this moment.
+            self._patiently(job, functools.partial(_upload, target, job.staging, files, self._world_size == 1))
+            self._is_available()
         elif self._rank == 0:
             os.makedirs(target.path, exist_ok=True)
             move_into(job.staging, target.path)
@@ -313,32 +327,55 @@ class Saver:
         about = {"segment": self._segment, "iteration": job.iteration, "world_size": self._world_size}
         durable_below = self._storage if self._durable else None
         self._patiently(job, functools.partial(checkpoints.commit, job.uri, files, about, durable_below))
+        self._is_available()
         return files
 
-    def _patiently(self, job: _Job, step: Callable[[], None]) -> None:
-        """Carry out a step of saving. While the storage is not available, try again for `RETRY_S` seconds.
+    def _wait_for_storage(self) -> None:
+        """Wait while the storage is not available and many checkpoints wait for it, so that they do not fill the disk."""
+
+        def has_room() -> bool:
+            few = len(self._unsaved) < MOST_WAITING
+            return few or self._unavailable_since is None or bool(self._abandoned)
+
+        with self._progress:
+            self._progress.wait_for(has_room)
+
+    def _patiently(self, job: _Job, step: Callable[[], T]) -> T:
+        """Carry out a step of saving, and return its result. While the storage is not available, try again.
 
         The step must be safe to repeat. Training continues meanwhile, because this is the saver's thread.
         """
-        begun = time.monotonic()
         for wait in itertools.chain(_RETRY_WAITS_S, itertools.repeat(_RETRY_WAITS_S[-1])):
             try:
-                step()
-                return
-            except OSError as error:
-                if (
-                    not (isinstance(error, _NotUploaded) or is_passing(error))
-                    or time.monotonic() - begun + wait > RETRY_S
-                ):
+                return step()
+            except (OSError, CheckpointUnreachable) as error:
+                if not (isinstance(error, _NotUploaded) or is_passing(error)):
+                    raise
+                left = self._time_left()
+                if left < wait:
                     raise
                 log.warning(
-                    "the checkpoint of iteration %s cannot be saved now, and this will be tried again: %s",
-                    job.iteration,
-                    error,
-                )
+                    "the checkpoint of iteration %s cannot be saved now, and this will be tried again for up to %.0f s: %s (%s)",
+                    job.iteration, left, error, job.uri,
+                )  # fmt: skip
             with self._progress:
                 if self._progress.wait_for(lambda: bool(self._abandoned), wait):
                     raise CheckpointError(self._abandoned)
+        raise AssertionError
+
+    def _is_available(self) -> None:
+        """Note that something was saved."""
+        with self._progress:
+            self._unavailable_since = None
+            self._progress.notify_all()
+
+    def _time_left(self) -> float:
+        """Note that the storage is not available. Return for how many seconds it makes sense to try again."""
+        now = time.monotonic()
+        with self._progress:
+            if self._unavailable_since is None:
+                self._unavailable_since = now
+            return RETRY_S - (now - self._unavailable_since)
 
     def _info(self, job: _Job, size: int, ready: bool = True) -> CheckpointInfo:
         return CheckpointInfo(
@@ -347,7 +384,7 @@ class Saver:
             step=job.iteration,
             bytes=size,
             ready=ready,
-            node=self.node if place(job.uri).local else None,
+            node=self.node if is_local(job.uri) else None,
             took_s=round(job.took_s, 4),
             age_s=round(time.monotonic() - job.taken_at, 4),
         )
@@ -382,7 +419,7 @@ class Saver:
             merged.update(shard.files)
         if any(merged.get(name, file) != file for name, file in own.items()):
             # This replaces what other ranks saved under the same names.
-            self._patiently(job, functools.partial(target.upload, job.staging))
+            self._patiently(job, functools.partial(_upload, target, job.staging, own))
         return merged | own
 
     def _note(self, moment: Moment, shard: Shard | str | None) -> None:
@@ -451,17 +488,21 @@ class Saver:
 
 
 class _NotUploaded(OSError):
-    """An upload has ended without an error, but files are missing."""
+    """An upload has ended without an error, but a file is missing or incomplete."""
 
 
-def _upload(target: Place, folder: str, files: Files) -> None:
-    """Copy the files of a local directory to a URI, and check that they are there.
+def _upload(target: Place, folder: str, files: Files, sizes: bool = True) -> None:
+    """Copy the files of a local directory to a URI, and check that they are there; if `sizes` is set, with their sizes.
 
     If a connection breaks when the last bytes of a file are sent, pyarrow may report no error.
     """
     target.upload(folder)
-    if missing := sorted(files.keys() - target.sizes().keys()):
-        raise _NotUploaded(f"{missing[0]} was not uploaded to {target.uri}")
+    there = target.sizes()
+    for name, (size, _) in sorted(files.items()):
+        if name not in there:
+            raise _NotUploaded(f"{name} was not uploaded to {target.uri}")
+        if sizes and there[name] != size:
+            raise _NotUploaded(f"{name} has {there[name]} bytes instead of {size} at {target.uri}")
 
 
 def _not_told(info: CheckpointInfo) -> None:

@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import CheckpointError
+from tuner.errors import CheckpointError, CheckpointUnreachable
 
 log = logging.getLogger(__name__)
 
@@ -156,20 +156,28 @@ class Place:
 
 
 _PASSING = re.compile(
-    r"""HTTP\ status\ (?:429|5\d\d)
+    r"""HTTP\ status\ (?:429|5(?!0[15])\d\d)
+    | \b(?:429|503)\ (?:Too|The|Service|Slow|Server)\b
     | AWS\ Error\ (?:NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|THROTTLING|REQUEST_TIMEOUT|INTERNAL_FAILURE)
-    | \b(?:timed\ out|timeout|temporarily|unavailable|unreachable)\b
+    | \b(?:timed\ out|timeout|temporarily|unavailable|unreachable|ServerBusy|DEADLINE_EXCEEDED|Too\ Many\ Requests)\b
     | connection\ (?:reset|refused|closed|aborted)""",
     re.IGNORECASE | re.VERBOSE,
 )
+_LASTING = re.compile(r"curlCode: (?:1|3|58|60|77)\b")
+"""Errors of connections that do not pass: of the protocol, the URL, and certificates."""
+_NAMES = re.compile(r"'[^']*'")
 
 
-def is_passing(error: OSError) -> bool:
+def is_passing(error: Exception) -> bool:
     """Return whether an error of a storage may pass by itself, as when the storage is overloaded or cannot be reached.
 
-    pyarrow raises plain OSErrors, so this reads their messages. Wrong credentials or a missing bucket do not count.
+    pyarrow raises plain OSErrors, so this reads their messages, without the names of buckets and files that these quote.
+    Wrong credentials or a missing bucket do not count.
     """
-    return isinstance(error, ConnectionError | TimeoutError) or bool(_PASSING.search(str(error)))
+    said = _NAMES.sub("", str(error))
+    if _LASTING.search(said):
+        return False
+    return isinstance(error, ConnectionError | TimeoutError) or bool(_PASSING.search(said))
 
 
 def sync(path: str) -> None:
@@ -227,6 +235,7 @@ def place(uri: str | os.PathLike[str]) -> Place:
     """Return the place at a local path, a ``file://`` URI, or any URI that pyarrow.fs supports.
 
     Raise CheckpointError for any other URI, and for a path with an environment variable that is not set in this process.
+    Raise CheckpointUnreachable if the storage has to be asked, such as for the region of a bucket, and does not respond.
     """
     text = os.fspath(uri)
     if "://" not in text:
@@ -235,6 +244,11 @@ def place(uri: str | os.PathLike[str]) -> Place:
         return Place(text, "/" + text.removeprefix("file://").lstrip("/"))
     base, path = _filesystem(text)
     return Place(text, path, base)
+
+
+def is_local(uri: str) -> bool:
+    """Return whether a path or URI is on a disk. This connects to nothing."""
+    return "://" not in uri or uri.startswith("file://")
 
 
 _SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "hf", "local", "s3", "viewfs")
@@ -306,6 +320,8 @@ def _filesystem(uri: str) -> tuple[Any, str]:
     try:
         filesystem, path = fs.FileSystem.from_uri(uri)
     except Exception as error:
+        if is_passing(error):
+            raise CheckpointUnreachable(f"{uri} cannot be reached now: {error}") from error
         raise CheckpointError(f"{uri} cannot be used as storage: {error}") from error
     return filesystem, path
 

@@ -58,7 +58,8 @@ class Uploads:
         for end in waiting:
             end.set_result(why)
         if waiting:
-            unanswered(group.actors[0].abandon.remote(segment_id, why))
+            for actor in group.actors:
+                unanswered(actor.abandon.remote(segment_id, why))
 
     def lose(self, group: Group, why: str) -> None:
         """Abort the uploads of all segments of a group whose processes are about to be killed."""
