@@ -25,7 +25,7 @@ from tuner.trials.checkpoints import saver as saving
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Saver, answer_notes
 from tuner.trials.checkpoints.staging import spool, sweep_spool, take_over
-from tuner.trials.checkpoints.storage import Place, join
+from tuner.trials.checkpoints.storage import Place, join, place
 from tuner.trials.runtime.sending import uploads as limits
 from tuner.trials.runtime.sending.uploads import Uploads
 
@@ -649,7 +649,7 @@ def test_a_bucket_whose_region_cannot_be_asked_for_is_tried_again(
 ) -> None:
     """Pyarrow asks for the region when it makes a filesystem, before anything is uploaded."""
     slow, told = SlowStorage(tmp_path), list[CheckpointInfo]()
-    real, left = saving.place, [4]
+    real, left = place, [4]
 
     def asked(uri: str) -> Place:
         left[0] -= 1

@@ -234,6 +234,7 @@ def test_pause_resume_and_exploit(either: Either) -> None:
     assert either.run(first, {2: Verdict(action="pause", save_checkpoint=True)}).kind == "left"
     (saved,) = either.checkpoints(first)[-1:]
     assert saved.step == 2
+    assert (saved.node is None) == isinstance(either, LocalBench)
     second = either.launch(counts, params={"until": 4, "factor": 3}, start_iteration=2, checkpoint=saved, segment=2)
     assert either.run(second).kind == "returned"
     found = [(report.metrics["count"], report.metrics["factor"]) for report in either.reports(second)]

@@ -156,4 +156,6 @@ def _check_may_change(request: Request, project: str | None) -> None:
     """Raise a 403 if the webhook is for all projects and the caller is not an admin. A `project` of None means all projects."""
     identity: Identity = request.scope["state"]["identity"]
     if project is None and identity.role < Role.ADMIN:
-        raise HTTPException(403, "only an admin may create or change a webhook for all projects; name a project")
+        raise HTTPException(
+            403, "only an admin may create, change, test or delete a webhook for all projects; name a project"
+        )

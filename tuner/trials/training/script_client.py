@@ -75,7 +75,9 @@ class ScriptClient:
                     return answer
                 error, self._error = self._error, None
                 name, text = answer
-                raise error or {"WrongArgument": WrongArgument, "ValueError": ValueError}.get(name, RuntimeError)(text)
+                raise error or {"WrongArgument": WrongArgument, "ValueError": ValueError, "TypeError": TypeError}.get(
+                    name, RuntimeError
+                )(text)
 
     def _fill(self, folder: str) -> str | None:
         """Let the newest callable save a checkpoint to a folder. Return the text of its error, or None if it succeeds."""

@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import linecache
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -20,6 +21,7 @@ from typing import NamedTuple, Protocol
 
 from tuner.trials.runtime.measures.speedscope import Frame, Stack
 
+_DEEPEST = 256  # frames that are read of memray's stacks; the outermost of deeper ones are left out
 _TRACED_FRAMES = 16  # frames that are kept for each block of memory
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 NO_PYTHON: Stack = (Frame("threads that run no Python code", "", 0),)
@@ -114,8 +116,10 @@ class _Memray:
     def __init__(self) -> None:
         self.notes = [MEMORY_NOTE, MEMRAY_NOTE]
         self._stack = contextlib.ExitStack()
-        self._folder = tempfile.TemporaryDirectory(prefix="tuner-memray-")
-        self._file = str(Path(self._folder.name, "allocations.bin"))
+        self._folder = tempfile.mkdtemp(
+            prefix="tuner-memray-"
+        )  # a TemporaryDirectory would be deleted by forked processes
+        self._file = str(Path(self._folder, "allocations.bin"))
         self._peak: int | None = None
 
     def start(self) -> None:
@@ -137,7 +141,7 @@ class _Memray:
 
     def close(self) -> None:
         self.stop()
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def found(self) -> list[Allocation]:
         import memray
@@ -146,7 +150,7 @@ class _Memray:
             self._peak = reader.metadata.peak_memory
             found = []
             for record in reader.get_leaked_allocation_records(merge_threads=True):
-                frames = tuple(Frame(name, file, line) for name, file, line in reversed(record.stack_trace()))
+                frames = tuple(Frame(name, file, line) for name, file, line in reversed(record.stack_trace(_DEEPEST)))
                 found.append(Allocation(frames or NO_PYTHON, record.size, record.n_allocations))
         return _not_of_tracers(found)
 
