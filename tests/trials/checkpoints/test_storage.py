@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tuner.domain.events import CheckpointInfo
+from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable
 from tuner.trials.checkpoints import checkpoints
+from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.storage import place, private_folder, unknown_scheme
 
 
@@ -103,3 +106,30 @@ def test_each_step_of_a_commit_is_on_the_disk_before_the_next(
         "sync exp/trial",
     ]
     assert steps == (in_full if durable else [step for step in in_full if step.startswith("write")])
+
+
+NO_REGION = (
+    "When resolving region for bucket 'kept': AWS Error NETWORK_CONNECTION during HeadBucket operation: curlCode: 28"
+)
+
+
+def test_a_bucket_whose_region_is_not_known_now_is_no_lost_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that is lost would be deleted."""
+    from pyarrow import fs
+
+    said = [NO_REGION]
+
+    class Unreachable:
+        @staticmethod
+        def from_uri(uri: str) -> None:
+            raise OSError(said[0])
+
+    monkeypatch.setattr(fs, "FileSystem", Unreachable)
+    checkpoint = Checkpoint("s3://kept/1", info=CheckpointInfo(id="ckp_1", uri="s3://kept/1", step=3, bytes=10))
+    with pytest.raises(CheckpointUnreachable, match="cannot be reached now: When resolving region"):
+        checkpoint.verify()
+    said[0] = "When resolving region for bucket 'kept': AWS Error RESOURCE_NOT_FOUND (HTTP status 404)"
+    with pytest.raises(CheckpointLost):
+        checkpoint.verify()
+    with pytest.raises(CheckpointError, match="cannot be used as storage"):
+        place("s3://kept/2")
