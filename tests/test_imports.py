@@ -94,6 +94,7 @@ LIBRARIES = {
     "IPython": NOT_OURS,
     "alembic": SLOW,
     "cloudpickle": SLOW,
+    "memray": EXTRA,
     "mlflow": NOT_OURS,
     "numpy": SLOW,
     "opentelemetry": EXTRA,

@@ -471,7 +471,7 @@ def test_what_a_caller_may_pass() -> None:
     assert isinstance(from_argument({"type": "tpe"}), TPESearch)
     given = TPESearch(n_startup_trials=3)
     assert from_argument(given) is given
-    with pytest.raises(SpecError, match=r"not its class: TPESearch\(\)"):
+    with pytest.raises(SpecError, match=r"not its class; write TPESearch\(\)"):
         from_argument(TPESearch)
     with pytest.raises(SpecError, match="expected a searcher"):
         from_argument(3)

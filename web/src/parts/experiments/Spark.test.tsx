@@ -17,7 +17,7 @@ describe("the line of the best value in the list", () => {
       </QueryClientProvider>,
     );
     await screen.findByRole("img", {
-      name: /from 100 to 204\.975\. The line shows the best value of a single run, without the repeats\. Time/,
+      name: /from 100 to 204\.975\. The line shows the best value of a single run, without the repeats\. The horizontal axis/,
     });
   });
 
