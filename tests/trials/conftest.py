@@ -39,7 +39,10 @@ _numbers = itertools.count(1)
 def _code(module: str) -> CodeRef:
     """All functions of a test module as one trainable, so that its tests can share warm groups."""
     cloudpickle.register_pickle_by_value(sys.modules[module])
-    table = {name: item for name, item in vars(sys.modules[module]).items() if inspect.isfunction(item)}
+    functions = inspect.getmembers(sys.modules[module], inspect.isfunction)
+    table = {
+        name: item for name, item in functions if item.__module__ == module
+    }  # ranks would import the modules of others
 
     def dispatch(config: dict[str, Any]) -> None:
         table[config["do"]](config)

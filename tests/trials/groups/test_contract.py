@@ -8,17 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from tests.trials.checks import failed, gone, pid_of, until
 from tests.trials.conftest import Bench, LocalBench
-from tuner.domain.events import Failure
+from tests.trials.functions import dies, goes_on, hangs, report, reports_twice
 from tuner.domain.segments import Verdict
-from tuner.trials.messages.launch import Launch
 
 Either = Bench | LocalBench
 
@@ -29,49 +27,25 @@ def either(request: pytest.FixtureRequest) -> Either:
     return bench
 
 
-def _report(checkpoint: Any = None, **metrics: float) -> None:
-    from tuner.trials.training.session import report
-
-    report(metrics, checkpoint=checkpoint)
-
-
-def reports_twice(config: dict[str, Any]) -> None:
-    print("trial", config.get("name"))
-    _report(pid=os.getpid())
-    _report(pid=os.getpid())
-
-
 def raises_at_once(config: dict[str, Any]) -> None:
     raise KeyError("lr")
 
 
 def raises_later(config: dict[str, Any]) -> None:
-    _report(pid=os.getpid())
+    report(pid=os.getpid())
     print("shapes: 3 x 4")
     raise ValueError("mat1 and mat2 shapes cannot be multiplied")
 
 
 def exits_hard(config: dict[str, Any]) -> None:
-    _report(a=1)
+    report(a=1)
     os._exit(3)
-
-
-def dies(config: dict[str, Any]) -> None:
-    _report(a=1)
-    print("the last words")
-    signal.raise_signal(config["signal"])
-    time.sleep(100)
-
-
-def hangs(config: dict[str, Any]) -> None:
-    _report(a=1)
-    time.sleep(1000)
 
 
 def ignores_the_stop(config: dict[str, Any]) -> None:
     while True:
         try:
-            _report(a=1)
+            report(a=1)
         except BaseException:
             time.sleep(1000)
 
@@ -83,13 +57,13 @@ def never_reports(config: dict[str, Any]) -> None:
 def starts_a_child(config: dict[str, Any]) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     Path(config["note"]).write_text(str(child.pid))
-    _report(a=1)
+    report(a=1)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def leaves_a_thread(config: dict[str, Any]) -> None:
     threading.Thread(target=time.sleep, args=(1000,), name="left", daemon=True).start()
-    _report(pid=os.getpid())
+    report(pid=os.getpid())
 
 
 def counts(config: dict[str, Any]) -> None:
@@ -100,17 +74,11 @@ def counts(config: dict[str, Any]) -> None:
         with found.as_directory() as folder:
             start = int(Path(folder, "count").read_text())
     for count in range(start + 1, config["until"] + 1):
-        _report(lambda folder, n=count: Path(folder, "count").write_text(str(n)), count=count, factor=config["factor"])
-
-
-def goes_on(config: dict[str, Any]) -> None:
-    while True:
-        _report(a=1)
-        time.sleep(0.01)
+        report(lambda folder, n=count: Path(folder, "count").write_text(str(n)), count=count, factor=config["factor"])
 
 
 def fills_its_cgroup(config: dict[str, Any]) -> None:
-    _report(a=1)
+    report(a=1)
     print("loading the data set")
     Path(config["cgroup"], "cgroup.procs").write_text(str(os.getpid()))
     kept = [bytearray(os.urandom(2**20)) * 32 for _ in range(32)]
@@ -121,30 +89,7 @@ def prints(config: dict[str, Any]) -> None:
     print("from Python")
     subprocess.run(["echo", "from a child"], check=True)
     os.write(2, b"from C\n")
-    _report(a=1)
-
-
-def failed(bench: Either, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Failure:
-    outcome = bench.run(launch, verdicts)
-    assert outcome.kind == "failed", outcome
-    assert outcome.failure is not None
-    assert outcome.failure.rank in (0, None)
-    return outcome.failure
-
-
-def pid_of(bench: Either, launch: Launch) -> int:
-    return int(bench.started(launch)["ranks"][0]["pid"])
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
-def until(happened: Callable[[], Any], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    report(a=1)
 
 
 def test_a_process_runs_one_trial_after_the_other(either: Either) -> None:

@@ -5,63 +5,25 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from tests.trials.checks import failed, gone, pid_of, until
 from tests.trials.conftest import LocalBench
-from tuner.domain.events import Failure
-from tuner.domain.segments import Verdict
+from tests.trials.functions import dies, goes_on, hangs, report, reports_twice
 from tuner.errors import Conflict, SpecError
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.profiling import ProfileRequest
 
 
-def _report(checkpoint: Any = None, **metrics: float) -> None:
-    from tuner.trials.training.session import report
-
-    report(metrics, checkpoint=checkpoint)
-
-
-def reports_twice(config: dict[str, Any]) -> None:
-    print("trial", config.get("name"))
-    _report(pid=os.getpid())
-    _report(pid=os.getpid())
-
-
-def dies(config: dict[str, Any]) -> None:
-    _report(a=1)
-    signal.raise_signal(config["signal"])
-    time.sleep(100)
-
-
-def hangs(config: dict[str, Any]) -> None:
-    _report(a=1)
-    time.sleep(1000)
-
-
-def goes_on(config: dict[str, Any]) -> None:
-    while True:
-        _report(a=1)
-        time.sleep(0.01)
-
-
 def computes(config: dict[str, Any]) -> None:
     while True:
         sum(number * number for number in range(20_000))
-        _report(profiled=any(thread.name == "tuner-profile" for thread in threading.enumerate()))
-
-
-def failed(bench: LocalBench, launch: Launch, verdicts: dict[int, Verdict] | None = None) -> Failure:
-    outcome = bench.run(launch, verdicts)
-    assert outcome.kind == "failed", outcome
-    assert outcome.failure is not None
-    assert outcome.failure.rank in (0, None)
-    return outcome.failure
+        report(profiled=any(thread.name == "tuner-profile" for thread in threading.enumerate()))
 
 
 def refused_of(bench: LocalBench, launch: Launch) -> str:
@@ -71,21 +33,6 @@ def refused_of(bench: LocalBench, launch: Launch) -> str:
     except Conflict as error:
         return str(error)
     return ""
-
-
-def pid_of(bench: LocalBench, launch: Launch) -> int:
-    return int(bench.started(launch)["ranks"][0]["pid"])
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
-def until(happened: Callable[[], Any], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1])

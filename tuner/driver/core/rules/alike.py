@@ -16,7 +16,9 @@ ALIKE = 3
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _NUMBER = re.compile(r"\d[\d.e+-]*")
 _OWN = "/tuner/trials/"
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3(?:\.\d+)?/|/torchinductor_|^<")
+_LIBRARY = re.compile(
+    r"/(?:site|dist)-packages/|/lib/python3(?:\.\d+)?/|/torchinductor_|^<(?:frozen|eval_with_key|string|__array_function__)"
+)
 """Files in which an exception may be raised, but which rarely have the mistake: packages, Python itself, generated code."""
 _MEMORY = ("memoryerror", "out of memory")
 """Parts of failure messages after which the next trial may still succeed, because its configuration may need less memory."""
