@@ -201,7 +201,8 @@ class OutsideTrial(TunerError, RuntimeError):
 class WrongArgument(TunerError, TypeError, ValueError):
     """A function was called with an argument that it cannot use, such as a metric that is not a number.
 
-    It is also raised if a function of the user's has returned something that is not usable as its metrics. Arguments that are checked with the spec raise a `SpecError`, which lists all mistakes.
+    It is also raised if the user's function has returned something that cannot be used as its metrics. Arguments that are
+    checked with the spec raise a `SpecError`, which lists all mistakes.
     """
 
 
