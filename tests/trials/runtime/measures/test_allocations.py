@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -95,3 +97,26 @@ def test_a_child_process_is_not_slowed_down(training: Training) -> None:
         assert os.waitpid(child, 0)[1] == 0
     finally:
         tracer.close()
+
+
+FORKS = """
+import os, sys
+from tuner.trials.runtime.measures import allocations
+tracer = allocations.started()
+kept = bytearray(10_000_000)
+if not (child := os.fork()):
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+tracer.read()
+tracer.stop()
+assert max(one.size for one in tracer.found()) >= 10_000_000
+tracer.close()
+"""
+
+
+def test_a_child_process_that_ends_leaves_the_trace(tmp_path: Path) -> None:
+    """A child process that ends in the ordinary way cleans up what it believes to be its own."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", FORKS], env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
