@@ -116,9 +116,8 @@ class _Memray:
     def __init__(self) -> None:
         self.notes = [MEMORY_NOTE, MEMRAY_NOTE]
         self._stack = contextlib.ExitStack()
-        self._folder = tempfile.mkdtemp(
-            prefix="tuner-memray-"
-        )  # a TemporaryDirectory would be deleted by forked processes
+        # A TemporaryDirectory would be deleted by a forked process that ends.
+        self._folder = tempfile.mkdtemp(prefix="tuner-memray-")
         self._file = str(Path(self._folder, "allocations.bin"))
         self._peak: int | None = None
 
