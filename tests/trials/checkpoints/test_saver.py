@@ -622,6 +622,20 @@ def test_all_that_waits_for_the_storage_is_given_up_at_the_same_time(
     assert 4 <= tries <= 6 + 3, "the first checkpoint for a second, and each of the others once"
 
 
+def test_each_outage_has_its_own_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, told = SlowStorage(tmp_path), list[CheckpointInfo]()
+    refusing = Refusing(monkeypatch, BUSY, 2)
+    saver = uploading(slow, told)
+    saver.take(fill("weights"), 1, 1)
+    until("the first checkpoint is saved", lambda: len(told) == 1)
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 2 * saving.RETRY_S)
+    refusing.left = 2
+    saver.take(fill("weights"), 2, 2)
+    saver.drain()
+    assert [info.step for info in told] == [1, 2]
+
+
 def test_training_waits_if_many_checkpoints_wait_for_the_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
