@@ -1,6 +1,6 @@
 """A storage that answers 503 for a while: a real HTTP server that speaks S3, in front of which requests can be refused.
 
-pyarrow takes many seconds to give up, so these tests are long. Their short form is in `test_saver.py`.
+pyarrow takes many seconds to give up, so these tests are long. Their short form is in `test_outages.py`.
 """
 
 from __future__ import annotations
