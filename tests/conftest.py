@@ -238,6 +238,16 @@ def private_ray(_kept: _Ray, _scripts: Path) -> Iterator[Path]:
         yield _scripts
 
 
+@pytest.fixture
+def connected_ray(private_ray: Path) -> Path:
+    """Start `private_ray` before the test. Ray's own functions would otherwise join the Ray of another process of the tests."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(address="local", include_dashboard=False, log_to_driver=False)
+    return private_ray
+
+
 _FAILED = pytest.StashKey[bool]()
 
 

@@ -48,7 +48,7 @@ def test_every_example_is_run_by_a_test() -> None:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.long  # test_manager_nodes.py splits a data set among the ranks of one trial
-@pytest.mark.usefixtures("private_ray")
+@pytest.mark.usefixtures("connected_ray")
 @pytest.mark.parametrize("example", ["ray_data"], indirect=True)
 def test_trials_share_what_a_pipeline_has_made(
     example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""What the saver does while its storage is not available. Real servers that answer 503 are in `test_busy_storage.py`."""
+"""Test the saver while its storage is not available. Real servers that answer 503 are in `test_busy_storage.py`."""
 
 from __future__ import annotations
 

@@ -77,6 +77,14 @@ def fill(name: str, text: str = "text") -> checkpoints.Source:
     return source
 
 
+def ended_within(saver: Saver, seconds: float) -> bool:
+    """Return whether the saver has nothing left to save within some seconds."""
+    end = time.monotonic() + seconds
+    while saver.unsaved and time.monotonic() < end:
+        time.sleep(0.01)
+    return not saver.unsaved
+
+
 def test_a_temporary_directory_is_moved_and_may_be_deleted(tmp_path: Path) -> None:
     committed: list[CheckpointInfo] = []
     saver = alone(tmp_path / "storage", committed)
@@ -383,6 +391,19 @@ def test_a_rank_that_never_comes_is_named_and_nothing_is_committed(tmp_path: Pat
     pair.close()
 
 
+def test_a_rank_that_begins_and_never_comes_is_named(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.zero.patience_s = 0.1
+    pair.begun.clear()
+    pair.zero.take(fill("shard0"), 1, 1)
+    assert pair.asked.wait(10)
+    pair.begun.set()
+    with pytest.raises(CheckpointError, match="rank 1 did not reach report 1 within 0.1 s"):
+        pair.zero.drain()
+    assert pair.committed == []
+    pair.close()
+
+
 def test_a_rank_that_has_come_may_take_its_time(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.zero.patience_s = 0.2
@@ -405,11 +426,17 @@ def test_a_rank_that_has_come_may_take_its_time(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_begins_after_rank_0_has_saved_adds_its_part(tmp_path: Path) -> None:
-    """Without a process group, no collective operation makes rank 0 wait for the others."""
+    """Without a process group, no collective operation makes rank 0 wait for the others.
+
+    The time that a rank takes to import modules, or to copy the checkpoint that it starts from, is no time to leave a trial.
+    """
     pair = Pair(tmp_path)
+    pair.zero.patience_s = 0.3
     pair.begun.clear()
     pair.zero.take(fill("shard0"), 1, 1)
     assert pair.asked.wait(10)
+    assert not ended_within(pair.zero, 3 * pair.zero.patience_s)
+    pair.zero.patience_s = 10
     pair.begun.set()
     pair.one.take(fill("shard1"), 1, 1)
     pair.zero.drain()

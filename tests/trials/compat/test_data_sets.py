@@ -95,7 +95,7 @@ def until(condition: Callable[[], Any], what: str, patience_s: float = 60.0) -> 
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.usefixtures("private_ray")
+@pytest.mark.usefixtures("connected_ray")
 def test_a_running_trial_shows_how_far_its_data_sets_are_read(tmp_path: Path) -> None:
     import ray.data
     from ray.train import ScalingConfig

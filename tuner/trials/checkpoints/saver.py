@@ -14,6 +14,7 @@ for it.
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import itertools
 import logging
@@ -46,7 +47,9 @@ Moment = tuple[int, bool]
 Bring = Callable[[str, str, Files, str], None]
 """Called with (path, node, files, directory): moves the files from `path` on `node` to `directory`, and removes `path`."""
 
-_SHARD_TIMEOUT_S = 600.0  # seconds that rank 0 waits for another rank to reach the checkpoint's report
+_SHARD_TIMEOUT_S = (
+    600.0  # seconds that rank 0 waits for another rank to begin the segment, and to reach the checkpoint's report
+)
 
 RETRY_S = 600.0
 """Seconds for which saving is tried again while the storage is not available, as when it answers 503.
@@ -66,6 +69,18 @@ class Shard:
     node: str | None = None  # Ray's id of that rank's node
     # the directory with the files on that rank's node; None if the files are already in their final location
     staging: str | None = None
+
+
+class _State(enum.Enum):
+    """A rank's answer if rank 0 asks for a shard that is not saved yet."""
+
+    STARTING = (
+        enum.auto()
+    )  # the rank prepares the segment: it imports modules or copies the checkpoint that it starts from
+    TRAINING = enum.auto()  # the rank has begun the segment
+    SAVING = (
+        enum.auto()
+    )  # the rank has made the checkpoint's report, and saves its shard, which may take arbitrarily long
 
 
 @dataclass(slots=True)
@@ -446,9 +461,10 @@ class Saver:
                     segment, which, answer = link.receive(patience)
                     if (segment, which) != (self._segment, moment):
                         continue
-                    if answer is not None:
+                    if not isinstance(answer, _State):
                         break
-                    patience = None  # that rank has begun to save, which may take arbitrarily long
+                    # The driver ends the segment if a rank does not start. It also limits the time for saving.
+                    patience = self.patience_s if answer is _State.TRAINING else None
             except TimeoutError:
                 raise CheckpointError(
                     f"rank {rank} did not reach report {moment[0]} within {self.patience_s:g} s, so its part of the "
@@ -524,11 +540,14 @@ def answer_notes(
     try:
         while True:
             _, segment, moment = client.notes.receive()
-            deadline = time.monotonic() + _SHARD_TIMEOUT_S
-            while not begun(segment) and time.monotonic() < deadline:
-                time.sleep(0.005)
+            if not begun(segment):
+                client.notes.send((segment, moment, _State.STARTING))
+                deadline = time.monotonic() + _SHARD_TIMEOUT_S
+                while not begun(segment) and time.monotonic() < deadline:
+                    time.sleep(0.005)
+                client.notes.send((segment, moment, _State.TRAINING))
             own = saver(segment)
-            under_way = functools.partial(client.notes.send, (segment, moment, None))
+            under_way = functools.partial(client.notes.send, (segment, moment, _State.SAVING))
             forgotten = f"the rank has no part of a checkpoint of {segment}"
             client.notes.send((segment, moment, own.answer(moment, under_way) if own is not None else forgotten))
     except PeerLost as lost:
