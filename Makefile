@@ -72,7 +72,8 @@ format: $(VENV)/.installed  ## format and fix the code with ruff, ESLint and Pre
 	$(BIN)/ruff format .
 	$(BIN)/python web/build.py format
 
-generate: setup  ## write the generated files: reference and examples of the API, its clients, the signature of tuner.run
+generate: setup  ## write the generated files: reference and examples of the API, its clients, the signature of tuner.run, new databases
+	$(BIN)/python -m tuner.store.sql.revise
 	$(BIN)/python -m tuner.client.generate
 	$(BIN)/python -m tuner.sdk.generate
 	$(BIN)/python -m tuner.api.reference

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import shutil
+import sqlite3
 import threading
 from pathlib import Path
 
@@ -47,6 +50,47 @@ def test_migrations_build_the_tables_of_the_models(database_url: str) -> None:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata) == []
     engine.dispose()
+
+
+def made(url: str) -> tuple[set[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Return what SQLite keeps of the tables and indexes of a file, and its revision."""
+    with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+        kept = set(file.execute("SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name <> 'sqlite_sequence'"))
+        return kept, file.execute("SELECT * FROM alembic_version").fetchall()
+
+
+def test_a_new_sqlite_file_is_what_the_migrations_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new, old = (f"sqlite:///{tmp_path / name}.db" for name in ("new", "old"))
+    engine = connect(old)
+    migrate.upgrade(engine)
+    engine.dispose()
+    monkeypatch.setattr(migrate, "upgrade", None)  # it would run the scripts
+    with Store.open(new) as store:
+        store.migrate()
+        store.check()
+        begin(store)
+    assert made(new) == made(old), "if a migration was changed by hand, run `make generate`"
+
+
+def test_tables_of_something_else_stay(tmp_path: Path) -> None:
+    path = tmp_path / "tuner.db"
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute("CREATE TABLE theirs (x)")
+    with Store.open(f"sqlite:///{path}") as store:
+        store.migrate()
+        store.check()
+    assert "theirs" in {name for _, name, *_ in made(f"sqlite:///{path}")[0]}
+
+
+def test_a_script_of_an_older_revision_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "migrations"
+    shutil.copytree(migrate.scripts(), folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(migrate, "scripts", lambda: folder)
+    script = folder / "sqlite.sql"
+    script.write_text(script.read_text().replace(f"'{migrate.head()}'", "'0001'"))
+    with Store.open(f"sqlite:///{tmp_path / 'tuner.db'}") as store:
+        store.migrate()
+        store.check()
 
 
 def test_the_index_of_kinds_leaves_out_reports(database_url: str) -> None:

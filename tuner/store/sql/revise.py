@@ -1,8 +1,14 @@
-"""Write the migration from the last revision to the tables in `tables.py`: ``python -m tuner.store.sql.revise "its subject"``."""
+"""Write the migration from the last revision to the tables in `tables.py`: ``python -m tuner.store.sql.revise "its subject"``.
+
+Without a subject, only write `sqlite.sql`, which has the statements that create the tables in a new SQLite file. Do so if you
+have changed a migration by hand.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -13,7 +19,7 @@ from alembic.config import Config
 from alembic.script import Script
 
 from tuner.store.sql.connect import connect
-from tuner.store.sql.migrate import migrate, scripts
+from tuner.store.sql.migrate import migrate, scripts, upgrade
 
 
 def main(message: str) -> None:
@@ -30,6 +36,23 @@ def main(message: str) -> None:
     path = Path(script.path)
     path.write_text(re.sub(r"\n *# ### [^\n]*", "", path.read_text()))
     subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(path)], check=True)
+    write_new()
+
+
+def write_new() -> None:
+    """Write the statements that all migrations together have carried out, as SQLite itself keeps them."""
+    with tempfile.TemporaryDirectory() as folder:
+        engine = connect(f"sqlite:///{folder}/new.db")
+        upgrade(engine)
+        engine.dispose()
+        with contextlib.closing(sqlite3.connect(f"{folder}/new.db")) as made:
+            found = made.execute(
+                "SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite!_%' ESCAPE '!' ORDER BY rowid"
+            )
+            statements = [str(sql) for (sql,) in found]
+            [(newest,)] = made.execute("SELECT version_num FROM alembic_version")
+    statements.append(f"INSERT INTO alembic_version VALUES ('{newest}')")
+    (scripts() / "sqlite.sql").write_text(";\n\n".join(statements) + "\n")
 
 
 def _last() -> int:
@@ -38,6 +61,9 @@ def _last() -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) > 2:
         sys.exit(__doc__)
-    main(sys.argv[1])
+    if len(sys.argv) == 2:
+        main(sys.argv[1])
+    else:
+        write_new()
