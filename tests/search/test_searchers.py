@@ -144,9 +144,9 @@ def test_tpe_stands_in_for_a_gp_while_trials_are_short() -> None:
             trials[number].best_value = trials[number].last_value = float(number)
         return trials
 
-    short, long = completed(12, 0.01), completed(12, 30.0)
+    short, long = completed(12, 0.9), completed(12, 30.0)
     assert not gp.is_heavy(short)
-    assert gp.suggest(12, short) == make({"type": "tpe"}, of).suggest(12, completed(12, 0.01))
+    assert gp.suggest(12, short) == make({"type": "tpe"}, of).suggest(12, completed(12, 0.9))
     assert gp.is_heavy(long)
     assert gp.suggest(12, long) == make({"type": "gp"}, of).suggest(12, completed(12, 30.0))
     assert not gp.is_heavy(completed(9, 30.0)), "the first ones are random"

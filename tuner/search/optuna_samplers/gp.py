@@ -19,8 +19,12 @@ from tuner.search.optuna_samplers.tpe import known_space_tpe
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
-PROPOSAL_S = 0.2
-"""The time per proposal in seconds, including a share of the first proposal, which imports torch."""
+SHORT_S = 1.0
+"""Trials that take fewer seconds are short.
+
+A proposal takes about 0.2 s of a core, including a share of the first proposal, which imports torch. So with short trials, the
+proposals would take more than a fifth of the time of the search.
+"""
 
 RECENT = 20
 """The number of newest completed trials from which the duration of the next trial is estimated."""
@@ -36,8 +40,8 @@ class GPSearch(ModelBased):
     Args:
         n_startup_trials: the number of random trials at the beginning.
         deterministic_objective: True if equal configurations give equal results.
-        tpe_if_short: True to use TPE while a trial takes less time than a proposal of the Gaussian process. A proposal takes
-            about a tenth of a second; the first proposal takes several seconds.
+        tpe_if_short: True to use TPE while trials take less than a second. A proposal of the Gaussian process takes about a
+            tenth of a second; the first proposal takes several seconds.
         constraints: bounds on reported metrics.
         warm_start: results of earlier experiments.
     """
@@ -77,7 +81,7 @@ class GPSearch(ModelBased):
             return True  # random anyway
         ended = (trial.running_s for trial in reversed(list(trials)) if trial.state is TrialState.COMPLETED)
         recent = list(itertools.islice(ended, RECENT))
-        return bool(recent) and statistics.mean(recent) < PROPOSAL_S
+        return bool(recent) and statistics.mean(recent) < SHORT_S
 
     def sampler_for(self, seed: int, trials: Population) -> BaseSampler:
         if not self._is_short(trials):
