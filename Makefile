@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
 
+, := ,
 .DEFAULT_GOAL := help
 .PHONY: help setup web demo serve test test-fast test-long coverage fuzz chaos lint format generate docs bench clean
 
@@ -18,17 +19,22 @@ if sys.version_info < (3, 11):
 endef
 export CHECK
 
-# torch comes first, with its pin, so that no build with gigabytes of CUDA is chosen. uv installs the rest in a fifth of pip's time. It
-# does not read pip's settings, so pip takes its place if they name an index, or if uv fails. The pip of Python 3.11 is too slow for that.
+# uv installs the project with its extras in a fifth of pip's time. It does not read pip's settings, so pip takes its place if they name
+# an index, or if uv fails. The pip of Python 3.11 is too slow for that.
+define install
+{ test -z "$$PIP_INDEX_URL$$($(BIN)/python -m pip config get global.index-url 2>/dev/null)" && \
+	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt --no-build-isolation -e '.[$(1)]'; } || \
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[$(1)]'
+endef
+
+# torch comes first, with its pin, so that no build with gigabytes of CUDA is chosen.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -c "$$CHECK"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c "$$CHECK"
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -U pip uv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch hatchling editables
-	{ test -z "$$PIP_INDEX_URL$$($(BIN)/python -m pip config get global.index-url 2>/dev/null)" && \
-		$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt --no-build-isolation -e '.[dev]'; } || \
-		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(call install,dev)
 	touch $@
 
 setup: $(VENV)/.installed web  ## set up everything: .venv, dependencies, web bundle
@@ -48,7 +54,11 @@ test: setup  ## check lint, types and layers, and run all tests except the long 
 test-fast: setup  ## run the tests that start neither Ray, PostgreSQL nor a browser
 	$(BIN)/python -m pytest -q -m "not ray and not postgres and not browser and not slow"
 
-test-long: setup  ## run the long tests: several nodes, pages and examples as scripts, more kills, PostgreSQL as a second database
+$(VENV)/.installed-long: $(VENV)/.installed
+	$(call install,dev$(,)long)
+	touch $@
+
+test-long: setup $(VENV)/.installed-long  ## run the long tests: several nodes, pages and examples as scripts, more kills, PostgreSQL as a second database
 	PYTHON=$(BIN)/python ./.ci/test-long
 
 coverage: setup  ## measure the share of lines and branches that the tests run
