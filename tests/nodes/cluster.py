@@ -81,7 +81,7 @@ class Cluster:
         if done.returncode:
             raise RuntimeError(f"node {number} did not start: {(done.stdout + done.stderr)[-2000:]}")
 
-    def search(self, name: str, number: int = 0, **config: float) -> subprocess.Popen[str]:
+    def search(self, name: str, number: int = 0, **config: float | str) -> subprocess.Popen[str]:
         """Start a search of `tests.nodes.searches` on a node. config: what its trials get."""
         given = {"TEST_CONFIG": json.dumps(config)}
         return self.script("-m", "tests.nodes.searches", name, number=number, environment=given)

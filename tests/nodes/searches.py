@@ -31,6 +31,8 @@ def trains(config: dict[str, Any]) -> None:
             saved = torch.load(Path(folder, "model.pt"))
             count = saved["count"]
             inner.load_state_dict(saved["model"])
+    elif "meet" in config:
+        wait_for_both(Path(config["meet"]), context.trial_number)
     if context.world_size > 1:
         where: list[Any] = [None] * context.world_size
         names = os.environ["MASTER_ADDR"], os.environ.get("GLOO_SOCKET_IFNAME")
@@ -51,6 +53,16 @@ def trains(config: dict[str, Any]) -> None:
             torch.save({"count": count, "model": inner.state_dict()}, Path(folder, "model.pt"))
 
         tuner.report({"loss": float(loss.detach())}, checkpoint=save)
+
+
+def wait_for_both(folder: Path, trial: int) -> None:
+    """Return once both trials have begun. One that starts late, on a busy machine, would find that the other has ended."""
+    folder.mkdir(exist_ok=True)
+    (folder / str(trial)).touch()
+    deadline = time.monotonic() + 120
+    while len(list(folder.iterdir())) < 2:
+        assert time.monotonic() < deadline, "the other trial has not begun"
+        time.sleep(0.05)
 
 
 def search(samples: int, lr: Any = None, **options: Any) -> None:

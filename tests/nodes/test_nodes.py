@@ -50,7 +50,7 @@ def test_a_slow_link_is_no_cut_link(new_cluster: NewCluster) -> None:
 def test_checkpoints_travel_from_node_to_node(new_cluster: NewCluster) -> None:
     cluster = new_cluster((1, 1))
     search = Search(cluster)
-    search.completes(cluster.search("copies", steps=12, pause=0.1), iterations=12)
+    search.completes(cluster.search("copies", steps=12, pause=0.1, meet=str(cluster.folder / "begun")), iterations=12)
     places: dict[tuple[int | None, int | None], str] = {
         (trial, found.ordinal): found.placement["ranks"][0]["host"]
         for trial, segments in search.segments().items()
