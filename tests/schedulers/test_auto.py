@@ -12,6 +12,7 @@ from tuner.driver.virtual import Step, simulate
 from tuner.schedulers.auto import resolve
 from tuner.search import from_json as searcher_from_json
 from tuner.search.base import SearcherContext
+from tuner.search.optuna_samplers.gp import SHORT_S
 from tuner.space import Space, choice, grid_search, uniform
 
 FLAT = Space({"x": uniform(0, 1), "k": choice(["a", "b"])})
@@ -41,6 +42,7 @@ def test_what_it_chooses(options: dict[str, Any], more: dict[str, Any], schedule
     chosen, search, why = resolve(its, **more)
     assert (chosen.TYPE, search["type"]) == (scheduler, searcher)
     assert why.startswith(f"scheduler auto: {scheduler}")
+    assert "while trials" not in why or why.endswith(f"tpe while trials take less than {SHORT_S:g} s")
     chosen.setup(its)
     if "searcher_given" not in more:
         count = more.get("objectives", 1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -346,6 +349,28 @@ def test_a_report_without_numbers_is_refused_and_the_trial_goes_on() -> None:
         with pytest.raises(TypeError, match="loss"):
             trial.report({"loss": "low"})
         assert trial.report({"loss": 0.1}) in ("continue", "stop")
+
+
+def test_a_call_that_the_loop_did_not_begin_before_its_end_leaves_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the loop when it has a task for the call, but has not begun the task."""
+    study = study_of()
+    assert study._driver is not None
+    events = study._driver._events
+    posted, run = threading.Event(), asyncio.run_coroutine_threadsafe
+
+    def run_and_stop(work: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        running = run(work, loop)
+        events.call_soon_threadsafe(events.stop)
+        posted.set()
+        return running
+
+    events.call_soon_threadsafe(posted.wait)
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", run_and_stop)
+    with warnings.catch_warnings(record=True) as seen, pytest.raises(TunerError, match="no longer driven"):
+        warnings.simplefilter("always")
+        study.ask()
+    gc.collect()
+    assert [str(warning.message) for warning in seen if "never awaited" in str(warning.message)] == []
 
 
 def test_calls_after_the_lease_is_lost_say_so(store: Store) -> None:

@@ -112,6 +112,16 @@ def test_every_module_of_before_leads_to_one_of_today(name: str) -> None:
     assert today.__spec__ is spec, "the import by the old name has left no trace in the module"
 
 
+def test_the_modules_that_tuner_offers_can_be_imported_by_these_names() -> None:
+    code = (
+        "from tuner.callbacks import CSVLoggerCallback; from tuner.stoppers import TimeStopper; import tuner, tuner.stoppers; "
+        "assert CSVLoggerCallback is tuner.callbacks.CSVLoggerCallback; assert TimeStopper is tuner.stoppers.TimeStopper; "
+        "print(tuner.callbacks.__spec__.name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "tuner.sdk.callbacks\n", done.stderr
+
+
 def test_an_unknown_name_is_an_error_as_ever() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'tuner\.trials\.sesion'"):
         importlib.import_module("tuner.trials.sesion")

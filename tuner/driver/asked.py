@@ -329,6 +329,9 @@ class AskedDriver:
             except CancelledError:
                 self._over.wait()
                 raise self._closed() from None
+            finally:
+                if self._over.is_set():
+                    work.close()  # the loop may have ended before it began the coroutine
 
     async def _counted(self, work: Coroutine[Any, Any, T]) -> T:
         self._calls += 1

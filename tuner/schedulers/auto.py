@@ -81,7 +81,7 @@ def _choice(
             return (
                 "fifo",
                 {"type": "gp", "tpe_if_short": True},
-                f"{why}; tpe while trials take less than a fifth of a second",
+                f"{why}; tpe while trials take less than 1 s",
             )
         return "fifo", {"type": "tpe"}, "fifo with tpe, since early stopping needs max_t"
     if samples is not None and samples <= FEW:

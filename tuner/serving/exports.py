@@ -165,6 +165,7 @@ def _write_safetensors(path: Path, weights: Mapping[str, torch.Tensor], found: O
         if isinstance(value, torch.Tensor)
     }
     save_file(apart, path, {name: str(value) for name, value in known.items() if value is not None})
+    path.chmod(0o644)  # like the other files; some versions of safetensors let only the owner read it
     left_out = ", ".join(f"`{name}`" for name in weights if name not in apart)
     without = f", without {left_out}, which this format cannot hold" if left_out else ""
     return f"the weights: `safetensors.torch.load_file`{without}"

@@ -72,6 +72,9 @@ def _current(name: str) -> str:
 MOVED = {name: _current(name) for name in _STEPS}
 """Maps old names to current names. If a package now has a module's old name, it needs a `__getattr__` from `names_of`."""
 
+_IMPORTABLE = {**MOVED, "tuner.callbacks": "tuner.sdk.callbacks", "tuner.stoppers": "tuner.schedulers.stoppers"}
+"""Adds the modules that `tuner` offers by another name, so that `from tuner.callbacks import ...` works."""
+
 
 class _Finder:
     """Imports the current module when an old name is imported. `sys.modules` then has the module under both names.
@@ -80,10 +83,10 @@ class _Finder:
     """
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name in MOVED else None  # type: ignore[arg-type]  # needs only a loader's methods
+        return ModuleSpec(name, self) if name in _IMPORTABLE else None  # type: ignore[arg-type]  # needs only a loader's methods
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = importlib.import_module(MOVED[spec.name])
+        module = importlib.import_module(_IMPORTABLE[spec.name])
         spec.loader_state = module.__spec__  # the import system is about to overwrite `module.__spec__`
         return module
 

@@ -70,6 +70,7 @@ def begin(driver: Driver, *, checkpoint: Checkpoint | None = None, first_milesto
         local_rank=1,
         local_world_size=2,
         node_rank=0,
+        resources={"CPU": 0.5},
         trial_dir="/somewhere",
     )
     return Session(
@@ -112,6 +113,14 @@ def test_no_other_module_imports_a_private_name_of_ray() -> None:
             private = [m for m in modules if m.split(".")[0] == "ray" and any(p.startswith("_") for p in m.split("."))]
             found += [f"{path.relative_to(PACKAGE)}: {module}" for module in private]
     assert found == []
+
+
+def test_the_resources_of_a_trial_are_those_of_its_ranks_and_start_no_ray(
+    installed: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial without Ray may ask for them too. Many functions of Ray start a Ray if there is none."""
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("a Ray is started"))
+    assert ray.tune.get_context().get_trial_resources().bundles == [{"CPU": 0.5}, {"CPU": 0.5}]
 
 
 @pytest.mark.parametrize("report", [ray.tune.report, ray.train.report])

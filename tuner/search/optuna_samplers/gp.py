@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
-from tuner.errors import MissingPackage
+from tuner.errors import SpecError
 from tuner.names import with_extra
 from tuner.options import check_boolean, check_integer
+from tuner.search.base import SearcherContext
 from tuner.search.optuna_samplers.model_based import LIGHT_UNTIL, ModelBased
 from tuner.search.optuna_samplers.tpe import known_space_tpe
 
@@ -65,6 +66,13 @@ class GPSearch(ModelBased):
         self.n_startup_trials = n_startup_trials
         self.deterministic_objective = deterministic_objective
 
+    def setup(self, context: SearcherContext) -> None:
+        super().setup(context)
+        if not self.tpe_if_short and importlib.util.find_spec("torch") is None:
+            raise SpecError(
+                f"gp needs PyTorch, which is not installed: {with_extra('torch')}; tpe does not need it", "/search"
+            )
+
     def is_heavy(self, trials: Population) -> bool:
         return len(trials) + len(self.warm_start) >= LIGHT_UNTIL if self._is_short(trials) else self.HEAVY
 
@@ -91,8 +99,6 @@ class GPSearch(ModelBased):
     def sampler(self, seed: int) -> BaseSampler:
         from optuna.samplers import GPSampler
 
-        if importlib.util.find_spec("torch") is None:
-            raise MissingPackage(f'the searcher gp needs PyTorch: {with_extra("torch")}; "tpe" does not')
         return GPSampler(
             seed=seed,
             n_startup_trials=self.n_startup_trials,

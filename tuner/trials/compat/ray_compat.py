@@ -237,12 +237,10 @@ class Trial:
         return self.context.trial_dir or os.getcwd()
 
     def resources(self) -> Any:
-        """Return the resources of this worker group as a `PlacementGroupFactory`, the type that Ray Tune uses."""
-        import ray
+        """Return the resources of the trial's ranks as a `PlacementGroupFactory`, the type that Ray Tune uses."""
         from ray.tune import PlacementGroupFactory
 
-        group = ray.util.get_current_placement_group()
-        return PlacementGroupFactory([dict(bundle) for bundle in group.bundle_specs] if group else [{"CPU": 1.0}])
+        return PlacementGroupFactory(self.context.get_trial_resources())
 
     def numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metrics that are numbers. Ray accepts other values too; the names of such metrics are printed once."""
