@@ -164,8 +164,12 @@ def _write_safetensors(path: Path, weights: Mapping[str, torch.Tensor], found: O
         for name, value in weights.items()
         if isinstance(value, torch.Tensor)
     }
+    path.touch()
+    mode = (
+        path.stat().st_mode
+    )  # like that of the other files; some versions of safetensors let only the owner read theirs
     save_file(apart, path, {name: str(value) for name, value in known.items() if value is not None})
-    path.chmod(0o644)  # like the other files; some versions of safetensors let only the owner read it
+    path.chmod(mode)
     left_out = ", ".join(f"`{name}`" for name in weights if name not in apart)
     without = f", without {left_out}, which this format cannot hold" if left_out else ""
     return f"the weights: `safetensors.torch.load_file`{without}"
