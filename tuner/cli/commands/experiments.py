@@ -131,7 +131,7 @@ def list_experiments(
     ids: Annotated[
         bool,
         typer.Option(
-            "--ids", help="print only the ids, such as for `tuner ls --ids --tag team=vision | xargs tuner cancel`"
+            "--ids", help="print only the ids, such as for `tuner ls --ids --tag team=vision | xargs -r tuner cancel`"
         ),
     ] = False,
     as_json: JsonLines = False,
