@@ -64,10 +64,12 @@ def line(when: datetime, trial: int | None, kind: str, reason: str) -> str:
 
 
 def failed(failure: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the traceback and the last output of the rank that failed first, and a line that says what to do."""
+    """Yield the traceback and the last output of the rank that failed first, the stacks of ranks that hung, and what to do."""
     for name in ("traceback", "log_tail"):
         if (text := failure.get(name)) and not (name == "log_tail" and _has_the_log(failure)):
             yield f"\n{name.replace('_', ' ')} of rank {failure.get('rank')}:\n{text.rstrip()}"
+    for rank, stack in (failure.get("stacks") or {}).items():
+        yield f"\nstack of rank {rank}:\n{stack.rstrip()}"
     yield f"\n{what_to_do(failure.get('cause'))}"
 
 
