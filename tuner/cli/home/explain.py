@@ -101,7 +101,7 @@ class Filters(TypedDict):
 
 
 class Listed(NamedTuple):
-    """What `tuner ls` shows of one experiment. `best` is the best value, if there is one."""
+    """The row of one experiment in `tuner ls`. `best` is its best value, if there is one."""
 
     created: datetime
     id: str
