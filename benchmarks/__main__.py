@@ -22,6 +22,9 @@ HELPERS = {
 
 def main() -> int:
     known = sorted(p.stem for p in HERE.glob("*.py") if not p.stem.startswith("_") and p.stem not in HELPERS)
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__, f"The names are {', '.join(known)}.", sep="\n\n")
+        return 0
     wanted = sys.argv[1:] or known
     if unknown := [name for name in wanted if name not in known]:
         print(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)

@@ -5,8 +5,8 @@ This is what a restart costs, and why there are no snapshots of the folded state
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -68,7 +68,9 @@ def write(store: Store, spec: Spec, reports: int) -> int:
 
 
 def main() -> None:
-    reports = int(sys.argv[1]) if sys.argv[1:] else 1_000_000
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("reports", type=int, nargs="?", default=1_000_000)
+    reports = parser.parse_args().reports
     spec = a_spec(reports)
     with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{Path(folder) / 'tuner.db'}") as store:
         store.migrate()

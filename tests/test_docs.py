@@ -165,7 +165,8 @@ def commands(text: str) -> list[str]:
     found = [line.strip() for block in blocks for line in block.splitlines()]
     found += re.findall(r"^    (tuner [a-z].*)$", joined, re.MULTILINE)
     found += [line.replace("\n", " ") for line in re.findall(r"`(tuner [a-z][^`]*)`", joined)]
-    return [line for line in found if line.startswith("tuner ")]
+    piped = [part for line in found if line.startswith("tuner ") for part in line.split(" | ")]
+    return [line for part in piped if (line := part.removeprefix("xargs -r ")).startswith("tuner ")]
 
 
 @functools.cache
@@ -204,6 +205,7 @@ def test_the_commands_of_all_pages_exist() -> None:
     found = [(name, line) for name, text in PAGES.items() for line in commands(text)]
     assert len(found) > 100
     assert [f"{name}: {wrong}" for name, line in found if (wrong := mistake(line))] == []
+    assert commands("    tuner ls --ids | xargs -r tuner cancel\n") == ["tuner ls --ids", "tuner cancel"]
     assert mistake("tuner explian NAME") == "tuner explian NAME: there is no command explian"
     assert mistake("tuner logs NAME --folow") == "tuner logs NAME --folow: there is no option --folow"
 

@@ -16,7 +16,7 @@ import tuner.examples
 from tests.driver.bench import Bench
 from tuner.cli.commands import app
 from tuner.cli.commands.several import with_numbers
-from tuner.cli.home.explain import _has_the_log
+from tuner.cli.home.explain import _has_the_log, failed
 from tuner.domain.batch import Batch
 from tuner.domain.events import Failure
 from tuner.errors import Conflict, NotFound, TunerError
@@ -80,6 +80,16 @@ def test_explain_shows_the_last_lines_once_where_they_stand_for_a_traceback() ->
     assert _has_the_log({"traceback": "no traceback: rank 1 raised nothing; the last lines of its log:\n  step 7"})
     assert not _has_the_log({"traceback": "Traceback (most recent call last):"})
     assert not _has_the_log({})
+
+
+def test_explain_shows_the_stacks_of_ranks_that_hung() -> None:
+    lines = list(
+        failed({"cause": "hang", "stacks": {"0": "thread train:\n  in wait\n", "1": "thread train:\n  in load"}})
+    )
+    assert lines[:2] == [
+        "\nstack of rank 0:\nthread train:\n  in wait",
+        "\nstack of rank 1:\nthread train:\n  in load",
+    ]
 
 
 def test_explain_of_a_whole_experiment_names_its_trials(experiment: str) -> None:

@@ -32,6 +32,7 @@ def test_a_section_ends_before_the_next_one() -> None:
 def test_pages_are_listed_and_printed() -> None:
     listed = CliRunner().invoke(app, ["docs"]).output
     assert re.search(r"^troubleshooting +Troubleshooting$", listed, re.MULTILINE)
+    assert len({re.match(r"\S+ +", line).end() for line in listed.splitlines()}) == 1, "the titles form a column"
     assert CliRunner().invoke(app, ["docs", "cli"]).output.startswith("# The command line")
     with pytest.raises(NotFound, match="no page or section 'oomm'; did you mean 'oom'"):
         docs.text_about("oomm")

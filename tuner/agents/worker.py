@@ -92,6 +92,7 @@ class Agent:
 
         Raises:
             ServiceError: the service rejects this agent, or has not answered for an hour.
+            SpecError: neither this agent nor the experiment has a function to run. The trial was given back.
         """
         address = await self._server.open("127.0.0.1")
         pool = LocalPool(float(self._work.parallel), address, RankServer(gpus=True), log_limit=LogLimit.of(4 << 20))
@@ -154,10 +155,10 @@ class Agent:
         try:
             try:
                 launch = self._launch(lease)
-            except TunerError as error:
-                outcome = Outcome(kind="failed", failure=Failure(kind="spec", message=str(error)))
-            else:
-                outcome = await self._manager.run(launch, inbox=self)
+            except TunerError:  # this agent can run no trial of the experiment; another one may
+                await self._leases.end(lease, Outcome(kind="left"))
+                raise
+            outcome = await self._manager.run(launch, inbox=self)
             while self._sending:
                 await asyncio.wait(self._sending)
         finally:

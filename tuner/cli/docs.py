@@ -38,7 +38,8 @@ def text_about(topic: str | None) -> str:
     if not found:
         raise NotFound("the pages of the documentation are missing from this installation")
     if topic is None:
-        return "\n".join(f"{name:<16} {_title(file)}" for name, file in found.items())
+        width = max(map(len, found))
+        return "\n".join(f"{name:<{width}}  {_title(file)}" for name, file in found.items())
     if topic in found:
         return found[topic].read_text(encoding="utf-8").rstrip()
     troubles = found["troubleshooting"].read_text(encoding="utf-8")

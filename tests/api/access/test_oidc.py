@@ -298,12 +298,19 @@ async def test_what_the_provider_says_is_escaped_and_attempts_are_limited(
 
 
 async def test_a_provider_that_is_away_is_said(browser: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    get = oidc.Provider._get
+
     async def away(self: oidc.Provider, url: str) -> dict[str, Any]:
-        raise oidc.ProviderSilent(f"{url} does not answer: ConnectError")
+        self._transport = httpx.MockTransport(refused)
+        return await get(self, url)
 
     monkeypatch.setattr(oidc.Provider, "_get", away)
     answer = await browser.get("/auth/login")
-    assert (answer.status_code, "does not answer" in answer.text) == (503, True)
+    said = re.search("The provider does not answer at (.*): ConnectError", answer.text)
+    assert (answer.status_code, said and urlsplit(said[1]).scheme) == (503, "https")
 
 
 async def test_without_the_setting_there_is_no_such_page(sqlite_store: Store, tmp_path: Path) -> None:

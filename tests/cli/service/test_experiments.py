@@ -204,6 +204,14 @@ def test_ls_names_the_projects_if_there_are_several(place: str, sqlite_store: St
     assert [row["project"] for row in rows] == ["text", "speech"]
 
 
+def test_ls_shows_the_same_lines_of_a_service(search: Search, sqlite_store: Store, server: str) -> None:
+    method = sqlite_store.experiments.get(search.public_id).spec.method
+    made(sqlite_store, "new", project="speech")
+    here = output("ls")
+    assert method in here
+    assert output("--address", server, "ls") == here
+
+
 def test_a_verb_on_several_experiments_reports_each_outcome(
     place: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,6 +43,14 @@ def check_revision(store: Store, changed: MetaData) -> str:
     return path.read_text()
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["a", "change"]])
+def test_arguments_that_are_no_subject_write_nothing(changed: MetaData, arguments: list[str]) -> None:
+    before = sorted((migrate.scripts() / "versions").iterdir())
+    with pytest.raises(SystemExit, match="python -m tuner.store.sql.revise"):
+        revise.command_line(arguments)
+    assert sorted((migrate.scripts() / "versions").iterdir()) == before
+
+
 def test_a_changed_column_and_a_constraint_copy_the_table_in_sqlite(sqlite_store: Store, changed: MetaData) -> None:
     changed.tables["experiment"].c.source.nullable = True
     changed.tables["project"].append_constraint(UniqueConstraint("warm_start", "changed_at", name="both"))

@@ -145,9 +145,9 @@ class Provider:
                 answer = await client.post(url, content=body, headers=head, auth=known)  # type: ignore[arg-type]
             found = answer.json()
         except (httpx.HTTPError, ValueError) as error:
-            raise ProviderSilent(f"{self.issuer} does not answer: {type(error).__name__}") from error
+            raise ProviderSilent(f"the provider {self.issuer} does not answer: {type(error).__name__}") from error
         if answer.status_code >= 500 or not isinstance(found, dict):
-            raise ProviderSilent(f"{self.issuer} answers with the status {answer.status_code}")
+            raise ProviderSilent(f"the provider {self.issuer} answers with the status {answer.status_code}")
         if answer.is_error:
             raise SignInRefused(f"the provider refused the sign-in: {str(found.get('error'))[:100]}")
         return found
@@ -190,7 +190,7 @@ class Provider:
             found = await self._get(f"{self.issuer.rstrip('/')}/.well-known/openid-configuration")
             if found.get("issuer") != self.issuer:
                 raise ProviderSilent(
-                    f"{self.issuer} calls itself {found.get('issuer')!r}: set TUNER_OIDC_ISSUER to exactly this name"
+                    f"the provider {self.issuer} calls itself {found.get('issuer')!r}: set TUNER_OIDC_ISSUER to exactly this name"
                 )
             missing = [name for name in ("authorization_endpoint", "token_endpoint", "jwks_uri") if name not in found]
             if missing:
@@ -208,9 +208,9 @@ class Provider:
             async with httpx.AsyncClient(transport=self._transport, timeout=TIMEOUT_S) as client:
                 answer = (await client.get(url)).raise_for_status().json()
         except (httpx.HTTPError, ValueError) as error:
-            raise ProviderSilent(f"{url} does not answer: {type(error).__name__}") from error
+            raise ProviderSilent(f"the provider does not answer at {url}: {type(error).__name__}") from error
         if not isinstance(answer, dict):
-            raise ProviderSilent(f"{url} does not answer with a JSON object")
+            raise ProviderSilent(f"the provider does not answer with a JSON object at {url}")
         return answer
 
 

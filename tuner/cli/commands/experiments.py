@@ -131,7 +131,7 @@ def list_experiments(
     ids: Annotated[
         bool,
         typer.Option(
-            "--ids", help="print only the ids, such as for `tuner ls --ids --tag team=vision | xargs tuner cancel`"
+            "--ids", help="print only the ids, such as for `tuner ls --ids --tag team=vision | xargs -r tuner cancel`"
         ),
     ] = False,
     as_json: JsonLines = False,
@@ -157,7 +157,8 @@ def list_experiments(
     if settings.address is None:
         lines = explain.experiments(settings, wanted, limit or SHOWN)
     else:
-        lines = experiments.table(experiments.rows(settings, wanted, limit or SHOWN))
+        with experiments.connected(settings, settings.address) as client:
+            lines = explain.table(experiments.listed(client, wanted, limit or SHOWN))
     for line in lines:
         print(printable(line))
 

@@ -6,13 +6,14 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from tuner.domain.segments import what_to_do
+from tuner.domain.states import ExperimentState
 from tuner.experiment.operations.usecases import id_of, numbered, schedule
 from tuner.settings import Settings
 from tuner.store import Store
-from tuner.store.records import DecisionRecord
+from tuner.store.records import DecisionRecord, ExperimentRecord
 
 
 def decisions_about(
@@ -63,10 +64,12 @@ def line(when: datetime, trial: int | None, kind: str, reason: str) -> str:
 
 
 def failed(failure: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the traceback and the last output of the rank that failed first, and a line that says what to do."""
+    """Yield the traceback and the last output of the rank that failed first, the stacks of ranks that hung, and what to do."""
     for name in ("traceback", "log_tail"):
         if (text := failure.get(name)) and not (name == "log_tail" and _has_the_log(failure)):
             yield f"\n{name.replace('_', ' ')} of rank {failure.get('rank')}:\n{text.rstrip()}"
+    for rank, stack in (failure.get("stacks") or {}).items():
+        yield f"\nstack of rank {rank}:\n{stack.rstrip()}"
     yield f"\n{what_to_do(failure.get('cause'))}"
 
 
@@ -97,12 +100,27 @@ class Filters(TypedDict):
     archived: Literal["no", "yes"]
 
 
+class Listed(NamedTuple):
+    """The row of one experiment in `tuner ls`. `best` is its best value, if there is one."""
+
+    created: datetime
+    id: str
+    state: ExperimentState
+    trials: int
+    metric: str
+    best: float | None
+    finished: bool  # False if no trial was trained to its end
+    method: str
+    project: str
+    name: str
+    abandoned: bool
+
+
 def experiments(settings: Settings, wanted: Filters, limit: int) -> Iterator[str]:
     """Yield a line for each wanted experiment of this home, newest first, at most `limit` lines.
 
     The lines name the projects if there are several.
     """
-    left = False
     with Store.open(settings.database_url) as store:
         store.migrate()
         page = store.experiments.page(
@@ -113,19 +131,38 @@ def experiments(settings: Settings, wanted: Filters, limit: int) -> Iterator[str
             archived=wanted["archived"] == "yes",
             page_size=limit,
         )
-        width = max((len(record.project) for record in page.items), default=0)
-        several = len({record.project for record in page.items}) > 1
-        for record in page.items:
-            when = datetime.fromtimestamp(record.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-            best = f"{record.spec.objective.metric} {record.best['value']:.6g}" if record.best else "no result"
-            if record.state.ended and record.best and "finished" in record.best and record.best["finished"] is None:
-                best += ", none finished"
-            trials = sum(record.counts.values())
-            how = f"{trials:>5} trials  {best:<24}  {record.spec.method:<20}"
-            project = f"{record.project:<{width}}  " if several else ""
-            abandoned = record.abandoned(time.time())
-            left |= abandoned
-            state = "abandoned" if abandoned else record.state
-            yield f"{when}  {record.public_id}  {state:<10}  {how}  {project}{record.name}"
-    if left:
+        now = time.time()
+        yield from table([_listed(record, now) for record in page.items])
+
+
+def _listed(record: ExperimentRecord, now: float) -> Listed:
+    best = record.best
+    return Listed(
+        created=datetime.fromtimestamp(record.created_at, UTC),
+        id=record.public_id,
+        state=record.state,
+        trials=sum(record.counts.values()),
+        metric=record.spec.objective.metric,
+        best=best["value"] if best else None,
+        finished=not (best and "finished" in best and best["finished"] is None),
+        method=record.spec.method,
+        project=record.project,
+        name=record.name,
+        abandoned=record.abandoned(now),
+    )
+
+
+def table(found: Sequence[Listed]) -> Iterator[str]:
+    """Yield a line for each experiment, with its project if there are several, and say what to do about abandoned ones."""
+    width = max((len(one.project) for one in found), default=0)
+    several = len({one.project for one in found}) > 1
+    for one in found:
+        best = "no result" if one.best is None else f"{one.metric} {one.best:.6g}"
+        if one.state.ended and one.best is not None and not one.finished:
+            best += ", none finished"
+        how = f"{one.trials:>5} trials  {best:<24}  {one.method:<20}"
+        project = f"{one.project:<{width}}  " if several else ""
+        state = "abandoned" if one.abandoned else one.state
+        yield f"{one.created:%Y-%m-%d %H:%M:%S}  {one.id}  {state:<10}  {how}  {project}{one.name}"
+    if any(one.abandoned for one in found):
         yield "abandoned: the search's script exited before the search ended; `tuner resume NAME` continues it"

@@ -10,13 +10,15 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from tuner.cli.home.explain import Filters
+from tuner.cli.home.explain import Filters, Listed
 from tuner.domain.events import Command
+from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, SpecError
 from tuner.experiment.operations.removal import delete_experiment
 from tuner.experiment.operations.usecases import amend_experiment, archive_experiment, id_of, next_step, numbered
@@ -162,15 +164,24 @@ def rows(settings: Settings, wanted: Filters, limit: int | None) -> list[Row]:
         ]
 
 
-def table(found: list[Row]) -> Iterator[str]:
-    """Yield a line for the terminal for each experiment that `rows` returned, with its project if there are several."""
-    width = max((len(row["project"]) for row in found), default=0)
-    several = len({row["project"] for row in found}) > 1
-    for row in found:
-        best = "no result" if row["best_value"] is None else f"{row['metric']} {row['best_value']:.6g}"
-        when = row["created_at"][:19].replace("T", " ")
-        project = f"{row['project']:<{width}}  " if several else ""
-        yield f"{when}  {row['id']}  {row['state']:<10}  {row['trials']:>5} trials  {best:<24}  {project}{row['name']}"
+def listed(client: Client, wanted: Filters, limit: int) -> list[Listed]:
+    """Return the wanted experiments of the service, newest first, as `tuner ls` shows them."""
+    return [
+        Listed(
+            created=datetime.fromisoformat(one.created_at).astimezone(UTC),
+            id=one.id,
+            state=ExperimentState(one.state),
+            trials=one.trials,
+            metric=one.metric,
+            best=one.best.value if one.best else None,
+            finished=one.best is None or one.best.finished is not None,
+            method=one.method,
+            project=one.project,
+            name=one.name,
+            abandoned=one.abandoned,
+        )
+        for one in client.experiments(**wanted, limit=limit)
+    ]
 
 
 def result(settings: Settings, experiment: str) -> Result:

@@ -60,10 +60,14 @@ def _last() -> int:
     return max(int(path.name[:4]) for path in (scripts() / "versions").glob("[0-9][0-9][0-9][0-9]*.py"))
 
 
-if __name__ == "__main__":
-    if len(sys.argv) > 2:
+def command_line(arguments: list[str]) -> None:
+    if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
         sys.exit(__doc__)
-    if len(sys.argv) == 2:
-        main(sys.argv[1])
+    if arguments:
+        main(arguments[0])
     else:
         write_new()
+
+
+if __name__ == "__main__":
+    command_line(sys.argv[1:])
