@@ -342,4 +342,4 @@ CREATE TABLE project (
 	CONSTRAINT pk_project PRIMARY KEY (name)
 );
 
-INSERT INTO alembic_version VALUES ('0033')
+INSERT INTO alembic_version VALUES ('0032')

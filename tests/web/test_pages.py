@@ -708,7 +708,7 @@ def test_axe_finds_nothing_serious_on_any_page_and_all_text_can_be_read(
         ("trial beside", f"{one}?trial=4", "Failure"),
         ("parameters", f"{one}?tab=parameters", "Importance of parameters"),
         ("decisions", f"{one}?tab=decisions", "all 27 trials ended"),
-        ("events", f"{one}?tab=events", "A driver took over"),
+        ("events", f"{one}?tab=events", "A driver began to run the experiment"),
         ("set-up", f"{one}?tab=setup", "Scheduler"),
         ("timeline", f"{one}?tab=timeline", "waiting for resources"),
         ("devices", f"{one}?tab=timeline&by=device", "idle"),
