@@ -17,7 +17,7 @@ from optuna.terminator.erroreval import report_cross_validation_scores
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Report, Verdict
-from tuner.errors import EntrypointError, OutsideTrial, TunerError
+from tuner.errors import EntrypointError, OutsideTrial, TunerError, WrongArgument
 from tuner.trials.compat.optuna_compat import Objective, Trial
 from tuner.trials.training import driver_calls, session
 from tuner.trials.training.session import Context, LeaveTrial, Session
@@ -102,7 +102,7 @@ def test_what_the_space_has_fixed_is_not_asked_for(driver: Driver) -> None:
     assert t.suggest_float("lr", 0, 1) == 0.25
     assert t.suggest_float("nested", 0, 1) == 1.0
     assert driver.asked == ["nested"]
-    with pytest.raises(ValueError, match=r"lr is 0.25 in this trial, which is outside"):
+    with pytest.raises(WrongArgument, match=r"lr is 0.25 in this trial, which is outside"):
         trial({"lr": 0.25}).suggest_float("lr", 1, 2)
 
 
@@ -208,7 +208,7 @@ def test_several_values(driver: Driver) -> None:
     ],
 )
 def test_what_is_no_result_is_named(driver: Driver, value: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(WrongArgument, match=message):
         Objective(lambda trial: value, ("loss",))({})
 
 
@@ -221,7 +221,7 @@ def test_user_attributes_are_kept(driver: Driver) -> None:
     assert driver.notes == {"classes": [1, 2], "worst": "inf", "counts": {"all": 3}, "constraint/size": 3.0}
     assert t.user_attrs["classes"] == [1, 2]
     assert t.constraints == {"size": 3.0}
-    with pytest.raises(TypeError, match="'model' must be JSON"):
+    with pytest.raises(WrongArgument, match="'model' must be JSON"):
         t.set_user_attr("model", object())
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Report, Verdict
+from tuner.errors import WrongArgument
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.runtime.errors import describe
 from tuner.trials.runtime.sending.logs import Capture
@@ -377,5 +378,5 @@ def test_arguments_are_filled() -> None:
     assert filled("--lr={lr}", values) == "--lr=0.1"
     assert filled("{optimizer/name}-{layers}-{flag}", values) == "adam-[1, 2]-True"
     assert filled('{{lr}} {"a": {"b": 1}} {}', values) == '{lr} {"a": {"b": 1}} {}'
-    with pytest.raises(ValueError, match="the configuration has no 'width'"):
+    with pytest.raises(WrongArgument, match="the configuration has no 'width'"):
         filled("{width}", values)

@@ -24,7 +24,7 @@ from optuna.distributions import (
     distribution_to_json,
 )
 
-from tuner.errors import EntrypointError, OutsideTrial, TunerError
+from tuner.errors import EntrypointError, OutsideTrial, TunerError, WrongArgument
 from tuner.trials.checkpoints.checkpoints import Source
 from tuner.trials.compat.on_import import on_import
 from tuner.trials.training import driver_calls, session
@@ -70,14 +70,14 @@ class Objective:
     def _values(self, result: Any) -> list[float]:
         values = list(result) if isinstance(result, Sequence) and not isinstance(result, str) else [result]
         if len(values) != len(self.metrics):
-            raise TypeError(
+            raise WrongArgument(
                 f"{self.__name__} returned {len(values)} value{'s' * (len(values) != 1)} for the {len(self.metrics)} "
                 f"objective{'s' * (len(self.metrics) != 1)} {', '.join(self.metrics)}"
             )
         try:
             return [float(value) for value in values]
         except (TypeError, ValueError):
-            raise TypeError(f"{self.__name__} returned {result!r}, which is not a number") from None
+            raise WrongArgument(f"{self.__name__} returned {result!r}, which is not a number") from None
 
 
 DISTRIBUTED = "optuna_integration.pytorch_distributed.pytorch_distributed"
@@ -156,7 +156,7 @@ class Trial(optuna.trial.Trial):
             given = self._config.get(name)
             if name in self._config and not isinstance(given, Mapping):
                 if not distribution._contains(distribution.to_internal_repr(given)):
-                    raise ValueError(f"{name} is {given!r} in this trial, which is outside {distribution}")
+                    raise WrongArgument(f"{name} is {given!r} in this trial, which is outside {distribution}")
                 self._params[name] = given
             else:
                 self._params[name] = driver_calls.here().draw(name, distribution_to_json(distribution))
@@ -243,7 +243,7 @@ def _as_json(key: str, value: Any) -> Any:
             return str(value)
         return json.loads(json.dumps(value, allow_nan=False, default=_listed))
     except (TypeError, ValueError):
-        raise TypeError(f"the user attribute {key!r} must be JSON, not {value!r}") from None
+        raise WrongArgument(f"the user attribute {key!r} must be JSON, not {value!r}") from None
 
 
 def _listed(value: Any) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from tuner.errors import OutsideTrial
+from tuner.errors import OutsideTrial, WrongArgument
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.training import oom, session
 from tuner.trials.training.metric_lines import LONGEST, MetricLines
@@ -128,7 +128,7 @@ def filled(argument: str, values: Mapping[str, Any]) -> str:
         if literal:
             return str(literal)
         if name not in values:
-            raise ValueError(f"the configuration has no {name!r}, which the argument {argument!r} names")
+            raise WrongArgument(f"the configuration has no {name!r}, which the argument {argument!r} names")
         return _text(values[name])
 
     return PLACEHOLDER.sub(value, argument)
@@ -283,7 +283,7 @@ class _Run:
                 return running.should_checkpoint()
             case ("report", values, step, directory, to_call):
                 if self._script.pattern is not None:
-                    raise ValueError(
+                    raise WrongArgument(
                         "tuner.report was called, but --metric-pattern reads the metrics from stdout: use one or the other"
                     )
                 source: Source | None = self._saver(asked.connection) if to_call else directory
