@@ -213,6 +213,11 @@ RAY_CLIENT = "ray://"
 """The prefix of a Ray Client address."""
 
 
+def gp_needs_torch() -> str:
+    """Say that the searcher gp needs PyTorch, and what can be done."""
+    return f"gp needs PyTorch, which is not installed: {with_extra('torch')}; tpe does not need it"
+
+
 def no_ray_client() -> str:
     """Return a message that explains why a search cannot run through Ray Client, and what to do instead."""
     return (

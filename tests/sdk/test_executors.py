@@ -139,3 +139,17 @@ def test_processes_are_started_early_only_if_they_may_be_needed(changes: dict[st
         "executor": "auto",
     }  # fmt: skip
     assert may_be_local({**given, **changes}) is expected
+
+
+def test_gp_is_refused_where_torch_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who has named gp must not get random configurations instead. The default search lets TPE propose then."""
+    monkeypatch.setattr("tuner.sdk.driving.find_spec", lambda _: None)
+    options: dict[str, Any] = {"metric": "loss", "mode": "min", "num_samples": 2, "verbose": 0, "executor": "local"}
+    space = {"x": tuner.uniform(0, 1)}
+    with pytest.raises(
+        SpecError, match=r"^search: gp needs PyTorch, .* pip install 'tuner-hpo\[torch\]'; tpe does not need it"
+    ):
+        tuner.run(lambda config: {"loss": config["x"]}, space, search_alg="gp", **options)
+    assert tuner.experiments() == []
+    result = tuner.run(lambda config: {"loss": config["x"]}, space, **options)
+    assert result.state == "completed"

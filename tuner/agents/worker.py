@@ -38,6 +38,8 @@ BEAT_S = 5.0
 """The maximum time between two heartbeats, in seconds."""
 LAST_WORDS_S = 5.0
 """Seconds that a trial's process may take to send the end of its log after the trial has ended."""
+ASKED_S = 1.0
+"""Seconds for which an agent that stops waits for the answer to its request for a trial, to give the trial back."""
 AGAIN_S = 2.0
 """Seconds from one attempt to the next while the experiment does not exist yet."""
 
@@ -85,6 +87,7 @@ class Agent:
         self._codes: dict[str, CodeRef] = {}
         self._manager: GroupManager | None = None
         self._sending: set[asyncio.Task[None]] = set()
+        self._cannot: TunerError | None = None  # why this agent can run no trial
         self.trials = 0
 
     async def run(self) -> None:
@@ -92,7 +95,8 @@ class Agent:
 
         Raises:
             ServiceError: the service rejects this agent, or has not answered for an hour.
-            SpecError: neither this agent nor the experiment has a function to run. The trial was given back.
+            TunerError: this agent can run no trial of the experiment, for example because neither of them has a function. The
+                trials that it had leased were given back.
         """
         address = await self._server.open("127.0.0.1")
         pool = LocalPool(float(self._work.parallel), address, RankServer(gpus=True), log_limit=LogLimit.of(4 << 20))
@@ -100,6 +104,8 @@ class Agent:
         loops = [asyncio.create_task(self._work_on()) for _ in range(self._work.parallel)]
         try:
             await asyncio.gather(*loops)
+            if self._cannot is not None:
+                raise self._cannot
         finally:
             for loop in loops:
                 loop.cancel()
@@ -129,9 +135,12 @@ class Agent:
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                return None
-            return asking.result() or {}
+            if not stopping.done():
+                return asking.result() or {}
+            await asyncio.wait({asking}, timeout=ASKED_S)  # the service may just have leased a trial
+            if asking.done() and asking.exception() is None and (lease := asking.result()):
+                await self._leases.end(lease, Outcome(kind="left"))
+            return None
         except Gone as error:
             if not self._over:  # several requests for trials can end like this; print the error only once
                 self._over = True
@@ -155,9 +164,11 @@ class Agent:
         try:
             try:
                 launch = self._launch(lease)
-            except TunerError:  # this agent can run no trial of the experiment; another one may
+            except TunerError as error:  # this agent can run no trial of the experiment; another one may
+                self._cannot = self._cannot or error
+                self._stopping.set()  # each loop gives its own trial back before `run` raises the error
                 await self._leases.end(lease, Outcome(kind="left"))
-                raise
+                return
             outcome = await self._manager.run(launch, inbox=self)
             while self._sending:
                 await asyncio.wait(self._sending)

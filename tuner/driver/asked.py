@@ -330,8 +330,9 @@ class AskedDriver:
                 self._over.wait()
                 raise self._closed() from None
             finally:
-                if self._over.is_set():
-                    work.close()  # the loop may have ended before it began the coroutine
+                if self._over.is_set():  # the loop may have ended before it began the coroutines
+                    counted.close()
+                    work.close()
 
     async def _counted(self, work: Coroutine[Any, Any, T]) -> T:
         self._calls += 1

@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
+from importlib.util import find_spec
 from typing import Any
 
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState
 from tuner.errors import ClusterUnreachable, Conflict, SpecError, TunerError
-from tuner.names import RAY_CLIENT, no_ray_client
+from tuner.names import RAY_CLIENT, gp_needs_torch, no_ray_client
 from tuner.sdk.executors import choose
 from tuner.sdk.live.interrupts import CTRL_C, Interrupts
 from tuner.sdk.live.progress import Progress
@@ -115,12 +116,14 @@ def drive_on_ray(
                 progress.say("the driver was killed; a new one continues from the last commit")
 
 
-def check_executor(spec: Spec, code: CodeRecord, ray_address: str | None, settings: Settings, alone: bool) -> None:
-    """Raise SpecError if trials can never run.
+def check_spec(spec: Spec, code: CodeRecord, ray_address: str | None, settings: Settings, alone: bool) -> None:
+    """Raise SpecError if trials can never run, or if the search lacks a package that its driver needs in this process.
 
     alone: True if Ray would be a private instance on this machine. Then also check that a trial fits on the machine, without
         starting Ray, which would take seconds.
     """
+    if spec.search.get("type") == "gp" and not spec.search.get("tpe_if_short") and find_spec("torch") is None:
+        raise SpecError(gp_needs_torch(), "/search")
     if not choose(spec, code, ray_address or settings.ray_address).local and alone:
         _check_size(spec)
 

@@ -246,7 +246,7 @@ def _search(given: Mapping[str, Any]) -> Result:
     with _store(settings) as store:
         alone = not (ray_address or settings.ray_address) and (driving.on_own_ray() or not driving.connected())
         check = functools.partial(
-            driving.check_executor, code=code, ray_address=ray_address, settings=settings, alone=alone
+            driving.check_spec, code=code, ray_address=ray_address, settings=settings, alone=alone
         )
         with noting_imports():
             record = create_from_python(store, data, code, parts, check)

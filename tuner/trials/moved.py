@@ -72,8 +72,18 @@ def _current(name: str) -> str:
 MOVED = {name: _current(name) for name in _STEPS}
 """Maps old names to current names. If a package now has a module's old name, it needs a `__getattr__` from `names_of`."""
 
-_IMPORTABLE = {**MOVED, "tuner.callbacks": "tuner.sdk.callbacks", "tuner.stoppers": "tuner.schedulers.stoppers"}
-"""Adds the modules that `tuner` offers by another name, so that `from tuner.callbacks import ...` works."""
+_OFFERED = {"tuner.callbacks": "tuner.sdk.callbacks", "tuner.stoppers": "tuner.schedulers.stoppers"}
+"""The packages that `tuner` offers by another name, so that `from tuner.callbacks import ...` works."""
+
+
+def _importable(name: str) -> str | None:
+    return MOVED.get(name) or _OFFERED.get(name)
+
+
+def _within_offered(name: str) -> str | None:
+    """Return the current name of a module of an offered package."""
+    package, dot, rest = name.partition(".")[2].partition(".")
+    return f"{_OFFERED[found]}.{rest}" if dot and (found := f"tuner.{package}") in _OFFERED else None
 
 
 class _Finder:
@@ -82,11 +92,16 @@ class _Finder:
     It has no base class from `importlib.abc`, because importing that module would take half the time of `import tuner`.
     """
 
+    def __init__(self, current: Callable[[str], str | None]) -> None:
+        self._current = current
+
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name in _IMPORTABLE else None  # type: ignore[arg-type]  # needs only a loader's methods
+        return ModuleSpec(name, self) if self._current(name) else None  # type: ignore[arg-type]  # needs only a loader's methods
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = importlib.import_module(_IMPORTABLE[spec.name])
+        name = self._current(spec.name)
+        assert name is not None
+        module = importlib.import_module(name)
         spec.loader_state = module.__spec__  # the import system is about to overwrite `module.__spec__`
         return module
 
@@ -98,7 +113,9 @@ class _Finder:
 def install() -> None:
     """Make the old names importable. A module that really has such a name takes precedence."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+        sys.meta_path.append(_Finder(_importable))
+        # Python would find the files of these packages, and load each module a second time.
+        sys.meta_path.insert(0, _Finder(_within_offered))
 
 
 def names_of(package: str) -> Callable[[str], Any]:

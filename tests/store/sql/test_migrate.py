@@ -63,7 +63,10 @@ def test_a_new_sqlite_file_is_what_the_migrations_build(tmp_path: Path, monkeypa
     new, old = (f"sqlite:///{tmp_path / name}.db" for name in ("new", "old"))
     engine = connect(old)
     migrate.upgrade(engine)
+    with engine.connect() as connection:
+        rows = {name: connection.execute(text(f"SELECT COUNT(*) FROM {name}")).scalar() for name in metadata.tables}
     engine.dispose()
+    assert set(rows.values()) == {0}, "the script would have to insert these rows, too"
     monkeypatch.setattr(migrate, "upgrade", None)  # it would run the scripts
     with Store.open(new) as store:
         store.migrate()

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
-from tuner.errors import SpecError
-from tuner.names import with_extra
+from tuner.errors import MissingPackage
+from tuner.names import gp_needs_torch
 from tuner.options import check_boolean, check_integer
-from tuner.search.base import SearcherContext
 from tuner.search.optuna_samplers.model_based import LIGHT_UNTIL, ModelBased
 from tuner.search.optuna_samplers.tpe import known_space_tpe
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 SHORT_S = 1.0
 """Trials that take fewer seconds are short.
 
-A proposal takes about 0.2 s of a core, including a share of the first proposal, which imports torch. So with short trials, the
-proposals would take more than a fifth of the time of the search.
+A proposal takes about 0.2 s of a core, including a share of the first proposal, which imports torch. So it would take more than
+a fifth of the time of a short trial.
 """
 
 RECENT = 20
@@ -66,13 +65,6 @@ class GPSearch(ModelBased):
         self.n_startup_trials = n_startup_trials
         self.deterministic_objective = deterministic_objective
 
-    def setup(self, context: SearcherContext) -> None:
-        super().setup(context)
-        if not self.tpe_if_short and importlib.util.find_spec("torch") is None:
-            raise SpecError(
-                f"gp needs PyTorch, which is not installed: {with_extra('torch')}; tpe does not need it", "/search"
-            )
-
     def is_heavy(self, trials: Population) -> bool:
         return len(trials) + len(self.warm_start) >= LIGHT_UNTIL if self._is_short(trials) else self.HEAVY
 
@@ -99,6 +91,8 @@ class GPSearch(ModelBased):
     def sampler(self, seed: int) -> BaseSampler:
         from optuna.samplers import GPSampler
 
+        if importlib.util.find_spec("torch") is None:
+            raise MissingPackage(gp_needs_torch())
         return GPSampler(
             seed=seed,
             n_startup_trials=self.n_startup_trials,

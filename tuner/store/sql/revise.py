@@ -19,7 +19,7 @@ from alembic.config import Config
 from alembic.script import Script
 
 from tuner.store.sql.connect import connect
-from tuner.store.sql.migrate import migrate, scripts, upgrade
+from tuner.store.sql.migrate import scripts, upgrade
 
 
 def main(message: str) -> None:
@@ -27,7 +27,7 @@ def main(message: str) -> None:
     config.set_main_option("script_location", str(scripts()).replace("%", "%%"))
     with tempfile.TemporaryDirectory() as folder:
         engine = connect(f"sqlite:///{folder}/before.db")
-        migrate(engine)
+        upgrade(engine)
         with engine.connect() as connection:
             config.attributes["connection"] = connection
             script = command.revision(config, message, autogenerate=True, rev_id=f"{_last() + 1:04d}")

@@ -47,9 +47,9 @@ Moment = tuple[int, bool]
 Bring = Callable[[str, str, Files, str], None]
 """Called with (path, node, files, directory): moves the files from `path` on `node` to `directory`, and removes `path`."""
 
-_SHARD_TIMEOUT_S = (
-    600.0  # seconds that rank 0 waits for another rank to begin the segment, and to reach the checkpoint's report
-)
+# Seconds that rank 0 waits for another rank to reach the checkpoint's report, and that the other rank takes at most to begin
+# the segment.
+_SHARD_TIMEOUT_S = 600.0
 
 RETRY_S = 600.0
 """Seconds for which saving is tried again while the storage is not available, as when it answers 503.
@@ -74,13 +74,12 @@ class Shard:
 class _State(enum.Enum):
     """A rank's answer if rank 0 asks for a shard that is not saved yet."""
 
-    STARTING = (
-        enum.auto()
-    )  # the rank prepares the segment: it imports modules or copies the checkpoint that it starts from
-    TRAINING = enum.auto()  # the rank has begun the segment
-    SAVING = (
-        enum.auto()
-    )  # the rank has made the checkpoint's report, and saves its shard, which may take arbitrarily long
+    # The rank prepares the segment: it imports modules, or copies the checkpoint that it starts from.
+    STARTING = enum.auto()
+    # The rank has begun the segment.
+    TRAINING = enum.auto()
+    # The rank has made the checkpoint's report, and saves its shard, which may take arbitrarily long.
+    SAVING = enum.auto()
 
 
 @dataclass(slots=True)
@@ -545,7 +544,8 @@ def answer_notes(
                 deadline = time.monotonic() + _SHARD_TIMEOUT_S
                 while not begun(segment) and time.monotonic() < deadline:
                     time.sleep(0.005)
-                client.notes.send((segment, moment, _State.TRAINING))
+                if begun(segment):
+                    client.notes.send((segment, moment, _State.TRAINING))
             own = saver(segment)
             under_way = functools.partial(client.notes.send, (segment, moment, _State.SAVING))
             forgotten = f"the rank has no part of a checkpoint of {segment}"
