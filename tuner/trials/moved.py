@@ -82,8 +82,10 @@ def _importable(name: str) -> str | None:
 
 def _within_offered(name: str) -> str | None:
     """Return the current name of a module of an offered package."""
-    package, dot, rest = name.partition(".")[2].partition(".")
-    return f"{_OFFERED[found]}.{rest}" if dot and (found := f"tuner.{package}") in _OFFERED else None
+    for offered, current in _OFFERED.items():
+        if name.startswith(offered + "."):
+            return current + name.removeprefix(offered)
+    return None
 
 
 class _Finder:
