@@ -118,7 +118,7 @@ def test_the_modules_that_tuner_offers_can_be_imported_by_these_names() -> None:
         "assert CSVLoggerCallback is tuner.callbacks.CSVLoggerCallback; assert TimeStopper is tuner.stoppers.TimeStopper; "
         "import tuner.callbacks.base, tuner.sdk.callbacks.base; assert tuner.callbacks.base is tuner.sdk.callbacks.base; "
         "from tuner.stoppers.function import __spec__ as one; assert one.name == 'tuner.schedulers.stoppers.function', one; "
-        "import pytorch_lightning.callbacks.callback as theirs; assert theirs.__name__ == 'pytorch_lightning.callbacks.callback'; "
+        "import pytorch_lightning.callbacks.callback as pl; assert pl.__name__ == 'pytorch_lightning.callbacks.callback'; "
         "print(tuner.callbacks.__spec__.name)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
