@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -141,8 +142,9 @@ def test_processes_are_started_early_only_if_they_may_be_needed(changes: dict[st
     assert may_be_local({**given, **changes}) is expected
 
 
-def test_gp_is_refused_where_torch_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gp_is_refused_where_torch_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A user who has named gp must not get random configurations instead. The default search lets TPE propose then."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))  # other tests of this process have experiments in theirs
     monkeypatch.setattr("tuner.sdk.driving.find_spec", lambda _: None)
     options: dict[str, Any] = {"metric": "loss", "mode": "min", "num_samples": 2, "verbose": 0, "executor": "local"}
     space = {"x": tuner.uniform(0, 1)}
