@@ -121,9 +121,10 @@ class Service:
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            self.lines.append((time.time(), line))
-            self.output += line
+        with process.stdout:
+            for line in process.stdout:
+                self.lines.append((time.time(), line))
+                self.output += line
 
     def end(self) -> None:
         self.process.send_signal(signal.SIGINT)

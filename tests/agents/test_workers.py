@@ -62,6 +62,8 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
         if process.poll() is None:
             process.kill()
         process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 def start(started: list[subprocess.Popen[str]], command: list[str], folder: Path, **environment: str) -> Any:

@@ -186,3 +186,5 @@ def test_sigterm_ends_a_service_that_imports(
     finally:
         service.kill()
         service.wait()
+        assert service.stdout is not None
+        service.stdout.close()

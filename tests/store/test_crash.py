@@ -45,6 +45,7 @@ def test_kill_nine_leaves_whole_batches(store: Store, database_url: str, round_:
     time.sleep(random.Random(round_).uniform(0, 0.05))  # not to wait for something: any moment will do
     writer.send_signal(signal.SIGKILL)
     said = writer.stdout.read().splitlines()
+    writer.stdout.close()
     writer.wait()
     acknowledged = int(said[-1]) if said and said[-1].isdigit() else 0
 

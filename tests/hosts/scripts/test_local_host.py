@@ -190,9 +190,9 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproce
         text=True,
         start_new_session=True,
     )
-    yield process
-    process.kill()
-    process.wait()
+    with process:  # closes the pipe of its output
+        yield process
+        process.kill()
 
 
 def reported(process: subprocess.Popen[str], iteration: int) -> bool:
