@@ -44,6 +44,7 @@ import { columnsOf, EXPECTED, FRONT, serverColumn, sortTrials } from "../parts/t
 import { TrialTable } from "../parts/table/TrialTable";
 import { useLater } from "../parts/common/useLater";
 import { useNow } from "../parts/common/useNow";
+import { useSame } from "../parts/common/useSame";
 import { useTitle } from "../parts/common/useTitle";
 import { formatBrushes, formatList, formatSort, parseBrushes, parseList, parseNumbers, parseSort } from "./address";
 import parts from "../parts/common/parts.module.css";
@@ -114,7 +115,11 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const trials = useMemo(() => inWords(found, labels), [found, labels]);
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
   const places = sample?.places;
-  const expected = useMemo(() => expectedOf(experiment.best), [experiment.best]);
+  const { best: bestNow } = experiment;
+  const expected = useSame(
+    useMemo(() => expectedOf(bestNow), [bestNow]),
+    [useMemo(() => JSON.stringify(bestNow?.runs), [bestNow])],
+  );
   const { objectives } = experiment;
   const several = objectives.length > 1;
   // If there are very many trials, the ranks and the fronts come from the service.

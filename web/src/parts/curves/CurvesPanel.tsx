@@ -91,7 +91,7 @@ export function CurvesPanel({
   const asked = address.get("metric");
   const metric = asked !== null && metrics.includes(asked) ? asked : experiment.metric;
   const { across, logX, log, rungs } = axesOf(experiment, trials.values(), address, metric);
-  const sameRungs = useSame(rungs, rungs.join());
+  const sameRungs = useSame(rungs, rungs);
   const trim = address.get("all") === null;
   const zoomText = address.get("zoom");
   const zoom = useMemo(() => parseZoom(zoomText), [zoomText]);

@@ -105,14 +105,13 @@ export function TrialTable(props: TrialTableProps) {
     [trials, metric, time_attr, objectives, scope, phone, labels, expected, fronts, changing],
   );
   // Keep the same object while the columns are the same, or every row would be drawn again with every report.
-  const columns = useSame(
-    found,
-    [
-      experiment.metric,
-      ...found.map((column) => `${column.id}\0${column.numeric}\0${column.decimals}`),
-      ...(fronts ? [...fronts].map((one) => one.join("\0")) : []),
-    ].join("\0"),
-  );
+  // The values of two columns depend on more than their trial: the fronts, and the expected values.
+  const columns = useSame(found, [
+    metric,
+    fronts,
+    expected,
+    ...found.map((column) => `${column.id}\0${column.numeric}\0${column.decimals}`),
+  ]);
   const definitions = useMemo(
     () =>
       columns.map((column): ColumnDef<Trial> => ({
@@ -153,11 +152,10 @@ export function TrialTable(props: TrialTableProps) {
       onChoice({ hidden, pinned: (functionalUpdate(updater, pinning).left ?? []).filter((id) => id !== "number") }),
   });
   const shown = [...table.getLeftVisibleLeafColumns(), ...table.getCenterVisibleLeafColumns()];
-  // Computed again only when the visible columns change, not with every batch of reports.
+  // Computed again only when the columns or their visibility change, not with every batch of reports.
   const layout = useSame(
     shown.map((column) => ({ column: metaOf(column), pinned: column.getIsPinned() ? column.getStart("left") : null })),
-    shown.map((column) => `${column.id}\0${column.getIsPinned() ? column.getStart("left") : ""}`).join("\0") +
-      columns.map((column) => `${column.id}${column.numeric}${column.decimals}`).join(),
+    [columns, ...shown.map((column) => `${column.id}\0${column.getIsPinned() ? column.getStart("left") : ""}`)],
   );
 
   const virtual = useVirtualizer({

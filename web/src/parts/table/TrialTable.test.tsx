@@ -1,0 +1,98 @@
+import { MantineProvider } from "@mantine/core";
+import { render, screen, within } from "@testing-library/react";
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import type { Trial } from "../../api/types";
+import type { Expected } from "../../curves/expected";
+import { TrialTable } from "./TrialTable";
+
+beforeEach(() => {
+  // The table draws only the rows that fit into its box, and happy-dom has no layout.
+  vi.spyOn(HTMLElement.prototype, "offsetHeight", "get").mockReturnValue(400);
+  vi.spyOn(HTMLElement.prototype, "offsetWidth", "get").mockReturnValue(800);
+});
+afterEach(() => void vi.restoreAllMocks());
+
+const OBJECTIVES = [
+  { metric: "loss", mode: "min" as const },
+  { metric: "latency", mode: "min" as const },
+];
+const EXPERIMENT = {
+  metric: "loss",
+  mode: "min" as const,
+  scope: "all" as const,
+  time_attr: "training_iteration",
+  objectives: OBJECTIVES,
+  labels: {},
+  counts: { pending: 0, running: 0, paused: 0, completed: 2, stopped: 0, failed: 0, cancelled: 0 },
+  trials: 2,
+  scheduler: { type: "fifo" },
+  resolved: {},
+} as unknown as Parameters<typeof TrialTable>[0]["experiment"];
+const TRIALS = [0, 1].map(
+  (number) =>
+    ({
+      id: `trial_${number}`,
+      number,
+      state: "completed",
+      reason: "",
+      params: {},
+      last: { loss: 0.1 * number, latency: 1 - number },
+      best_value: 0.1 * number,
+      steps: 1,
+    }) as unknown as Trial,
+);
+const nothing = () => {};
+
+function table(fronts: ReadonlyMap<number, number> | null, expected: Expected | null = null) {
+  return (
+    <MantineProvider env="test">
+      <TrialTable
+        experiment={EXPERIMENT}
+        trials={TRIALS}
+        rows={TRIALS}
+        total={2}
+        rank={new Map()}
+        fronts={fronts}
+        expected={expected}
+        theme="light"
+        state={null}
+        onState={nothing}
+        sort={{ column: "number", descending: false }}
+        onSort={nothing}
+        chips={[]}
+        onShowAll={nothing}
+        selected={null}
+        onSelect={nothing}
+        onPoint={nothing}
+        picked={[]}
+        onPick={nothing}
+        onCompare={nothing}
+        choice={{ hidden: [], pinned: [] }}
+        onChoice={nothing}
+      />
+    </MantineProvider>
+  );
+}
+
+function shown(column: string): (string | null)[] {
+  const rows = within(screen.getByRole("table")).getAllByRole("row").slice(1);
+  return rows.map((row) => row.querySelector(`td[data-column=${column}]`)!.textContent);
+}
+
+const expecting = (value: number): Expected => ({ value: () => value, dropped: () => false, runs: () => null });
+
+it("shows the fronts that trials are on now, also if nothing else in the table has changed", () => {
+  const { rerender } = render(table(new Map()));
+  expect(shown("front")).toEqual(["", ""]);
+  rerender(table(new Map([[0, 1], [1, 2]]))); // prettier-ignore
+  expect(shown("front")).toEqual(["1", "2"]);
+  rerender(table(new Map([[0, 2], [1, 1]]))); // prettier-ignore
+  expect(shown("front")).toEqual(["2", "1"]);
+});
+
+it("shows the values that are expected now, also if nothing else in the table has changed", () => {
+  const { rerender } = render(table(null, expecting(0.25)));
+  expect(shown("expected")).toEqual(["0.25", "0.25"]);
+  rerender(table(null, expecting(0.75)));
+  expect(shown("expected")).toEqual(["0.75", "0.75"]);
+});
