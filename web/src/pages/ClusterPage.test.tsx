@@ -52,6 +52,23 @@ const CLUSTER: Cluster = {
 };
 
 describe("the page of the cluster", () => {
+  it("shows the name of an experiment that was created after the page was opened", async () => {
+    vi.spyOn(api, "cluster").mockResolvedValue(CLUSTER);
+    vi.spyOn(api, "experiments").mockImplementation((query) =>
+      Promise.resolve({ items: query?.state === "running" ? [{ id: "exp_1", name: "digits" }] : [] } as never),
+    );
+    render(
+      <MantineProvider>
+        <MemoryRouter>
+          <QueryClientProvider client={new QueryClient()}>
+            <ClusterPage />
+          </QueryClientProvider>
+        </MemoryRouter>
+      </MantineProvider>,
+    );
+    expect((await screen.findAllByText("digits")).length).toBeGreaterThan(0);
+  });
+
   it("says what is in use, and what waits and why", async () => {
     vi.spyOn(api, "cluster").mockResolvedValue(CLUSTER);
     vi.spyOn(api, "experiments").mockResolvedValue({ items: [{ id: "exp_1", name: "digits" }] } as never);

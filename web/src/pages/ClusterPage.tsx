@@ -18,6 +18,7 @@ import { askedWords } from "./room";
 import classes from "./SettingsPage.module.css";
 
 const REFRESH_MS = 3000;
+const NAMES_MS = 10_000;
 /** The sources of experiments whose trials a script runs. */
 const SCRIPTS: ReadonlySet<string> = new Set(["python", "study"]);
 
@@ -40,7 +41,7 @@ export default function ClusterPage() {
   const list = useQuery({
     queryKey: [...keys.experiments, "names"],
     queryFn: ({ signal }) => api.experiments({ page_size: 200 }, signal),
-    staleTime: 10_000,
+    refetchInterval: NAMES_MS,
   });
   const running = useQuery({
     queryKey: [...keys.experiments, "driven elsewhere"],
@@ -48,7 +49,8 @@ export default function ClusterPage() {
     refetchInterval: REFRESH_MS,
   });
   const elsewhere = running.data?.items.filter(isElsewhere) ?? [];
-  const names = new Map(list.data?.items.map((one) => [one.id, one.name]));
+  const known = [...(list.data?.items ?? []), ...(running.data?.items ?? [])];
+  const names = new Map(known.map((one) => [one.id, one.name]));
   const nameOf = (id: string) => names.get(id) ?? id;
   const experiment = (id: string) => (
     <Anchor component={Link} to={`/experiments/${id}`} size="sm">

@@ -19,6 +19,7 @@ import { FrontCount, FrontSpark, Spark, SPARK_AXES } from "../parts/experiments/
 import { StateBadge } from "../parts/common/StateBadge";
 import { useNow } from "../parts/common/useNow";
 import { useTitle } from "../parts/common/useTitle";
+import { useTyped } from "../parts/common/useTyped";
 import classes from "./pages.module.css";
 import { inUse, onlyWaits } from "./held";
 
@@ -87,6 +88,10 @@ export default function ExperimentsPage() {
       { replace: true },
     );
   const filterName = useDebouncedCallback((value: string) => filter("name", value.trim()), 250);
+  const typedName = useTyped(name, (value) => {
+    filterName(value);
+    return value;
+  });
 
   const narrowed = {
     ...(name ? { name } : {}),
@@ -135,7 +140,8 @@ export default function ExperimentsPage() {
   const now = useNow(experiments.some((one) => !experimentEnded(one.state)));
 
   const order = { sort, onSort: (column: SortedBy) => filter("sort", nextSort(sort, column)) };
-  const empty = query.isSuccess && experiments.length === 0;
+  // While the answer for other filters is on its way, the experiments are those of the earlier ones.
+  const empty = query.isSuccess && !query.isPlaceholderData && experiments.length === 0;
   if (empty && !state && !name && !tag && !project && !archived) return <FirstExperiment />;
   return (
     <>
@@ -149,8 +155,7 @@ export default function ExperimentsPage() {
             placeholder="Filter by name"
             aria-label="Filter by name"
             data-search
-            defaultValue={name}
-            onChange={(e) => filterName(e.currentTarget.value)}
+            {...typedName}
           />
           <Select
             size="xs"

@@ -1,7 +1,6 @@
 import { Button, TextInput } from "@mantine/core";
 import { useDebouncedCallback } from "@mantine/hooks";
 import { useInfiniteQuery } from "@tanstack/react-query";
-import { useState } from "react";
 import { api } from "../../api/client";
 import type { Decision, DecisionKind, Experiment } from "../../api/types";
 import { decisionsCall } from "../../charts/copies";
@@ -16,6 +15,7 @@ import classes from "../common/parts.module.css";
 import { ProblemBox } from "../common/Problem";
 import { SaveMenu } from "../common/SaveMenu";
 import { Loading } from "../common/Loading";
+import { useTyped } from "../common/useTyped";
 import { WhatIf } from "./WhatIf";
 
 export const KINDS = [
@@ -60,8 +60,11 @@ export default function DecisionsTab({
   const kinds = parseKinds(address.get("kind"));
   const text = address.get("q") ?? "";
   const trial = chosenTrial(address);
-  const [typed, setTyped] = useState(text);
   const find = useDebouncedCallback((value: string) => address.set({ q: value.trim() }), 250);
+  const typed = useTyped(text, (value) => {
+    find(value);
+    return value;
+  });
   const query = useInfiniteQuery({
     queryKey: [...keys.decisions(experiment.id), "found", kinds.join(), text, trial ?? null],
     queryFn: ({ pageParam, signal }) =>
@@ -83,10 +86,7 @@ export default function DecisionsTab({
   });
   const decisions = query.data?.pages.flatMap((page) => page.items) ?? [];
   const filtered = kinds.length > 0 || text !== "" || trial !== undefined;
-  const showAll = () => {
-    setTyped("");
-    address.set({ kind: null, q: null, of: null });
-  };
+  const showAll = () => address.set({ kind: null, q: null, of: null });
   return (
     <>
       <WhatIf experiment={experiment} onSelect={onSelect} address={address} />
@@ -103,11 +103,7 @@ export default function DecisionsTab({
               placeholder="Search the reasons"
               aria-label="Search the reasons"
               data-search
-              value={typed}
-              onChange={(event) => {
-                setTyped(event.currentTarget.value);
-                find(event.currentTarget.value);
-              }}
+              {...typed}
             />
             <SaveMenu
               name={`${experiment.name} decisions`}

@@ -56,3 +56,30 @@ it("never shows the newest weights as those of the best value while it reads", a
   rerender(page(null));
   expect(screen.getByText(/iterations 1 to 9/)).toBeTruthy();
 });
+
+it("follows the newest segment of a trial that trains", async () => {
+  vi.useFakeTimers({ shouldAdvanceTime: true });
+  try {
+    const read = vi.spyOn(api, "lineage").mockResolvedValueOnce(found(12)).mockResolvedValue(found(40));
+    render(
+      <MantineProvider>
+        <QueryClientProvider client={new QueryClient()}>
+          <MemoryRouter>
+            <Lineage
+              trial={{ ...TRIAL, state: "running" } as TrialWithSegments}
+              labels={{}}
+              onSelect={() => undefined}
+              address={{ get: () => null, set: () => undefined }}
+            />
+          </MemoryRouter>
+        </QueryClientProvider>
+      </MantineProvider>,
+    );
+    await screen.findByText(/iterations 1 to 12/);
+    await vi.advanceTimersByTimeAsync(10_000);
+    await screen.findByText(/iterations 1 to 40/);
+    expect(read.mock.calls.length).toBeGreaterThan(1);
+  } finally {
+    vi.useRealTimers();
+  }
+});

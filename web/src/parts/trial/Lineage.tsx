@@ -2,11 +2,14 @@ import { Anchor, SegmentedControl, Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import type { Experiment, Lineage as Found, LineageSegment, TrialWithSegments } from "../../api/types";
 import { config, param, paramName, readable } from "../../format";
+import { hasEnded } from "../../live/states";
 import type { Address } from "../../pages/useAddress";
 import { Heading } from "../common/Heading";
 import { ProblemBox } from "../common/Problem";
 import { lineageQuery, mayHaveChanged, Schedule } from "./Schedule";
 import classes from "./TrialDetails.module.css";
+
+const REFRESH_MS = 5000;
 
 interface OfTrialProps {
   trial: TrialWithSegments;
@@ -26,6 +29,7 @@ export function Lineage({ trial, labels, onSelect, address }: OfTrialProps) {
   const at = choice && address.get("weights") === "best" ? "best" : "newest";
   const query = useQuery({
     ...lineageQuery(trial.id, at, at === "best" ? best_iteration : segments.length),
+    refetchInterval: hasEnded(trial.state) ? false : REFRESH_MS, // the newest segment grows
     placeholderData: (old, before) => (before?.queryKey[3] === at ? old : undefined), // not the other weights
   });
   const found = query.data?.trial_id === trial.id ? query.data : undefined;
