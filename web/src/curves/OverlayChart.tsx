@@ -64,6 +64,8 @@ export function OverlayChart({ series, names, metric, across, log, height, ...re
     first.current = look;
     plot.current?.setLook(look);
   });
+  // A range of one metric or axis means nothing on another one.
+  useLayoutEffect(() => plot.current?.setZoom(null), [metric, x, across.x_metric, log]);
   useEffect(() => {
     plot.current?.setData({ series, rank: NO_RANKS, source: () => undefined, live: false });
     plot.current?.pick(colours);

@@ -168,7 +168,8 @@ export class CurvesPlot {
 
   setData(data: PlotData): void {
     const changed = data.series.filter((one) => this.bySeries.get(one.number) !== one);
-    const fewer = data.series.length < this.bySeries.size;
+    const next = new Set(data.series.map((one) => one.number));
+    const gone = [...this.bySeries.keys()].some((number) => !next.has(number));
     const colours = data.rank !== this.data.rank;
     const first = colours && this.data.rank.size === 0;
     const sources =
@@ -187,7 +188,7 @@ export class CurvesPlot {
     if (!this.shown && !this.zoomed) return this.draw();
     // The ranks of the table change now, so the colors of the curves do, too, unless there are very many points.
     const few = this.points <= FRAME_POINTS;
-    if (fewer || sources || first || (colours && (few || !data.live))) this.draw();
+    if (gone || sources || first || (colours && (few || !data.live))) this.draw();
     else this.drawOnly(changed, colours);
   }
 

@@ -1,16 +1,21 @@
-import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
 import { act, renderHook, waitFor } from "@testing-library/react";
 import type { ReactNode } from "react";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../api/client";
-import type { Changes, Experiment } from "../api/types";
+import type { Changes, Experiment, Trial } from "../api/types";
+import { STEP } from "../curves/across";
 import { keys, useExperiment } from "./useExperiment";
 
 let send: (changes: Partial<Changes>) => void;
 
 class Source {
   static readonly CLOSED = 2;
+  static readonly opened: string[] = [];
   readyState = 1;
+  constructor(url: string) {
+    Source.opened.push(url);
+  }
   addEventListener(_: string, listener: (message: MessageEvent<string>) => void): void {
     const empty = { since: 0, reset: false, trials: [], segments: [], decisions: [], points: [], best: [] };
     send = (changes) =>
@@ -41,9 +46,14 @@ async function opened() {
   await waitFor(() => expect(result.current.trials.data).toBeDefined());
   const state = () => client.getQueryData<Experiment>(keys.experiment("exp_1"))!.state;
   const answer = (experiment: Experiment) => void act(() => client.setQueryData(keys.experiment("exp_1"), experiment));
+  /** Watch the answer to a request about the trial, as an open panel does. */
+  const watch = (queryKey: readonly unknown[], queryFn: () => Promise<unknown>) =>
+    renderHook(() => useQuery({ queryKey, queryFn }), { wrapper });
   const wait = (ms: number) => act(() => new Promise((resolve) => setTimeout(resolve, ms)));
-  return { read, state, answer, wait };
+  return { client, read, state, answer, wait, watch };
 }
+
+const trial = (state: string) => ({ id: "trl_1", number: 1, state, experiment_id: "exp_1" }) as unknown as Trial;
 
 describe("an open experiment", () => {
   it("keeps the answer of an action that came while changes were held back", async () => {
@@ -78,5 +88,64 @@ describe("an open experiment", () => {
     void act(() => send({ since: 12, seq: 16, experiment: row("running", 16) }));
     await wait(150);
     expect(state()).toBe("running");
+  });
+
+  it("is shown as running again if somebody continues it, with all that was logged since its end", async () => {
+    vi.useFakeTimers({ shouldAdvanceTime: true });
+    try {
+      const { read, state, answer } = await opened();
+      read.mockResolvedValue(row("completed", 20));
+      answer(row("completed", 20));
+      await act(() => vi.advanceTimersByTimeAsync(100));
+      answer(row("completed", 20)); // the answer to the request, before a driver takes it up
+      read.mockResolvedValue(row("running", 31));
+      await act(() => vi.advanceTimersByTimeAsync(4000));
+      expect(state()).toBe("running");
+      expect(Source.opened.at(-1)).toMatch(/\b20$/);
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
+  it("knows the newest event if a change has no row of the experiment", async () => {
+    const { client, wait } = await opened();
+    void act(() => send({ since: 10, seq: 11 }));
+    await wait(150);
+    expect(client.getQueryData<Experiment>(keys.experiment("exp_1"))!.last_event_seq).toBe(11);
+  });
+
+  it("reads the charts of an open trial once more when the trial ends", async () => {
+    const { wait, watch } = await opened();
+    const curves = vi.fn(() => Promise.resolve([]));
+    watch(keys.trial("trl_1"), () => Promise.resolve(trial("running")));
+    watch(keys.trialCurves("trl_1", STEP), curves);
+    await waitFor(() => expect(curves).toHaveBeenCalledTimes(1));
+    void act(() => send({ since: 10, seq: 11, trials: [trial("running")] }));
+    await wait(700);
+    expect(curves).toHaveBeenCalledTimes(1);
+    void act(() => send({ since: 11, seq: 12, trials: [trial("completed")] }));
+    await wait(700);
+    expect(curves).toHaveBeenCalledTimes(2);
+  });
+
+  it("reads the checkpoints of an open trial again if they change after its end", async () => {
+    const { wait, watch } = await opened();
+    const checkpoints = vi.fn(() => Promise.resolve([]));
+    watch(keys.trial("trl_1"), () => Promise.resolve(trial("completed")));
+    watch(keys.trialCheckpoints("trl_1"), checkpoints);
+    await waitFor(() => expect(checkpoints).toHaveBeenCalledTimes(1));
+    void act(() => send({ since: 10, seq: 11, trials: [trial("completed")] }));
+    await wait(700);
+    expect(checkpoints).toHaveBeenCalledTimes(2);
+  });
+
+  it("reads an open trial again when it ends, since the last changes may not have come", async () => {
+    const { answer, wait, watch } = await opened();
+    const read = vi.fn(() => Promise.resolve(trial("running")));
+    watch(keys.trial("trl_1"), read);
+    await waitFor(() => expect(read).toHaveBeenCalledTimes(1));
+    answer(row("completed", 20));
+    await wait(100);
+    expect(read).toHaveBeenCalledTimes(2);
   });
 });

@@ -31,7 +31,7 @@ import {
   type Sample,
 } from "./changes";
 import { keys } from "./keys";
-import { experimentEnded } from "./states";
+import { experimentEnded, hasEnded } from "./states";
 import { Stream, type StreamState } from "./stream";
 
 export { keys, SAMPLE };
@@ -68,6 +68,7 @@ export interface Decisions {
 }
 
 const REFRESH_MS = 10_000;
+const ENDED_REFRESH_MS = 3000;
 const ZOOM_KEPT_MS = 30_000;
 const RESAMPLE_MS = 15_000;
 /** Milliseconds between two sorts of the table while trials report. */
@@ -151,8 +152,8 @@ export function useExperiment(id: string): LiveExperiment {
     queryKey: keys.experiment(id),
     queryFn: ({ signal }) => api.experiment(id, signal),
     // The stream is faster. Polling is for changes without an event, such as a script that has ended, and for times
-    // without a stream.
-    refetchInterval: ({ state }) => (state.data && experimentEnded(state.data.state) ? false : REFRESH_MS),
+    // without a stream. An experiment that has ended has none, and it may run again if somebody continues it.
+    refetchInterval: ({ state }) => (state.data && experimentEnded(state.data.state) ? ENDED_REFRESH_MS : REFRESH_MS),
   });
   // The rest is read after the experiment: the stream begins at the last_event_seq of that answer, so that nothing is missed.
   const ready = experiment.data !== undefined;
@@ -186,9 +187,16 @@ export function useExperiment(id: string): LiveExperiment {
     structuralSharing: false,
   });
 
+  // If an ended experiment runs again, the stream begins where it ended: what came before that was noticed is not lost.
+  const endedAt = useRef<{ id: string; seq: number } | null>(null);
   useEffect(() => {
-    if (!live) return;
-    const start = client.getQueryData<Experiment>(keys.experiment(id))!;
+    const found = client.getQueryData<Experiment>(keys.experiment(id));
+    if (!live) {
+      if (found && endedAt.current?.id !== id) endedAt.current = { id, seq: found.last_event_seq };
+      return;
+    }
+    const start = endedAt.current?.id === id ? endedAt.current.seq : found!.last_event_seq;
+    endedAt.current = null;
     // Points and the experiment's state are shown as they come. Lists change the whole page, so several changes to them are put
     // together.
     let rows: Changes[] = [];
@@ -201,7 +209,7 @@ export function useExperiment(id: string): LiveExperiment {
       if (rows.length > 0) applyLists(client, id, merged(rows));
       rows = [];
     };
-    const connection = new Stream((after) => api.changesUrl(id, after), start.last_event_seq, {
+    const connection = new Stream((after) => api.changesUrl(id, after), start, {
       onChanges: (changes) => {
         forgetEarly();
         recent.add(changes);
@@ -221,7 +229,7 @@ export function useExperiment(id: string): LiveExperiment {
       connection.close();
       applyRows();
       // The last changes may have come after the connection was closed: read once more how it ended.
-      void client.invalidateQueries({ queryKey: keys.experiment(id), refetchType: "active" });
+      void client.invalidateQueries({ ...ofExperiment(client, id), refetchType: "active" });
     };
   }, [client, id, live, recent]);
 
@@ -346,8 +354,14 @@ function applyPoints(client: QueryClient, id: string, changes: Changes): void {
 }
 
 /** Put the experiment's own row into the cache, unless the one that is there is newer. */
-function applyExperiment(client: QueryClient, id: string, { experiment }: Changes): void {
-  if (experiment) client.setQueryData<Experiment>(keys.experiment(id), (old) => withExperiment(old, experiment));
+function applyExperiment(client: QueryClient, id: string, { experiment, seq }: Changes): void {
+  client.setQueryData<Experiment>(
+    keys.experiment(id),
+    (old) =>
+      experiment
+        ? withExperiment(old, experiment)
+        : old && { ...old, last_event_seq: Math.max(old.last_event_seq, seq) }, // the events are read again
+  );
 }
 
 /** Put changes into every list of the experiment that is in the cache. */
@@ -363,7 +377,13 @@ function applyLists(client: QueryClient, id: string, all: Changes): void {
   const decidedOn = new Set(all.decisions.map((decision) => decision.trial_id));
   for (const row of all.trials) {
     const trial = row.id;
-    if (client.getQueryState(keys.trial(trial)) === undefined) continue;
+    const state = client.getQueryState<TrialWithSegments>(keys.trial(trial));
+    if (state === undefined) continue;
+    // An answer that is on its way may be older than this row. At its end, a trial's charts are read for the last time.
+    const ends = state.data !== undefined && !hasEnded(state.data.state) && hasEnded(row.state);
+    if (ends || state.fetchStatus === "fetching") void client.invalidateQueries({ queryKey: keys.trial(trial) });
+    // Checkpoints are uploaded and deleted after the end, too, when they are no longer polled.
+    else if (hasEnded(row.state)) void client.invalidateQueries({ queryKey: keys.trialCheckpoints(trial) });
     client.setQueryData<TrialWithSegments>(keys.trial(trial), (old) => old && { ...old, ...row });
     // The placement of a segment comes only with GET of the trial.
     const own = [keys.trial(trial), keys.trialDecisions(trial)];
@@ -375,12 +395,17 @@ function applyLists(client: QueryClient, id: string, all: Changes): void {
 
 /** Read everything about an experiment again. Answers that are on their way may be too old, so they are not waited for. */
 async function readAgain(client: QueryClient, id: string): Promise<void> {
-  const filter: QueryFilters = {
+  const filter = ofExperiment(client, id);
+  await client.cancelQueries(filter);
+  await client.invalidateQueries(filter);
+}
+
+/** The queries of an experiment and of its trials. */
+function ofExperiment(client: QueryClient, id: string): QueryFilters {
+  return {
     predicate: ({ queryKey }) =>
       (queryKey[0] === "experiment" && queryKey[1] === id) || ofTrialIn(client, id, queryKey),
   };
-  await client.cancelQueries(filter);
-  await client.invalidateQueries(filter);
 }
 
 /** Return true if these are the keys of a trial of this experiment. */

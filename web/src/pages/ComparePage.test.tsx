@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { render, screen } from "@testing-library/react";
+import { act, render, screen } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
 import { api } from "../api/client";
@@ -91,4 +91,38 @@ it("calls the same trial the best one in the sentence and in the table if anothe
   );
   expect(screen.getByText("Outside the constraints, so not counted: trial 3.")).toBeTruthy();
   expect(screen.getAllByTitle("the best of them").map((one) => one.textContent)).toEqual(["0.2 best"]);
+});
+
+it("follows trials while they train, and reads the curves once more after their end", async () => {
+  vi.useFakeTimers({ shouldAdvanceTime: true });
+  try {
+    show("step", [
+      { state: "running", best_value: 0.5 },
+      { state: "completed", best_value: 0.75 },
+    ]);
+    await screen.findByRole("rowheader", { name: "best loss" });
+    expect(screen.getAllByText("running")).toBeTruthy();
+    vi.mocked(api.trial).mockImplementation((id) =>
+      Promise.resolve({
+        id,
+        number: Number(id.slice(-1)),
+        experiment_id: "exp_1",
+        state: "completed",
+        params: {},
+        last: {},
+        segments: [],
+        best_value: 0.25,
+      } as never),
+    );
+    await act(() => vi.advanceTimersByTimeAsync(6000));
+    expect(screen.queryByText("running")).toBeNull();
+    const curvesRead = () => vi.mocked(api.trialCurves).mock.calls.filter(([id]) => id === "trl_1").length;
+    await act(() => vi.advanceTimersByTimeAsync(10_000));
+    const after = curvesRead();
+    expect(after).toBeGreaterThan(1);
+    await act(() => vi.advanceTimersByTimeAsync(30_000));
+    expect(curvesRead()).toBe(after);
+  } finally {
+    vi.useRealTimers();
+  }
 });

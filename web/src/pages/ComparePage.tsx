@@ -1,15 +1,15 @@
 import { Anchor, Select, Skeleton } from "@mantine/core";
-import { useQueries, useQuery } from "@tanstack/react-query";
+import { useQueries, useQuery, type QueryState } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { Link } from "react-router";
 import { api } from "../api/client";
-import type { Experiment, Lineage, Series, TrialWithSegments } from "../api/types";
+import type { Experiment, Lineage, Series, TrialCurves, TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
 import { choices, formatAcross, missingWords, parseAcross, STEP } from "../curves/across";
 import { OverlayChart } from "../curves/OverlayChart";
 import { counted, duration, longestOf, metric as written, named, param, readable } from "../format";
 import { keys } from "../live/keys";
-import { hasEnded } from "../live/states";
+import { experimentEnded, hasEnded } from "../live/states";
 import { dimensionsOf } from "../charts/dimensions";
 import { trialCurvesCall } from "../charts/copies";
 import { comparedCurvesRows } from "../charts/save";
@@ -72,6 +72,8 @@ function CompareTrials({ address }: { address: Address }) {
     queries: ids.map((id) => ({
       queryKey: keys.trial(id),
       queryFn: ({ signal }: { signal: AbortSignal }) => api.trial(id, signal),
+      refetchInterval: ({ state }: { state: QueryState<TrialWithSegments> }) =>
+        state.data && hasEnded(state.data.state) ? false : REFRESH_MS,
     })),
   });
   const broken = found.find((query) => query.isError && !query.data);
@@ -111,12 +113,21 @@ function CompareTrials({ address }: { address: Address }) {
         </Panel>
       )}
       {ids.length >= 2 && !broken && trials.length < ids.length && <Skeleton height={420} />}
-      {ids.length >= 2 && trials.length === ids.length && <Compared trials={trials} onRemove={without} />}
+      {ids.length >= 2 && trials.length === ids.length && (
+        <Compared trials={trials} readAt={found.map((query) => query.dataUpdatedAt)} onRemove={without} />
+      )}
     </div>
   );
 }
 
-function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; onRemove: (id: string) => void }) {
+interface ComparedProps {
+  trials: readonly TrialWithSegments[];
+  /** When each trial was read. */
+  readAt: readonly number[];
+  onRemove: (id: string) => void;
+}
+
+function Compared({ trials, readAt, onRemove }: ComparedProps) {
   const address = useAddress();
   const log = address.get("y") === "log";
   const experimentIds = [...new Set(trials.map((trial) => trial.experiment_id))];
@@ -124,6 +135,8 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
     queries: experimentIds.map((id) => ({
       queryKey: keys.experiment(id),
       queryFn: ({ signal }: { signal: AbortSignal }) => api.experiment(id, signal),
+      refetchInterval: ({ state }: { state: QueryState<Experiment> }) =>
+        state.data && experimentEnded(state.data.state) ? false : REFRESH_MS, // a metric may be reported later
     })),
     combine: (queries) => new Map(queries.flatMap(({ data }) => (data ? [[data.id, data] as const] : []))),
   });
@@ -134,12 +147,13 @@ function Compared({ trials, onRemove }: { trials: readonly TrialWithSegments[]; 
   const metric = asked !== null && known.includes(asked) ? asked : (first?.metric ?? "");
   const chosen = parseAcross(address.get("x"), known) ?? STEP;
   const across = chosen.x_metric === metric ? STEP : chosen;
-  const running = trials.some((trial) => !hasEnded(trial.state));
   const curves = useQueries({
-    queries: trials.map((trial) => ({
+    queries: trials.map((trial, i) => ({
       queryKey: keys.trialCurves(trial.id, across),
       queryFn: ({ signal }: { signal: AbortSignal }) => api.trialCurves(trial.id, across, signal),
-      refetchInterval: running ? REFRESH_MS : (false as const),
+      // After the end of a trial, its last points are read once more.
+      refetchInterval: ({ state }: { state: QueryState<TrialCurves> }) =>
+        hasEnded(trial.state) && state.dataUpdatedAt > readAt[i]! ? false : REFRESH_MS,
     })),
     combine: (queries) => queries.map(({ data }) => data?.items ?? []),
   });

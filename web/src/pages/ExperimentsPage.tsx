@@ -150,13 +150,7 @@ export default function ExperimentsPage() {
         <div className={classes.filters}>
           {tag && <Chosen what={`label ${tag}`} onClear={() => filter("tag", "")} />}
           {project && <Chosen what={`project ${project}`} onClear={() => filter("project", "")} />}
-          <TextInput
-            size="xs"
-            placeholder="Filter by name"
-            aria-label="Filter by name"
-            data-search
-            {...typedName}
-          />
+          <TextInput size="xs" placeholder="Filter by name" aria-label="Filter by name" data-search {...typedName} />
           <Select
             size="xs"
             placeholder="Any state"

@@ -174,6 +174,16 @@ describe("the actions of a trial", () => {
     expect(names()).toEqual(["Retry", "Stop"]);
   });
 
+  it("let an ended experiment run again, which is read at once", async () => {
+    vi.spyOn(api, "actOnTrial").mockResolvedValue({} as never);
+    const read = vi.spyOn(QueryClient.prototype, "invalidateQueries");
+    show(<TrialActions trial={trial} experiment={EXPERIMENT} />);
+    fireEvent.click(screen.getByRole("button", { name: "Retry" }));
+    const buttons = await screen.findAllByRole("button", { name: /Retry/ });
+    await act(() => Promise.resolve(fireEvent.click(buttons.at(-1)!)));
+    expect(read.mock.calls.map(([filters]) => filters?.queryKey)).toContainEqual(["experiment", EXPERIMENT.id]);
+  });
+
   it("kill it after a question that says which work is lost", async () => {
     const kill = vi.spyOn(api, "actOnTrial").mockResolvedValue({} as never);
     show(<TrialActions trial={{ ...trial, state: "running", actions: ["stop", "kill"] }} experiment={EXPERIMENT} />);

@@ -24,6 +24,7 @@ export function TrialActions({ trial, experiment }: TrialActionsProps) {
     onSuccess: () => {
       setAsked(null);
       void client.invalidateQueries({ queryKey: keys.trial(trial.id) });
+      void client.invalidateQueries({ queryKey: keys.experiment(experiment.id), exact: true });
     },
   });
   const allowed = TRIAL_ACTIONS.filter((action) => trial.actions.includes(action));

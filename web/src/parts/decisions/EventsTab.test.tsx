@@ -118,7 +118,7 @@ describe("the list of events", () => {
     vi.useRealTimers();
   });
 
-  it("is read again only while the experiment runs, and only if its log has grown", async () => {
+  it("is read again only if the log has grown, as it may after the end of the experiment, too", async () => {
     vi.useFakeTimers();
     const read = vi.spyOn(api, "log").mockResolvedValue({ items: [], next_page_token: null });
     const client = new QueryClient();
@@ -144,7 +144,9 @@ describe("the list of events", () => {
     expect(read).toHaveBeenCalledTimes(2);
     rerender(tab("completed", 7));
     await pass();
-    expect(read).toHaveBeenCalledTimes(2);
+    expect(read).toHaveBeenCalledTimes(3);
+    await pass();
+    expect(read).toHaveBeenCalledTimes(3);
   });
 
   it("keeps a group open that grows by newer events or by the next page", async () => {

@@ -7,7 +7,6 @@ import { logCall } from "../../charts/copies";
 import type { Rows } from "../../charts/save";
 import { clock, moment } from "../../format";
 import { keys } from "../../live/keys";
-import { experimentEnded } from "../../live/states";
 import type { Address } from "../../pages/useAddress";
 import classes from "./EventsTab.module.css";
 import { eventWords, grouped, GROUPS, groupWords, kindsOf, iterationsOf } from "./eventWords";
@@ -50,8 +49,7 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
     },
     initialPageParam: "",
     getNextPageParam: (page) => page.next_page_token ?? undefined,
-    refetchInterval: ({ state }) =>
-      !experimentEnded(experiment.state) && state.data?.pages[0]?.upto !== upto ? REFRESH_MS : false,
+    refetchInterval: ({ state }) => (state.data?.pages[0]?.upto !== upto ? REFRESH_MS : false),
     placeholderData: (old) => old,
   });
   const entries = query.data?.pages.flatMap((page) => page.items) ?? [];

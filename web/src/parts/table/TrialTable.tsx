@@ -110,6 +110,8 @@ export function TrialTable(props: TrialTableProps) {
     metric,
     fronts,
     expected,
+    changing,
+    JSON.stringify(labels),
     ...found.map((column) => `${column.id}\0${column.numeric}\0${column.decimals}`),
   ]);
   const definitions = useMemo(
