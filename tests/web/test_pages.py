@@ -396,6 +396,30 @@ def test_an_experiment_that_has_ended_is_edited_continued_forked_and_deleted(
     expect(page.get_by_role("link", name="gone", exact=True)).to_have_count(0)
 
 
+def test_an_ended_experiment_that_runs_again_is_followed(visit: Open, service: Service) -> None:
+    """The page stayed "completed", and had neither stream nor polling, until it was loaded again."""
+    search = Search(service.store, digits("again", 4), start=time.time() - 600)
+    search.advance(at_once=20)
+    page = visit(f"/experiments/{search.public_id}")
+    head = page.get_by_role("heading", name="again").locator("..")
+    expect(head).to_contain_text("completed")
+    expect(page.get_by_role("heading", name="Trials · 4")).to_be_visible()
+    page.get_by_role("button", name="Continue").click()
+    page.get_by_label("Trials to add").fill("3")
+    page.get_by_role("dialog").get_by_role("button", name="Continue").click()
+    expect(page.get_by_text("Requested 3 more trials.")).to_be_visible()
+    search.obey()
+    search.advance(6)
+    expect(head).to_contain_text("running")
+    expect(page.get_by_role("heading", name="Trials · 7")).to_be_visible()
+    search.advance(at_once=20)
+    expect(head).to_contain_text("completed")
+    ended = service.store.trials.page(search.id).items
+    bests = [f"{trial.best_value:.3f}"[:4] for trial in ended if trial.number >= 4 and trial.best_value is not None]
+    table = page.get_by_role("region", name="Trials")
+    wait_until(page, lambda: all(best in table.inner_text() for best in bests), "the values of the new trials")
+
+
 def test_tokens_are_made_shown_once_and_revoked(visit: Open, service: Service) -> None:
     page = visit("/settings")
     expect(page.get_by_text("No tokens yet.")).to_be_visible()

@@ -10,7 +10,7 @@ import DecisionsTab from "./DecisionsTab";
 afterEach(() => void vi.restoreAllMocks());
 
 it("shows in its field the text for which the address asks, also if a link has changed it", async () => {
-  vi.spyOn(api, "decisions").mockResolvedValue({ items: [], next_page_token: null } as never);
+  vi.spyOn(api, "decisions").mockResolvedValue({ items: [], next_page_token: null });
   const client = new QueryClient();
   const experiment = { id: "exp_1", name: "a", state: "running", trials: 3, objectives: [] } as unknown as Experiment;
   const tab = (q: string | null) => (

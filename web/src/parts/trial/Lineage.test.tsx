@@ -66,7 +66,7 @@ it("follows the newest segment of a trial that trains", async () => {
         <QueryClientProvider client={new QueryClient()}>
           <MemoryRouter>
             <Lineage
-              trial={{ ...TRIAL, state: "running" } as TrialWithSegments}
+              trial={{ ...TRIAL, state: "running" }}
               labels={{}}
               onSelect={() => undefined}
               address={{ get: () => null, set: () => undefined }}
