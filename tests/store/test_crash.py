@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.services import until
 from tests.store.examples import begin
 from tuner.domain.events import Reported
 from tuner.domain.keys import trial_id
@@ -56,7 +57,7 @@ def test_kill_nine_leaves_whole_batches(store: Store, database_url: str, round_:
     said = writer.stdout.read().splitlines()
     writer.stdout.close()
     writer.wait()
-    wait_until(lambda: backends(store) <= others, "the server ends the writer's session")
+    until("the server ends the writer's session", lambda: backends(store) <= others)
     acknowledged = int(said[-1]) if said and said[-1].isdigit() else 0
 
     entries = list(store.drivers.load(made.id, after=3))

@@ -125,6 +125,21 @@ def service(tmp_path: Path, sqlite_url: str, bundle: Path, checker: EntrypointCh
 Open = Callable[..., Any]
 
 
+def _unless_the_network_changes(goto: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `goto` that goes again if Chromium has given up because another test has made or removed a network interface."""
+
+    def go(*args: Any, **kwargs: Any) -> Any:
+        for _ in range(5):
+            try:
+                return goto(*args, **kwargs)
+            except Exception as error:
+                if "ERR_NETWORK_CHANGED" not in str(error):
+                    raise
+        return goto(*args, **kwargs)
+
+    return go
+
+
 @pytest.fixture
 def visit(browser: Any, service: Service) -> Iterator[Open]:
     """Return a function that opens a page; see `Open`. The test fails if a page logs an error."""
@@ -149,6 +164,7 @@ def visit(browser: Any, service: Service) -> Iterator[Open]:
         page.set_default_timeout(1000 * PATIENCE_S)
         page.on("console", hear)
         page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto = _unless_the_network_changes(page.goto)
         page.goto((root or service.url) + path)
         return page
 
