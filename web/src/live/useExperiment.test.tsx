@@ -32,10 +32,10 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-/** Show a running experiment. */
-async function opened() {
+/** Show an experiment, a running one unless told otherwise. */
+async function opened(state = "running", last_event_seq = 10) {
   vi.stubGlobal("EventSource", Source);
-  const read = vi.spyOn(api, "experiment").mockResolvedValue(row("running", 10));
+  const read = vi.spyOn(api, "experiment").mockResolvedValue(row(state, last_event_seq));
   vi.spyOn(api, "sample").mockResolvedValue({ items: [], ranks: [], fronts: [], total: 0, trained: null });
   vi.spyOn(api, "decisions").mockResolvedValue({ items: [], next_page_token: null });
   const client = new QueryClient();
@@ -44,13 +44,13 @@ async function opened() {
   );
   const { result } = renderHook(() => useExperiment("exp_1"), { wrapper });
   await waitFor(() => expect(result.current.trials.data).toBeDefined());
-  const state = () => client.getQueryData<Experiment>(keys.experiment("exp_1"))!.state;
+  const stateNow = () => client.getQueryData<Experiment>(keys.experiment("exp_1"))!.state;
   const answer = (experiment: Experiment) => void act(() => client.setQueryData(keys.experiment("exp_1"), experiment));
   /** Watch the answer to a request about the trial, as an open panel does. */
   const watch = (queryKey: readonly unknown[], queryFn: () => Promise<unknown>) =>
     renderHook(() => useQuery({ queryKey, queryFn }), { wrapper });
   const wait = (ms: number) => act(() => new Promise((resolve) => setTimeout(resolve, ms)));
-  return { client, read, state, answer, wait, watch };
+  return { client, read, result, state: stateNow, answer, wait, watch };
 }
 
 const trial = (state: string) => ({ id: "trl_1", number: 1, state, experiment_id: "exp_1" }) as unknown as Trial;
@@ -101,6 +101,22 @@ describe("an open experiment", () => {
       read.mockResolvedValue(row("running", 31));
       await act(() => vi.advanceTimersByTimeAsync(4000));
       expect(state()).toBe("running");
+      expect(Source.opened.at(-1)).toMatch(/\b20$/);
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
+  it("follows it from its end on if it had ended when the page was opened", async () => {
+    vi.useFakeTimers({ shouldAdvanceTime: true });
+    try {
+      const before = Source.opened.length;
+      const { client, read, result } = await opened("completed", 20);
+      read.mockResolvedValue(row("running", 31));
+      await act(() => vi.advanceTimersByTimeAsync(4000));
+      expect(client.getQueryData<Experiment>(keys.experiment("exp_1"))!.state).toBe("running");
+      expect(result.current.experiment.data!.state).toBe("running");
+      expect(Source.opened.slice(before)).toHaveLength(1);
       expect(Source.opened.at(-1)).toMatch(/\b20$/);
     } finally {
       vi.useRealTimers();

@@ -231,7 +231,7 @@ export function useExperiment(id: string): LiveExperiment {
       // The last changes may have come after the connection was closed: read once more how it ended.
       void client.invalidateQueries({ ...ofExperiment(client, id), refetchType: "active" });
     };
-  }, [client, id, live, recent]);
+  }, [client, id, ready, live, recent]);
 
   // Points on the time axis count from the experiment's start. Those that came before it was known are read again.
   const startedAt = experiment.data?.started_at ?? null;
