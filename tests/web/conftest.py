@@ -129,13 +129,13 @@ def _unless_the_network_changes(goto: Callable[..., Any]) -> Callable[..., Any]:
     """Return a `goto` that goes again if Chromium has given up because another test has made or removed a network interface."""
 
     def go(*args: Any, **kwargs: Any) -> Any:
-        for _ in range(5):
+        for left in reversed(range(5)):
             try:
                 return goto(*args, **kwargs)
             except Exception as error:
-                if "ERR_NETWORK_CHANGED" not in str(error):
+                if "ERR_NETWORK_CHANGED" not in str(error) or not left:
                     raise
-        return goto(*args, **kwargs)
+        return None
 
     return go
 

@@ -414,10 +414,11 @@ def test_an_ended_experiment_that_runs_again_is_followed(visit: Open, service: S
     expect(page.get_by_role("heading", name="Trials · 7")).to_be_visible()
     search.advance(at_once=20)
     expect(head).to_contain_text("completed")
-    ended = service.store.trials.page(search.id).items
-    bests = [f"{trial.best_value:.3f}"[:4] for trial in ended if trial.number >= 4 and trial.best_value is not None]
-    table = page.get_by_role("region", name="Trials")
-    wait_until(page, lambda: all(best in table.inner_text() for best in bests), "the values of the new trials")
+    rows = page.get_by_role("region", name="Trials").get_by_role("row")
+    for trial in service.store.trials.page(search.id).items:
+        row = rows.filter(has=page.get_by_role("link", name=str(trial.number), exact=True))
+        expect(row).to_contain_text(f"{trial.best_value:.3f}"[:4])
+        expect(row).to_contain_text(str(trial.state))
 
 
 def test_tokens_are_made_shown_once_and_revoked(visit: Open, service: Service) -> None:

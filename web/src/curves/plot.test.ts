@@ -193,4 +193,11 @@ describe("the chart of curves", () => {
     await settle();
     expect(plot.drawn.all).toBeGreaterThan(0);
   });
+
+  it("draws everything if as many other curves take the place of some", async () => {
+    await begin(many.slice(0, 29));
+    plot.setData(data(many.slice(1)));
+    await settle();
+    expect(plot.drawn.all).toBeGreaterThan(0);
+  });
 });

@@ -377,16 +377,12 @@ function applyLists(client: QueryClient, id: string, all: Changes): void {
   const decidedOn = new Set(all.decisions.map((decision) => decision.trial_id));
   for (const row of all.trials) {
     const trial = row.id;
-    const state = client.getQueryState<TrialWithSegments>(keys.trial(trial));
-    if (state === undefined) continue;
-    // An answer that is on its way may be older than this row. At its end, a trial's charts are read for the last time.
-    const ends = state.data !== undefined && !hasEnded(state.data.state) && hasEnded(row.state);
-    if (ends || state.fetchStatus === "fetching") void client.invalidateQueries({ queryKey: keys.trial(trial) });
-    // Checkpoints are uploaded and deleted after the end, too, when they are no longer polled.
-    else if (hasEnded(row.state)) void client.invalidateQueries({ queryKey: keys.trialCheckpoints(trial) });
+    if (client.getQueryState(keys.trial(trial)) === undefined) continue;
     client.setQueryData<TrialWithSegments>(keys.trial(trial), (old) => old && { ...old, ...row });
     // The placement of a segment comes only with GET of the trial.
     const own = [keys.trial(trial), keys.trialDecisions(trial)];
+    // After its end, nothing of a trial is polled any more. Its last points may not have been read, and its checkpoints still change.
+    if (hasEnded(row.state)) void client.invalidateQueries({ queryKey: keys.trial(trial) });
     if (restarted.has(row.number) || decidedOn.has(trial)) {
       for (const queryKey of own) void client.invalidateQueries({ queryKey, exact: true });
     }

@@ -51,36 +51,31 @@ const CLUSTER: Cluster = {
   experiments: [{ experiment_id: "exp_1", priority: 5, weight: 1, share: 0.75, groups: 1, waiting: 1 }],
 };
 
+const show = () =>
+  render(
+    <MantineProvider>
+      <MemoryRouter>
+        <QueryClientProvider client={new QueryClient()}>
+          <ClusterPage />
+        </QueryClientProvider>
+      </MemoryRouter>
+    </MantineProvider>,
+  );
+
 describe("the page of the cluster", () => {
   it("shows the name of an experiment that was created after the page was opened", async () => {
     vi.spyOn(api, "cluster").mockResolvedValue(CLUSTER);
     vi.spyOn(api, "experiments").mockImplementation((query) =>
       Promise.resolve({ items: query?.state === "running" ? [{ id: "exp_1", name: "digits" }] : [] } as never),
     );
-    render(
-      <MantineProvider>
-        <MemoryRouter>
-          <QueryClientProvider client={new QueryClient()}>
-            <ClusterPage />
-          </QueryClientProvider>
-        </MemoryRouter>
-      </MantineProvider>,
-    );
+    show();
     expect((await screen.findAllByText("digits")).length).toBeGreaterThan(0);
   });
 
   it("says what is in use, and what waits and why", async () => {
     vi.spyOn(api, "cluster").mockResolvedValue(CLUSTER);
     vi.spyOn(api, "experiments").mockResolvedValue({ items: [{ id: "exp_1", name: "digits" }] } as never);
-    render(
-      <MantineProvider>
-        <MemoryRouter>
-          <QueryClientProvider client={new QueryClient()}>
-            <ClusterPage />
-          </QueryClientProvider>
-        </MemoryRouter>
-      </MantineProvider>,
-    );
+    show();
     expect((await screen.findByRole("status")).textContent).toBe(
       "3 of 4 GPUs and 4 of 16 CPUs are in use on 2 nodes. 1 trial runs, 1 waits.",
     );
@@ -123,16 +118,6 @@ describe("the page of the cluster", () => {
       .spyOn(api, "experiments")
       .mockImplementation(((query: { state?: string }) =>
         Promise.resolve({ items: query.state === "running" ? items : [] })) as never);
-    const show = () =>
-      render(
-        <MantineProvider>
-          <MemoryRouter>
-            <QueryClientProvider client={new QueryClient()}>
-              <ClusterPage />
-            </QueryClientProvider>
-          </MemoryRouter>
-        </MantineProvider>,
-      );
     vi.spyOn(api, "cluster").mockResolvedValue({ ...CLUSTER, groups: [], waiting: [], experiments: [] });
     show();
     const listed = async () =>
@@ -172,15 +157,7 @@ describe("the page of the cluster", () => {
       ],
     });
     vi.spyOn(api, "experiments").mockResolvedValue({ items: [{ id: "exp_1", name: "digits" }] } as never);
-    render(
-      <MantineProvider>
-        <MemoryRouter>
-          <QueryClientProvider client={new QueryClient()}>
-            <ClusterPage />
-          </QueryClientProvider>
-        </MemoryRouter>
-      </MantineProvider>,
-    );
+    show();
     const rows = (region: string) =>
       within(screen.getByRole("region", { name: region }))
         .getAllByRole("row")

@@ -115,11 +115,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const trials = useMemo(() => inWords(found, labels), [found, labels]);
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
   const places = sample?.places;
-  const { best: bestNow } = experiment;
-  const expected = useSame(
-    useMemo(() => expectedOf(bestNow), [bestNow]),
-    [useMemo(() => JSON.stringify(bestNow?.runs), [bestNow])],
-  );
+  const expected = useSame(expectedOf(experiment.best), [JSON.stringify(experiment.best?.runs)]);
   const { objectives } = experiment;
   const several = objectives.length > 1;
   // If there are very many trials, the ranks and the fronts come from the service.

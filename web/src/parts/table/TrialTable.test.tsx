@@ -35,7 +35,7 @@ const TRIALS = [0, 1].map(
       number,
       state: "completed",
       reason: "",
-      params: {},
+      params: { "optimizer/0/lr": 0.1 },
       last: { loss: 0.1 * number, latency: 1 - number },
       best_value: 0.1 * number,
       steps: 1,
@@ -43,11 +43,11 @@ const TRIALS = [0, 1].map(
 );
 const nothing = () => {};
 
-function table(fronts: ReadonlyMap<number, number> | null, expected: Expected | null = null) {
+function table(fronts: ReadonlyMap<number, number> | null, expected: Expected | null = null, labels = {}) {
   return (
     <MantineProvider env="test">
       <TrialTable
-        experiment={EXPERIMENT}
+        experiment={{ ...EXPERIMENT, labels }}
         trials={TRIALS}
         rows={TRIALS}
         total={2}
@@ -79,6 +79,8 @@ function shown(column: string): (string | null)[] {
   return rows.map((row) => row.querySelector(`td[data-column=${column}]`)!.textContent);
 }
 
+const headers = () => screen.getAllByRole("columnheader").map((header) => header.textContent);
+
 const expecting = (value: number): Expected => ({ value: () => value, dropped: () => false, runs: () => null });
 
 it("shows the fronts that trials are on now, also if nothing else in the table has changed", () => {
@@ -95,4 +97,11 @@ it("shows the values that are expected now, also if nothing else in the table ha
   expect(shown("expected")).toEqual(["0.25", "0.25"]);
   rerender(table(null, expecting(0.75)));
   expect(shown("expected")).toEqual(["0.75", "0.75"]);
+});
+
+it("names parameters as the choices are labeled now", () => {
+  const { rerender } = render(table(null, null, { optimizer: ["adam"] }));
+  expect(headers()).toContain("optimizer/adam/lr");
+  rerender(table(null, null, { optimizer: ["adamw"] }));
+  expect(headers()).toContain("optimizer/adamw/lr");
 });

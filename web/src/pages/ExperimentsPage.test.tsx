@@ -1,7 +1,12 @@
-import { expect, test } from "vitest";
+import { MantineProvider } from "@mantine/core";
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { fireEvent, render, screen, waitFor } from "@testing-library/react";
+import { Link, MemoryRouter, Route, Routes } from "react-router";
+import { api } from "../api/client";
+import { afterEach, expect, test, vi } from "vitest";
 import type { Experiment } from "../api/types";
 import { onlyWaits } from "./held";
-import { bestWords, isSorted, nextSort, sortChoices } from "./ExperimentsPage";
+import ExperimentsPage, { bestWords, isSorted, nextSort, sortChoices } from "./ExperimentsPage";
 
 test("only a column can be sorted by", () => {
   for (const column of ["name", "-best", "duration"]) expect(isSorted(column)).toBe(true);
@@ -40,4 +45,37 @@ test("the list says that the best value is a mean after repeats", () => {
   expect(bestWords(best(null), reward)).toBe("max reward");
   expect(bestWords({ metric: "reward", best: null }, reward)).toBe("max reward");
   expect(bestWords(best([2, 41]), { metric: "length", mode: "min" })).toBe("min length");
+});
+
+afterEach(() => void vi.restoreAllMocks());
+
+test("the field shows the name for which the address asks, and there are no first steps while it reads", async () => {
+  let answer: (page: unknown) => void = () => {};
+  const read = vi
+    .spyOn(api, "experiments")
+    .mockImplementation((query) =>
+      query?.name
+        ? Promise.resolve({ items: [], next_page_token: null } as never)
+        : (new Promise((resolve) => (answer = resolve)) as never),
+    );
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={new QueryClient()}>
+        <MemoryRouter initialEntries={["/experiments?name=foo"]}>
+          <Link to="/experiments">all of them</Link>
+          <Routes>
+            <Route path="/experiments" element={<ExperimentsPage />} />
+          </Routes>
+        </MemoryRouter>
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+  const field = () => screen.getByLabelText<HTMLInputElement>("Filter by name");
+  await waitFor(() => expect(read).toHaveBeenCalled());
+  await waitFor(() => expect(field().value).toBe("foo"));
+  await screen.findByText(/^No experiment/);
+  fireEvent.click(screen.getByText("all of them"));
+  await waitFor(() => expect(read.mock.calls.at(-1)![0]).not.toHaveProperty("name"));
+  expect(field().value).toBe("");
+  answer({ items: [], next_page_token: null });
 });
