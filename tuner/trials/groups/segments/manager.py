@@ -389,7 +389,7 @@ class GroupManager:
             try:
                 ready, trained = self._start(group, launch)
                 watch = Watch(running, group, self._pool)
-                problem = await watch.until_ready(ready)
+                problem = await watch.until_ready(ready, trained)
                 if isinstance(problem, NotReusable):
                     sound = True
                     log.info("a warm worker group cannot be reused: %s", problem.reason)

@@ -57,12 +57,14 @@ class Watch:
         self._save_until = 0.0  # once a rank has left: the time by which all ranks must have saved their checkpoints
         self._check_at: float | None = None  # when to check next whether the ranks make progress
 
-    async def until_ready(self, refs: Sequence[Any]) -> Failure | NotReusable | None:
+    async def until_ready(self, ready: Sequence[Any], trained: Sequence[Any]) -> Failure | NotReusable | None:
         """Wait until all ranks are ready to call the training function, or until it is clear that one will not be.
 
         Return None if all ranks are ready, else the failure or the reason why a warm process cannot be reused.
+
+        ready, trained: the ranks' answers once they are ready, and once they have called the training function.
         """
-        tasks = _tasks(refs)
+        tasks = _tasks(ready)
         pending = set(tasks)
         communication: Failure | None = None
         until = time.monotonic() + _ready_s(self._run.launch)
@@ -70,7 +72,7 @@ class Watch:
             while pending:
                 done = await self._next(pending, until)
                 if not done:
-                    return communication or await self._never_ready(min(tasks[task] for task in pending))
+                    break
                 for task in done:
                     pending.discard(task)
                     found = await self._result(task, tasks[task])
@@ -82,6 +84,27 @@ class Watch:
                             return failure
                         communication = communication or failure
                         until = time.monotonic() + _CAUSE_S
+            if communication is not None:
+                return await self._behind(communication, trained)
+            return await self._never_ready(min(tasks[task] for task in pending)) if pending else None
+        finally:
+            _forget(tasks)
+
+    async def _behind(self, communication: Failure, trained: Sequence[Any]) -> Failure:
+        """Return the failure of the rank that another rank missed while it got ready; `communication` if none is found.
+
+        A rank that is ready calls the training function at once. It may fail there while another rank still connects to it.
+        """
+        tasks = _tasks(trained)
+        pending = set(tasks)
+        until = time.monotonic() + _CAUSE_S
+        try:
+            while pending and (done := await self._next(pending, until)):
+                pending -= done
+                for task in done:
+                    outcome = await self._ended(task, tasks[task])
+                    if outcome is not None and outcome.failure is not None:
+                        return outcome.failure
             return communication
         finally:
             _forget(tasks)

@@ -1,0 +1,73 @@
+"""The failure that is named if a rank fails while others still connect to it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tuner.domain.experiment import Limits
+from tuner.domain.segments import Failure
+from tuner.trials.groups.failures import Findings
+from tuner.trials.groups.segments import watch
+from tuner.trials.groups.segments.segment_run import SegmentRun
+from tuner.trials.groups.segments.watch import Watch
+from tuner.trials.messages.launch import Placed
+from tuner.trials.messages.lost import RankLost
+from tuner.trials.messages.protocol import RankError, RankResult
+
+RESET = RankError(type="DistNetworkError", message="Connection reset by peer", communication=True)
+NOT_PREPARED = RankResult(
+    kind="failed", error=RankError(type="RuntimeError", message="was not prepared", communication=True)
+)
+
+
+class Pool:
+    async def on_node(self, node: str, function: Any, *arguments: Any) -> Findings:
+        return Findings()
+
+
+def named(ready: list[Any], trained: list[Any]) -> Failure:
+    """Return the failure that is named if two ranks answer like this. An answer is a value, an error, or ... if none comes."""
+
+    async def run() -> Failure:
+        loop = asyncio.get_running_loop()
+
+        def answered(answer: Any) -> asyncio.Future[Any]:
+            future = loop.create_future()
+            if isinstance(answer, BaseException):
+                future.set_exception(answer)
+            elif answer is not ...:
+                future.set_result(answer)
+            return future
+
+        places = [Placed(rank=rank, node="node", host="host", ip="10.0.0.1", pid=100 + rank) for rank in range(2)]
+        workers = [SimpleNamespace(node="node", oom_kills=0) for _ in range(2)]
+        group = cast(Any, SimpleNamespace(actors=[], workers=workers, placed=lambda: places))
+        launch = cast(Any, SimpleNamespace(segment_id="seg", log_dir="", checkpoint=None, limits=Limits()))
+        run = SegmentRun(launch, loop.create_future(), group)
+        found = await Watch(run, group, Pool()).until_ready([*map(answered, ready)], [*map(answered, trained)])
+        assert isinstance(found, Failure)
+        return found
+
+    return asyncio.run(run())
+
+
+def test_a_rank_that_dies_in_the_function_while_another_connects_to_it() -> None:
+    """The other rank's connection error was named, as if the user's code had raised it."""
+    failure = named([None, RESET], [RankLost(-9), NOT_PREPARED])
+    assert (failure.rank, failure.cause, failure.kind) == (0, "signal", "user")
+
+
+def test_a_rank_that_raises_in_the_function_while_another_connects_to_it() -> None:
+    raised = RankResult(kind="failed", error=RankError(type="ValueError", message="no such file"))
+    failure = named([None, RESET], [raised, NOT_PREPARED])
+    assert (failure.rank, failure.message) == (0, "ValueError: no such file")
+
+
+def test_without_another_failure_the_connection_error_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_CAUSE_S", 0.05)
+    assert named([None, RESET], [..., NOT_PREPARED]).rank == 1
+    assert named([RESET, RESET], [NOT_PREPARED, NOT_PREPARED]).message.startswith("DistNetworkError")
