@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Trial } from "../api/types";
+import { readable } from "../format";
 import { after, nothing, random, story } from "../test/run";
 import {
   ABSENT,
@@ -89,7 +90,7 @@ describe("what is chosen on the axes", () => {
       width: { of: ["16", "32"] },
       [objectiveId("accuracy")]: { from: 0.5, to: 0.9 },
     };
-    expect(conditionsOf(dimensions, brushes, shown, raw)).toEqual([
+    expect(conditionsOf(dimensions, brushes, shown, raw, { space, labels: {} })).toEqual([
       "params.lr>=0.01",
       "params.lr<=0.1",
       expect.stringMatching(/^params\.width\?=\[(16,32|32,16)\]$/),
@@ -97,8 +98,22 @@ describe("what is chosen on the axes", () => {
       "best_value>=0.5",
       "best_value<=0.9",
     ]);
-    const absent = conditionsOf(dimensions, { "model/depth": { of: [ABSENT] } }, shown, raw);
+    const absent = conditionsOf(dimensions, { "model/depth": { of: [ABSENT] } }, shown, raw, { space, labels: {} });
     expect(absent).toEqual(["params.model/depth?=[null]"]);
+  });
+
+  it("includes categories that none of these trials has", () => {
+    const space = { ...SPACE, width: { type: "choice", categories: [16, 32, 64, 128] } };
+    const labels = { kind: ["adam", "sgd", "lion"] };
+    const kind = { type: "choice", categories: [{}, {}, {}] };
+    const raw = TRIALS.map((trial) => ({ ...trial, params: { ...trial.params, kind: trial.number % 2 } }));
+    const shown = raw.map((trial) => ({ ...trial, params: readable(trial.params, labels) }));
+    const dimensions = dimensionsOf(shown, { metric: "accuracy", space: { ...space, kind }, labels });
+    const brushes = { width: { of: ["16", "128"] }, kind: { of: ["lion", "sgd"] } };
+    expect(conditionsOf(dimensions, brushes, shown, raw, { space, labels })).toEqual([
+      "params.width?=[16,128]",
+      "params.kind?=[2,1]",
+    ]);
   });
 });
 

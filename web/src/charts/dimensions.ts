@@ -127,29 +127,41 @@ export function matches(trial: Trial, dimensions: readonly Dimension[], brushes:
 
 /**
  * The selections as conditions for the service. The service compares values of categories, but the axes have labels. So
- * the values are looked up in the trials: `raw` has their parameters as the service sent them.
+ * the values are looked up in the trials: `raw` has their parameters as the service sent them. Those that none of these
+ * trials has are looked up in the space.
  */
 export function conditionsOf(
   dimensions: readonly Dimension[],
   brushes: Brushes,
   shown: readonly Trial[],
   raw: readonly Trial[],
+  { space, labels }: Pick<Experiment, "space" | "labels">,
 ): string[] {
   return dimensions.flatMap((dimension) => {
     const chosen = brushes[dimension.id];
     if (!chosen) return [];
     const column = columnOf(dimension);
     if ("from" in chosen) return [`${column}>=${chosen.from}`, `${column}<=${chosen.to}`];
-    const values = new Map<string, unknown>();
-    if (chosen.of.includes(ABSENT)) values.set("null", null);
+    const values = new Map<string, Set<unknown>>(chosen.of.map((label) => [label, new Set()]));
+    values.get(ABSENT)?.add(null);
     shown.forEach((trial, i) => {
       const value = valueOf(trial, dimension);
       const own = raw[i]?.params[dimension.id];
-      if (value !== ABSENT && own !== undefined && chosen.of.includes(String(value)))
-        values.set(JSON.stringify(own), own);
+      if (value !== ABSENT && own !== undefined) values.get(String(value))?.add(own);
     });
-    return [`${column}?=${JSON.stringify([...values.values()])}`];
+    for (const [label, own] of declared(dimension.id, space, labels)) {
+      const found = values.get(label);
+      if (found?.size === 0) found.add(own);
+    }
+    return [`${column}?=${JSON.stringify([...values.values()].flatMap((own) => [...own]))}`];
   });
+}
+
+/** Return the categories that the space declares for a parameter: the label of each, and its value in the service. */
+function declared(name: string, space: Experiment["space"], labels: Labels): [string, unknown][] {
+  const named = labels[name];
+  if (named) return named.map((label, i) => [param(label), i]);
+  return (domainOf(space, name).categories ?? []).map((one) => [param(one), one]);
 }
 
 /** The service's column with the values of an axis. */

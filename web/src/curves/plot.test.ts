@@ -122,6 +122,12 @@ describe("the chart of curves", () => {
     expect(plot.drawn.all).toBe(1);
   });
 
+  it("leaves nothing of the old curves if all of them change, as with another smoothing", async () => {
+    await begin(many);
+    plot.setData(data(many.map((one) => ({ ...one, segments: curve(one.number, 40).segments }))));
+    expect(plot.drawn).toEqual({ all: 1, alone: 0 });
+  });
+
   it("draws nothing if nothing has changed", async () => {
     await begin(many);
     plot.setData(data([...many]));

@@ -188,7 +188,9 @@ export class CurvesPlot {
     if (!this.shown && !this.zoomed) return this.draw();
     // The ranks of the table change now, so the colors of the curves do, too, unless there are very many points.
     const few = this.points <= FRAME_POINTS;
-    if (gone || sources || first || (colours && (few || !data.live))) this.draw();
+    // A curve that is drawn over its former self would leave it visible if its old points have moved, as with another smoothing.
+    const most = 2 * changed.length > data.series.length;
+    if (gone || sources || first || most || (colours && (few || !data.live))) this.draw();
     else this.drawOnly(changed, colours);
   }
 

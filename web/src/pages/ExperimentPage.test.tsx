@@ -52,8 +52,8 @@ it("lists the experiments if several have the name", async () => {
 });
 
 /** Open an experiment with two objectives of which the service returns `sampled` trials, all on the front, of `total` trials. */
-function openFront(sampled: number, total: number) {
-  const counts = { pending: 0, running: 0, paused: 0, completed: total, stopped: 0, failed: 0, cancelled: 0 };
+function openFront(sampled: number, total: number, failed = 0) {
+  const counts = { pending: 0, running: 0, paused: 0, completed: total, stopped: 0, failed, cancelled: 0 };
   const experiment = {
     id: "exp_1",
     name: "digits",
@@ -110,13 +110,15 @@ function openFront(sampled: number, total: number) {
   const router = createMemoryRouter([{ path: "/experiments/:id", element: <ExperimentPage /> }], {
     initialEntries: ["/experiments/exp_1?tab=events"],
   });
+  const client = new QueryClient();
   render(
     <MantineProvider env="test">
-      <QueryClientProvider client={new QueryClient()}>
+      <QueryClientProvider client={client}>
         <RouterProvider router={router} />
       </QueryClientProvider>
     </MantineProvider>,
   );
+  return { experiment, client };
 }
 
 it("has the size of the front as the service counts it if there are more trials than the page reads", async () => {
@@ -130,4 +132,17 @@ it("counts the trials on the front itself if it has all of them", async () => {
   await screen.findByText("0.75", { selector: "header b" });
   const size = await screen.findByText("3 trials", { selector: "header b" });
   expect(size.parentElement!.textContent).toBe("Pareto front3 trials");
+});
+
+it("names the first failed trial again if another one fails", async () => {
+  const { experiment, client } = openFront(3, 3000, 1);
+  const failed = (number: number) => ({
+    items: [{ id: `trl_${number}`, number, state: "failed", params: {}, last: {}, reason: `of trial ${number}` }],
+    fronts: [null],
+  });
+  vi.mocked(api.trials).mockResolvedValue(failed(2000) as never);
+  await screen.findByText("of trial 2000");
+  vi.mocked(api.trials).mockResolvedValue(failed(1500) as never);
+  client.setQueryData(["experiment", "exp_1"], { ...experiment, counts: { ...experiment.counts, failed: 2 } });
+  await screen.findByText("of trial 1500");
 });

@@ -1,7 +1,7 @@
 import { Anchor, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
-import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { lazy, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { Navigate, useLocation, useNavigate, useParams } from "react-router";
+import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
+import { lazy, Suspense, useCallback, useMemo, useState } from "react";
+import { Navigate, useLocation, useParams } from "react-router";
 import { api } from "../api/client";
 import { MOST_TIMED, wasteWords } from "../charts/timeline";
 import type { Experiment, Forecast, Trial, TrialState } from "../api/types";
@@ -51,6 +51,7 @@ import parts from "../parts/common/parts.module.css";
 import classes from "./ExperimentPage.module.css";
 import { bestFigure, endTitle } from "./forecast";
 import { useAddress, type Address } from "./useAddress";
+import { useComparison } from "./useComparison";
 
 const HistoryPanel = lazy(() => import("../parts/curves/HistoryPanel"));
 const SlicesPanel = lazy(() => import("../parts/parameters/SlicesPanel"));
@@ -153,12 +154,6 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     () => new Map(picked.map((number, i) => [number, identityColour(i, theme)])),
     [picked, theme],
   );
-  const navigate = useNavigate();
-  const compare = () => {
-    const ids = picked.flatMap((number) => byNumber.get(number)?.id ?? known.current.get(number) ?? []);
-    void navigate(`/compare?trials=${ids.join(",")}`);
-  };
-
   const single = useMemo(() => isSingle(trials) && !several, [trials, several]);
   const history = single && address.get("x") === null;
   const bred = isBred(experiment);
@@ -206,8 +201,11 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const sort = useMemo(() => parseSort(sortText, best), [sortText, best]);
 
   const where = useMemo(
-    () => [...(state ? [`state=${state}`] : []), ...conditionsOf(dimensions, brushes, trials, found)],
-    [state, dimensions, brushes, trials, found],
+    () => [
+      ...(state ? [`state=${state}`] : []),
+      ...conditionsOf(dimensions, brushes, trials, found, { space, labels }),
+    ],
+    [state, dimensions, brushes, trials, found, space, labels],
   );
   const column = serverColumn(sort.column) ?? "number";
   const query = useRows(live, { sort: `${sort.descending ? "-" : ""}${column}`, where }, !complete);
@@ -235,11 +233,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     () => (complete ? sortTrials(shown, columns, sort) : read),
     [complete, shown, columns, sort, read],
   );
-  // The ids of trials that were picked in the table and are not among those that charts show.
-  const known = useRef(new Map<number, string>());
-  useEffect(() => {
-    for (const trial of sorted) if (picked.includes(trial.number)) known.current.set(trial.number, trial.id);
-  }, [sorted, picked]);
+  const compare = useComparison(experiment.id, picked, trials, sorted);
   const { hasNextPage, isFetchingNextPage, fetchNextPage } = query;
   const onMore = useCallback(() => {
     if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
@@ -273,6 +267,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         {query.isError && !query.data && (
           <ProblemBox error={query.error} what="list of trials" retry={() => void query.refetch()} />
         )}
+        {compare.isError && <ProblemBox error={compare.error} what="selected trials" retry={() => compare.mutate()} />}
         <TrialTable
           experiment={experiment}
           trials={trials}
@@ -297,7 +292,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
           onShowAll={() => set({ state: null, brush: null })}
           picked={picked}
           onPick={pick}
-          onCompare={compare}
+          onCompare={() => compare.mutate()}
           call={trialsCall(experiment.id, where, `${sort.descending ? "-" : ""}${column}`)}
           choice={choice}
           onChoice={({ hidden, pinned }) => set({ hide: formatList(hidden), pin: formatList(pinned) })}
@@ -691,10 +686,11 @@ function gpuTitle({ gpu_hours, gpu_hours_saved, expected_gpu_hours, limits }: Ex
 function useFirstFailed(experiment: Experiment, sample: Sample | undefined): Trial | undefined {
   const asked = sample !== undefined && !sample.complete && experiment.counts.failed > 0;
   const { data } = useQuery({
-    queryKey: [...keys.experiment(experiment.id), "first failed"],
+    queryKey: [...keys.experiment(experiment.id), "first failed", experiment.counts.failed],
     queryFn: ({ signal }) =>
       api.trials(experiment.id, { sort: "number", where: ["state=failed"], page_size: 1 }, signal),
     enabled: asked,
+    placeholderData: keepPreviousData,
   });
   return asked ? data?.items[0] : sample?.items.find((trial) => trial.state === "failed");
 }

@@ -1,0 +1,50 @@
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { act, renderHook } from "@testing-library/react";
+import type { ReactNode } from "react";
+import { MemoryRouter, useLocation } from "react-router";
+import { afterEach, expect, it, vi } from "vitest";
+import { api } from "../api/client";
+import { useComparison } from "./useComparison";
+
+afterEach(() => void vi.restoreAllMocks());
+
+const SHOWN = [
+  { number: 1, id: "trl_a" },
+  { number: 3, id: "trl_c" },
+];
+const ROWS = [{ number: 7, id: "trl_g" }];
+
+/** Compare these trials of an experiment that shows trials 1 and 3 in charts and trial 7 in the table. */
+function compare(picked: readonly number[]) {
+  return renderHook(() => ({ ...useComparison("exp_1", picked, SHOWN, ROWS), at: useLocation() }), {
+    wrapper: ({ children }: { children: ReactNode }) => (
+      <QueryClientProvider client={new QueryClient()}>
+        <MemoryRouter>{children}</MemoryRouter>
+      </QueryClientProvider>
+    ),
+  });
+}
+
+it("compares trials that the page shows without asking the service", async () => {
+  const asked = vi.spyOn(api, "trials");
+  const { result } = compare([7, 1]);
+  await act(() => result.current.mutateAsync());
+  expect(result.current.at.pathname + result.current.at.search).toBe("/compare?trials=trl_g,trl_a");
+  expect(asked).not.toHaveBeenCalled();
+});
+
+it("looks up the others", async () => {
+  const asked = vi.spyOn(api, "trials").mockResolvedValue({ items: [{ number: 2000, id: "trl_x" }] } as never);
+  const { result } = compare([2000, 1]);
+  await act(() => result.current.mutateAsync());
+  expect(result.current.at.search).toBe("?trials=trl_x,trl_a");
+  expect(asked).toHaveBeenCalledWith("exp_1", { sort: "number", where: ["number?=[2000]"], page_size: 1 });
+});
+
+it("stays where it is if the service does not answer, and says why", async () => {
+  vi.spyOn(api, "trials").mockRejectedValue(new Error("the service is away"));
+  const { result } = compare([2000, 1]);
+  await act(() => result.current.mutateAsync().catch(() => null));
+  await vi.waitFor(() => expect(result.current.error?.message).toBe("the service is away"));
+  expect(result.current.at.pathname).toBe("/");
+});
