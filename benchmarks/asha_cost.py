@@ -35,6 +35,8 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=100_000)
     parser.add_argument("--small", type=int, default=1_000)
     trials, small = (args := parser.parse_args()).trials, args.small
+    if small < (least := 2 * BLOCK) or trials < small:
+        parser.error(f"expected at least {least} --small trials and as many --trials, got {small} and {trials}")
     blocks = measure(trials)
     at_small, at_large = near(blocks, small), near(blocks, trials)
     print(

@@ -123,6 +123,14 @@ def test_the_resources_of_a_trial_are_those_of_its_ranks_and_start_no_ray(
     assert ray.tune.get_context().get_trial_resources().bundles == [{"CPU": 0.5}, {"CPU": 0.5}]
 
 
+def test_ranks_that_ask_for_nothing_have_no_resources_that_ray_could_hold(
+    installed: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Context, "get_trial_resources", lambda self: [{"CPU": 0}, {"CPU": 0}])
+    with pytest.raises(NotHere, match=r"tuner\.get_context\(\)\.get_trial_resources\(\) returns them"):
+        ray.tune.get_context().get_trial_resources()
+
+
 @pytest.mark.parametrize("report", [ray.tune.report, ray.train.report])
 def test_a_report_of_either_library(installed: Session, driver: Driver, report: Any) -> None:
     report({"loss": 0.5, "inner": {"acc": 1}})

@@ -240,7 +240,13 @@ class Trial:
         """Return the resources of the trial's ranks as a `PlacementGroupFactory`, the type that Ray Tune uses."""
         from ray.tune import PlacementGroupFactory
 
-        return PlacementGroupFactory(self.context.get_trial_resources())
+        ranks = self.context.get_trial_resources()
+        if not any(amount for rank in ranks for amount in rank.values()):
+            raise NotHere(
+                "ray.tune.get_context().get_trial_resources() of ranks that ask for no resources: Ray's PlacementGroupFactory "
+                "cannot hold them. tuner.get_context().get_trial_resources() returns them as a list"
+            )
+        return PlacementGroupFactory(ranks)
 
     def numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metrics that are numbers. Ray accepts other values too; the names of such metrics are printed once."""

@@ -120,3 +120,12 @@ def test_a_child_process_that_ends_leaves_the_trace(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FORKS], env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads a deleted file through /proc")
+def test_a_killed_process_leaves_no_file(tmp_path: Path) -> None:
+    code = "import os; from tuner.trials.runtime.measures import allocations as a; a.started(); os.kill(os.getpid(), 9)"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == -9, done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -119,6 +119,7 @@ class _Memray:
         # A TemporaryDirectory would be deleted by a forked process that ends.
         self._folder = tempfile.mkdtemp(prefix="tuner-memray-")
         self._file = str(Path(self._folder, "allocations.bin"))
+        self._open: int | None = None
         self._peak: int | None = None
 
     def start(self) -> None:
@@ -130,6 +131,11 @@ class _Memray:
             memray.Tracker(destination=where, file_format=aggregated, trace_python_allocators=True)
         )
         _ours.hooks = True
+        if sys.platform == "linux":
+            # Delete the file now, and read it by its descriptor later: so nothing is left if this process is killed.
+            self._open = os.open(self._file, os.O_RDONLY)
+            self._file = f"/proc/self/fd/{self._open}"
+            shutil.rmtree(self._folder)
 
     def read(self) -> None:
         pass  # memray writes its file when it stops
@@ -140,6 +146,9 @@ class _Memray:
 
     def close(self) -> None:
         self.stop()
+        if self._open is not None:
+            os.close(self._open)
+            self._open = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def found(self) -> list[Allocation]:
