@@ -233,7 +233,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     () => (complete ? sortTrials(shown, columns, sort) : read),
     [complete, shown, columns, sort, read],
   );
-  const compare = useComparison(experiment.id, picked, trials, sorted);
+  const compare = useComparison(experiment.id, trials, sorted);
   const { hasNextPage, isFetchingNextPage, fetchNextPage } = query;
   const onMore = useCallback(() => {
     if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
@@ -267,7 +267,9 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         {query.isError && !query.data && (
           <ProblemBox error={query.error} what="list of trials" retry={() => void query.refetch()} />
         )}
-        {compare.isError && <ProblemBox error={compare.error} what="selected trials" retry={() => compare.mutate()} />}
+        {compare.isError && (
+          <ProblemBox error={compare.error} what="selected trials" retry={() => compare.mutate(picked)} />
+        )}
         <TrialTable
           experiment={experiment}
           trials={trials}
@@ -292,7 +294,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
           onShowAll={() => set({ state: null, brush: null })}
           picked={picked}
           onPick={pick}
-          onCompare={() => compare.mutate()}
+          onCompare={() => compare.mutate(picked)}
           call={trialsCall(experiment.id, where, `${sort.descending ? "-" : ""}${column}`)}
           choice={choice}
           onChoice={({ hidden, pinned }) => set({ hide: formatList(hidden), pin: formatList(pinned) })}

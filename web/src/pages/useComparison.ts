@@ -5,15 +5,18 @@ import type { Trial } from "../api/types";
 
 type Known = Pick<Trial, "number" | "id">;
 
-/** Open the page that compares the picked trials of an experiment. Trials that are not among the known ones are looked up first. */
+/**
+ * Open the page that compares trials of an experiment, which `mutate` takes by their numbers. Those that are not among the known
+ * ones are looked up first.
+ */
 export function useComparison(
   experiment: string,
-  picked: readonly number[],
   ...known: (readonly Known[])[]
-): UseMutationResult<void, Error, void> {
+): UseMutationResult<void, Error, readonly number[]> {
   const navigate = useNavigate();
   return useMutation({
-    mutationFn: async () => {
+    // What is picked is an argument: on a busy machine, a function of an earlier render may still be the one that is called.
+    mutationFn: async (picked: readonly number[]) => {
       const ids = new Map(known.flat().map(({ number, id }) => [number, id]));
       const missing = picked.filter((number) => !ids.has(number));
       if (missing.length > 0) {
