@@ -356,6 +356,19 @@ def test_a_grid_alone_is_run_once_whatever_the_scheduler(scheduler: str | None) 
     assert sorted((c["x"], c["width"]) for c in result.configs) == [(x, w) for x in (0.1, 0.2) for w in (16, 32, 64)]
 
 
+@pytest.mark.parametrize("search_alg", [None, "random", "grid"])
+def test_a_grid_beside_other_parameters_is_run_once(search_alg: str | None) -> None:
+    space = {"x": tuner.uniform(0, 1), "width": tuner.grid_search([16, 32, 64])}
+    result = search(space=space, search_alg=search_alg, num_samples=None)
+    assert [c["width"] for c in result.configs] == [16, 32, 64]
+    assert not any("num_samples" in note.reason for note in result.decisions if isinstance(note, d.Note))
+
+
+def test_the_grid_searcher_runs_all_choices_once() -> None:
+    space = {"x": tuner.uniform(0, 1), "width": tuner.choice([16, 32, 64])}
+    assert [c["width"] for c in search(space=space, search_alg="grid", num_samples=None).configs] == [16, 32, 64]
+
+
 def test_a_generator_that_yields_something_else_is_told_so() -> None:
     with pytest.raises(TypeError, match=r"must yield tuner\.Step"):
         search(lambda config, checkpoint: iter([{"loss": 1.0}]))
