@@ -20,7 +20,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Segment, Trial
 from tuner.errors import SpecError
 from tuner.search import DefineByRunSearch, TPESearch, from_json
-from tuner.search.base import SearcherContext
+from tuner.search.base import SearcherContext, Suggestion
 from tuner.space import Space
 
 Asked = Callable[[str, BaseDistribution], Any]
@@ -40,11 +40,14 @@ class Study:
         self.searcher = searcher
         searcher.setup(the_task or task())
         self.trials = Population()
+        self.suggested = 0
 
-    def begin(self) -> int:
+    def begin(self, asked: bool = False) -> int:
+        """Begin a trial. asked: whether a user has enqueued it."""
         number = len(self.trials)
-        suggestion = self.searcher.suggest(number, self.trials)
+        suggestion = Suggestion({}) if asked else self.searcher.suggest(self.suggested, self.trials)
         assert suggestion is not None
+        self.suggested += not asked
         trial = Trial(number, suggestion.params, searcher_state=suggestion.state)
         trial.segments.append(Segment(1, "start", trial.params, 0, None))
         self.trials.add(trial)
@@ -164,6 +167,15 @@ def test_points_to_evaluate_come_first_as_far_as_they_are_asked_for() -> None:
     beyond = Study(DefineByRunSearch("random"), task(points_to_evaluate=({"x": 15},)))
     with pytest.raises(SpecError, match="outside"):
         beyond.ask(beyond.begin(), "x", X)
+
+
+def test_each_point_to_evaluate_is_used_once_if_a_user_adds_a_trial() -> None:
+    points = tuple({"x": x} for x in (0.25, 0.5, 0.75))
+    run = Study(DefineByRunSearch("random"), task(points_to_evaluate=points))
+    drawn = [run.ask(run.begin(asked), "x", X) for asked in (False, True, False, False, False)]
+    assert [drawn[0], drawn[2], drawn[3]] == [0.25, 0.5, 0.75]
+    assert drawn[1] not in (0.25, 0.5, 0.75)
+    assert drawn[4] not in (0.25, 0.5, 0.75)
 
 
 def test_a_single_value_needs_no_drawing() -> None:

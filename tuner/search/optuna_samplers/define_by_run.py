@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 KINDS = ("random", "tpe", "gp", "optuna")
-DISTRIBUTIONS, RELATIVE = "distributions", "relative"
+DISTRIBUTIONS, RELATIVE, POINT = "distributions", "relative", "point"
 
 
 class DefineByRunSearch(Searcher):
@@ -82,7 +82,9 @@ class DefineByRunSearch(Searcher):
         return {"type": self.TYPE, "search": self.search.to_json(), "warm_start": self.warm_start}
 
     def suggest(self, number: int, trials: Population) -> Suggestion | None:
-        return self.search.suggest(number, trials) if self._known else Suggestion({})
+        if self._known:
+            return self.search.suggest(number, trials)
+        return Suggestion({}, {POINT: number} if number < len(self._points) else {})
 
     def is_heavy(self, trials: Population) -> bool:
         return self.search.is_heavy(trials)
@@ -107,7 +109,8 @@ class DefineByRunSearch(Searcher):
         self._study.check(name, wanted)
         known: Mapping[str, str] = trial.searcher_state.get(DISTRIBUTIONS, {})
         state: dict[str, Any] = {DISTRIBUTIONS: {**known, name: distribution}}
-        point = self._points[number] if number < len(self._points) else {}
+        at = trial.searcher_state.get(POINT)
+        point = self._points[at] if at is not None else {}
         if name in point:
             return _inside(wanted, name, point[name]), state
         if wanted.single():
