@@ -356,6 +356,18 @@ def test_a_grid_alone_is_run_once_whatever_the_scheduler(scheduler: str | None) 
     assert sorted((c["x"], c["width"]) for c in result.configs) == [(x, w) for x in (0.1, 0.2) for w in (16, 32, 64)]
 
 
+@pytest.mark.parametrize("max_t", [5, 20, None])
+@pytest.mark.parametrize("own", [10, 9.5])
+def test_a_schedulers_own_max_t_replaces_the_experiments(max_t: int | None, own: float) -> None:
+    result = search(scheduler=tuner.MedianStoppingRule(max_t=own), num_samples=2, max_t=max_t)
+    assert [trial.iteration for trial in result.trials] == [10, 10]
+    noted = [note.reason for note in result.decisions if isinstance(note, d.Note) and "max_t" in note.reason]
+    differs = (
+        f"max_t is {own:g}, which is an option of the scheduler: the experiment's own max_t, {max_t}, does not count"
+    )
+    assert noted == ([] if max_t is None else [differs])
+
+
 @pytest.mark.parametrize("search_alg", [None, "random", "grid"])
 def test_a_grid_beside_other_parameters_is_run_once(search_alg: str | None) -> None:
     space = {"x": tuner.uniform(0, 1), "width": tuner.grid_search([16, 32, 64])}

@@ -82,9 +82,12 @@ def set_up(
     with mistakes:
         scheduler.setup(context)
     max_t = getattr(scheduler, "max_t", None)
-    whole = isinstance(max_t, int | float) and max_t == int(max_t)
-    if spec.max_t is None and max_t is not None and whole and scheduler.TYPE != "fifo":
-        spec = replace(spec, max_t=int(max_t))  # a scheduler's max_t ends trials as the experiment's max_t does
+    if isinstance(max_t, int | float) and max_t != spec.max_t and scheduler.TYPE != "fifo":
+        if spec.max_t is not None:
+            own = f"max_t is {max_t:g}, which is an option of the scheduler"
+            notes.append(f"{own}: the experiment's own max_t, {spec.max_t}, does not count")
+        # A scheduler's max_t ends trials as the experiment's max_t does. The scheduler itself ends them at a fraction.
+        spec = replace(spec, max_t=int(max_t) if max_t == int(max_t) else None)
     if len(spec.objectives) > 1 and not scheduler.SEVERAL_OBJECTIVES:
         message = (
             f"{scheduler.TYPE} supports only one objective; use moasha to stop trials early by several objectives, "
