@@ -141,6 +141,7 @@ class FreezeThawScheduler(Scheduler):
         self._budget = Budget(self.budget, self.finish_best, self._end, context)
         self._reasons = Reasons(context.objective, context.time_attr)
         self._learned = Learned.of(context.earlier, self._cube)
+        self._last = _LastAnswer()
 
     def amend(self, context: SchedulerContext) -> None:
         """Adapt to a user's changes. Added trials raise a derived budget, even a spent one, so that the new trials run."""
