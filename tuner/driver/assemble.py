@@ -81,13 +81,14 @@ def set_up(
     context = _context(spec, space, saves_checkpoints, total, tuple(searcher.metric_constraints()))
     with mistakes:
         scheduler.setup(context)
-    max_t = getattr(scheduler, "max_t", None)
-    if isinstance(max_t, int | float) and max_t != spec.max_t and scheduler.TYPE != "fifo":
+    own = getattr(scheduler, "max_t", None)
+    if isinstance(own, int | float) and own != spec.max_t and scheduler.TYPE != "fifo":
         if spec.max_t is not None:
-            own = f"max_t is {max_t:g}, which is an option of the scheduler"
-            notes.append(f"{own}: the experiment's own max_t, {spec.max_t}, does not count")
-        # A scheduler's max_t ends trials as the experiment's max_t does. The scheduler itself ends them at a fraction.
-        spec = replace(spec, max_t=int(max_t) if max_t == int(max_t) else None)
+            both = f"the experiment's max_t is {spec.max_t}, and the scheduler's own is {own:g}"
+            notes.append(f"trials end at max_t {min(own, spec.max_t):g}, the smaller of two: {both}")
+        if spec.max_t is None or own < spec.max_t:
+            # A scheduler's max_t ends trials as the experiment's max_t does. The scheduler itself ends them at a fraction.
+            spec = replace(spec, max_t=int(own) if own == int(own) else None)
     if len(spec.objectives) > 1 and not scheduler.SEVERAL_OBJECTIVES:
         message = (
             f"{scheduler.TYPE} supports only one objective; use moasha to stop trials early by several objectives, "

@@ -12,7 +12,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo, CheckpointSaved
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Conflict, StoreError
-from tuner.experiment.operations.trials import checkpoint_actions, enqueue, pin
+from tuner.experiment.operations.trials import enqueue, pin
 from tuner.experiment.operations.usecases import continue_experiment
 from tuner.experiment.operations.verbs import act_on_trial
 from tuner.store import ExperimentRecord, Store
@@ -49,17 +49,6 @@ def test_what_is_asked_for_at_the_very_end_is_done_by_the_next_driver(
     assert record.source == ("adopted" if ended_first else "python"), "a script that is there goes on by itself"
     assert [found.id for found in store.drivers.claimable(time.time())] == [made.id]
     assert store.commands.pending([made.id])[-1].command == "continue", "it follows what was asked for"
-
-
-def test_a_checkpoint_below_the_schedulers_own_max_t_can_be_forked(sqlite_store: Store) -> None:
-    made, epoch, _ = begin(sqlite_store, spec=a_spec(max_t=5, scheduler={"type": "asha", "max_t": 10}))
-    for seq, step in ((4, 5), (5, 10)):
-        info = CheckpointInfo(id=f"ckp_{step}", uri=f"/c/{step}", step=step, ready=True)
-        saved = CheckpointSaved(time=T0, trial=0, segment=1, checkpoint=info)
-        sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(seq, saved)]), T0)
-    record = sqlite_store.experiments.get(made.public_id)
-    forked = ["fork" in checkpoint_actions(sqlite_store.trials.checkpoint(f"ckp_{at}"), record) for at in (5, 10)]
-    assert forked == [True, False]
 
 
 def test_a_pin_is_stored_only_together_with_its_command(sqlite_store: Store) -> None:

@@ -143,8 +143,7 @@ def _last_iteration(record: ExperimentRecord) -> float | None:
     scheduler = spec.resolved.get("scheduler") or spec.scheduler
     if {spec.time_attr, scheduler.get("time_attr") or "training_iteration"} != {"training_iteration"}:
         return None
-    own: float | None = scheduler.get("max_t")  # it takes the place of the experiment's
-    return spec.max_t if own is None else own
+    return min((end for end in (spec.max_t, scheduler.get("max_t")) if end is not None), default=None)
 
 
 def _changed(record: ExperimentRecord, trial: TrialRecord, changes: Mapping[str, Any]) -> dict[str, Any]:
