@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tuner
+from tests.schedulers.driving import SPACE as WIDE
+from tests.schedulers.examples import SCHEDULERS
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.experiment import Limits, Objective, Spec
@@ -19,8 +22,10 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Trial
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
+from tuner.driver.part_arguments import parts_of
 from tuner.driver.virtual import Simulation, Step, simulate
-from tuner.errors import SpecError
+from tuner.errors import ErrorCollector, SpecError
+from tuner.schedulers import from_json
 from tuner.space import Space
 
 SPACE = {"x": tuner.uniform(0, 1), "width": tuner.choice([16, 32, 64])}
@@ -354,6 +359,57 @@ def test_a_grid_alone_is_run_once_whatever_the_scheduler(scheduler: str | None) 
     space = {"x": tuner.grid_search([0.1, 0.2]), "width": tuner.grid_search([16, 32, 64])}
     result = search(space=space, scheduler=scheduler, search_alg=None, num_samples=None)
     assert sorted((c["x"], c["width"]) for c in result.configs) == [(x, w) for x in (0.1, 0.2) for w in (16, 32, 64)]
+
+
+@pytest.mark.parametrize("options", [*SCHEDULERS.values(), {"type": "freeze_thaw"}], ids=[*SCHEDULERS, "freeze_thaw"])
+def test_a_scheduler_object_can_be_used_again(options: dict[str, Any]) -> None:
+    def level(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        for step in range((checkpoint or 0) + 1, 10):
+            yield Step({"loss": config["depth"] + config["lr"] + 1 / step}, checkpoint=step)
+
+    scheduler = from_json(options)
+    asked: dict[str, Any] = {"space": WIDE, "num_samples": 8, "scheduler": scheduler, "max_t": 9}
+    first, second = (search(level, **asked) for _ in range(2))
+    assert [entry.to_json() for _, entry in second.log] == [entry.to_json() for _, entry in first.log]
+
+
+def test_a_stopper_object_can_be_used_again() -> None:
+    plateau = tuner.stoppers.TrialPlateauStopper(std=0.5, num_results=3, grace_period=3)
+    for stop in (tuner.stoppers.TimeStopper(3), [tuner.stoppers.ExperimentPlateauStopper(top=4, std=9.0), plateau]):
+        first, second = (search(scheduler="fifo", num_samples=3, stop=stop) for _ in range(2))
+        assert [entry.to_json() for _, entry in second.log] == [entry.to_json() for _, entry in first.log]
+
+
+def test_an_object_that_a_simulation_used_starts_afresh_on_a_cluster() -> None:
+    scheduler = tuner.ASHAScheduler(reduction_factor=3)
+    search(scheduler=scheduler)
+    used = copy.deepcopy(scheduler.state)
+    assert parts_of(scheduler, None, None, ErrorCollector()).scheduler is scheduler
+    assert scheduler.state == tuner.ASHAScheduler(reduction_factor=3).state != used
+
+
+@pytest.mark.parametrize("max_t", [5, 20, None])
+@pytest.mark.parametrize("own", [10, 9.5])
+def test_trials_end_at_the_smaller_max_t_and_the_log_names_both(max_t: int | None, own: float) -> None:
+    result = search(scheduler=tuner.MedianStoppingRule(max_t=own), num_samples=2, max_t=max_t)
+    assert [trial.iteration for trial in result.trials] == [5 if max_t == 5 else 10] * 2
+    noted = [note.reason for note in result.decisions if isinstance(note, d.Note) and "max_t" in note.reason]
+    smaller = f"trials end at max_t {min(own, max_t or own):g}, the smaller of two"
+    both = f"{smaller}: the experiment's max_t is {max_t}, and the scheduler's own is {own:g}"
+    assert noted == ([] if max_t is None else [both])
+
+
+@pytest.mark.parametrize("search_alg", [None, "random", "grid"])
+def test_a_grid_beside_other_parameters_is_run_once(search_alg: str | None) -> None:
+    space = {"x": tuner.uniform(0, 1), "width": tuner.grid_search([16, 32, 64])}
+    result = search(space=space, search_alg=search_alg, num_samples=None)
+    assert [c["width"] for c in result.configs] == [16, 32, 64]
+    assert not any("num_samples" in note.reason for note in result.decisions if isinstance(note, d.Note))
+
+
+def test_the_grid_searcher_runs_all_choices_once() -> None:
+    space = {"x": tuner.uniform(0, 1), "width": tuner.choice([16, 32, 64])}
+    assert [c["width"] for c in search(space=space, search_alg="grid", num_samples=None).configs] == [16, 32, 64]
 
 
 def test_a_generator_that_yields_something_else_is_told_so() -> None:

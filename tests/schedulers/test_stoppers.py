@@ -348,6 +348,26 @@ def test_a_stopper_of_the_users_own_remembers_over_restarts() -> None:
         assert fed.report(0, 8, m=0.2) == "completed at iteration 8: the stopper Patient returned true"
 
 
+@pytest.mark.filterwarnings("ignore:the objective 'm' has not been reported yet")
+@pytest.mark.parametrize(
+    ("stopper", "first", "iterations"),
+    [
+        (TrialPlateauStopper("train", std=0.01), 1, 4),
+        (TrialPlateauStopper("train", std=0.01), 3, 6),  # ended earlier, the trial would fail for want of the objective
+        (ExperimentPlateauStopper("train", top=3), 1, 3),
+        (TimeStopper(5), 1, 5),
+        (TimeStopper(5), 10, 5),
+    ],
+)
+def test_reports_without_the_objective_count(stopper: Stopper, first: int, iterations: int) -> None:
+    def seldom(config: dict[str, Any], checkpoint: Any) -> Any:
+        for step in range(1, 21):
+            yield Step({"train": 0.5, "m": 0.1} if step == first else {"train": 0.5})
+
+    whole = simulate(seldom, SPACE, metric="m", mode="max", scheduler="fifo", num_samples=1, stop=stopper)
+    assert [trial.iteration for trial in whole.trials] == [iterations]
+
+
 def test_a_stopper_of_the_users_own_ends_trials_and_searches() -> None:
     options: dict[str, Any] = {
         "metric": "m",

@@ -77,10 +77,10 @@ class Drive:
         self.suggestions: list[Suggestion] = []
 
     def step(self, searcher: Searcher) -> bool:
-        number = len(self.trials)
-        suggestion = searcher.suggest(number, self.trials)
+        suggestion = searcher.suggest(len(self.suggestions), self.trials)
         if suggestion is None:
             return False
+        number = len(self.trials)
         self.suggestions.append(suggestion)
         stored = json.loads(json.dumps([suggestion.params, suggestion.state], allow_nan=False))
         self.trials.add(Trial(number, stored[0], searcher_state=stored[1]))
@@ -91,6 +91,12 @@ class Drive:
         while len(self.trials.in_state(TrialState.RUNNING)) >= self.parallel:
             self.trials.move(self.trials.in_state(TrialState.RUNNING)[0], TrialState.COMPLETED)
         return True
+
+    def enqueue(self, params: Mapping[str, Any]) -> None:
+        """Start a trial that a user has enqueued."""
+        number = len(self.trials)
+        self.trials.add(Trial(number, dict(params)))
+        self.trials.move(number, TrialState.RUNNING)
 
     def _report(self, trial: Trial) -> None:
         trial.iteration += 1

@@ -20,8 +20,8 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Segment, Trial
 from tuner.errors import SpecError
 from tuner.search import DefineByRunSearch, TPESearch, from_json
-from tuner.search.base import SearcherContext
-from tuner.space import Space
+from tuner.search.base import SearcherContext, Suggestion
+from tuner.space import Space, grid_search, uniform
 
 Asked = Callable[[str, BaseDistribution], Any]
 X = FloatDistribution(-5.0, 5.0)
@@ -40,11 +40,14 @@ class Study:
         self.searcher = searcher
         searcher.setup(the_task or task())
         self.trials = Population()
+        self.suggested = 0
 
-    def begin(self) -> int:
+    def begin(self, asked: bool = False) -> int:
+        """Begin a trial. asked: whether a user has enqueued it."""
         number = len(self.trials)
-        suggestion = self.searcher.suggest(number, self.trials)
+        suggestion = Suggestion({}) if asked else self.searcher.suggest(self.suggested, self.trials)
         assert suggestion is not None
+        self.suggested += not asked
         trial = Trial(number, suggestion.params, searcher_state=suggestion.state)
         trial.segments.append(Segment(1, "start", trial.params, 0, None))
         self.trials.add(trial)
@@ -166,6 +169,15 @@ def test_points_to_evaluate_come_first_as_far_as_they_are_asked_for() -> None:
         beyond.ask(beyond.begin(), "x", X)
 
 
+def test_each_point_to_evaluate_is_used_once_if_a_user_adds_a_trial() -> None:
+    points = tuple({"x": x} for x in (0.25, 0.5, 0.75))
+    run = Study(DefineByRunSearch("random"), task(points_to_evaluate=points))
+    drawn = [run.ask(run.begin(asked), "x", X) for asked in (False, True, False, False, False)]
+    assert [drawn[0], drawn[2], drawn[3]] == [0.25, 0.5, 0.75]
+    assert drawn[1] not in (0.25, 0.5, 0.75)
+    assert drawn[4] not in (0.25, 0.5, 0.75)
+
+
 def test_a_single_value_needs_no_drawing() -> None:
     study = Study(DefineByRunSearch("tpe"))
     number = study.begin()
@@ -200,6 +212,13 @@ def test_a_study_warms_up_our_own_searchers_too() -> None:
     earlier = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     earlier.optimize(lambda trial: (trial.suggest_float("x", -5, 5) - 2) ** 2, n_trials=3)
     assert [set(r["params"]) for r in TPESearch(warm_start=earlier).warm_start] == [{"x"}] * 3  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("search", ["random", "tpe"])
+def test_a_grid_is_refused(search: str) -> None:
+    space = {"a": grid_search([1, 2, 3]), "b": uniform(0, 1)}
+    with pytest.raises(SpecError, match=r"define_by_run cannot run a grid \(a\): use choice instead of grid_search"):
+        DefineByRunSearch(search).setup(task(space))
 
 
 @pytest.mark.parametrize("search", ["grid", "qmc", "cmaes", "nsgaii"])

@@ -100,6 +100,32 @@ def test_it_is_told_how_its_trials_ended() -> None:
     }
 
 
+@pytest.mark.parametrize("earlier", [False, True], ids=["now", "log of an earlier version"])
+def test_it_is_told_the_results_of_its_own_proposals_only(earlier: bool) -> None:
+    of = task(SPACE, points_to_evaluate=({"x": 0.5},))
+    kept, rebuilt = Drive(of), Drive(of)
+    once = make(from_argument(Recorder(3)), of)
+    for drive in (kept, rebuilt):
+        for step in range(20):
+            if step in (0, 4, 5, 11):
+                drive.enqueue(drive.context.space.sample(random.Random(step)))
+            searcher = once if drive is kept else make(from_argument(Recorder(3)), of)
+            assert drive.step(searcher)
+            if earlier:
+                drive.trials[len(drive.trials) - 1].searcher_state.pop("asked", None)
+        searcher.suggest(20, drive.trials)
+        log = searcher._live._searcher.log  # type: ignore[attr-defined]
+        assert [entry[1] for entry in log if entry[0] == "suggest"] == [str(i) for i in range(1, 21)]
+        proposed = [t for t in drive.trials if t.searcher_state]
+        told = {entry[1]: entry[2:] for entry in log if entry[0] == "complete"}
+        assert told == {
+            str(i): (None, True) if t.state == "failed" else (t.best_value, False)
+            for i, t in enumerate(proposed, 1)
+            if t.state.ended
+        }
+    assert rebuilt.suggestions == kept.suggestions
+
+
 def test_rays_optuna_search_under_a_limiter() -> None:
     of = task(Space.from_python({"x": uniform(0, 1), "n": {"k": randint(1, 9)}, "c": choice(["a", "b"])}))
     options = from_argument(ConcurrencyLimiter(OptunaSearch(seed=3), 1))

@@ -463,6 +463,13 @@ def test_not_a_space() -> None:
 # -- moves -----------------------------------------------------------------------------------------------------------
 
 
+def test_perturbing_moves_away_from_zero() -> None:
+    space = Space.from_python({"n": randint(0, 10), "q": quniform(-1, 1, 0.25), "x": uniform(0, 1)})
+    assert [space["n"].perturb(0, factor) for factor in (1.2, 0.8, 1)] == [1, 0, 0]
+    assert [space["q"].perturb(0.0, factor) for factor in (1.2, 0.8)] == [0.25, -0.25]
+    assert space["x"].perturb(0.0, 1.2) == 0.0
+
+
 def test_perturbing() -> None:
     space = Space.from_python(
         {

@@ -48,9 +48,10 @@ def set_up(
     """
     parts = parts or Parts()
     notes: list[str] = []
-    if spec.num_samples is None and spec.limits.time_budget_s is None and spec.search.get("type") != "grid":
+    searches = spec.search.get("type") if parts.searcher is None else parts.searcher.TYPE
+    if spec.num_samples is None and spec.limits.time_budget_s is None and searches != "grid":
         one = has_one_trial(spec.scheduler) if parts.scheduler is None else parts.scheduler.ONE_TRIAL
-        once = one or not len(space) or (space.has_grid and all(p.grid for p in space.parameters))
+        once = one or not len(space) or space.has_grid
         spec = replace(spec, num_samples=1 if once else DEFAULT_SAMPLES)
         if not once:
             notes.append(f"neither num_samples nor a time budget is set: at most {DEFAULT_SAMPLES} trials are started")
@@ -80,10 +81,14 @@ def set_up(
     context = _context(spec, space, saves_checkpoints, total, tuple(searcher.metric_constraints()))
     with mistakes:
         scheduler.setup(context)
-    max_t = getattr(scheduler, "max_t", None)
-    whole = isinstance(max_t, int | float) and max_t == int(max_t)
-    if spec.max_t is None and max_t is not None and whole and scheduler.TYPE != "fifo":
-        spec = replace(spec, max_t=int(max_t))  # a scheduler's max_t ends trials as the experiment's max_t does
+    own = getattr(scheduler, "max_t", None)
+    if isinstance(own, int | float) and own != spec.max_t and scheduler.TYPE != "fifo":
+        if spec.max_t is not None:
+            both = f"the experiment's max_t is {spec.max_t}, and the scheduler's own is {own:g}"
+            notes.append(f"trials end at max_t {min(own, spec.max_t):g}, the smaller of two: {both}")
+        if spec.max_t is None or own < spec.max_t:
+            # A scheduler's max_t ends trials as the experiment's max_t does. The scheduler itself ends them at a fraction.
+            spec = replace(spec, max_t=int(own) if own == int(own) else None)
     if len(spec.objectives) > 1 and not scheduler.SEVERAL_OBJECTIVES:
         message = (
             f"{scheduler.TYPE} supports only one objective; use moasha to stop trials early by several objectives, "

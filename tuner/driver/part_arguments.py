@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
@@ -10,8 +11,11 @@ from tuner.errors import ErrorCollector
 from tuner.names import keywords_explained
 from tuner.options import option_names
 from tuner.schedulers.base import Scheduler
-from tuner.schedulers.stoppers import Stopper
+from tuner.schedulers.stoppers import CombinedStopper, Stopper
 from tuner.search.base import Searcher
+
+_FIRST = "_first_state"
+"""The attribute of a scheduler or stopper with the state that it had before its first search."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,7 +49,10 @@ def searcher_part(search_alg: Any) -> Searcher | None:
 
 
 def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: ErrorCollector) -> Parts:
-    """Convert arguments of a Python call to a scheduler, a searcher and a stopper. Collect errors in `mistakes`."""
+    """Convert arguments of a Python call to a scheduler, a searcher and a stopper. Collect errors in `mistakes`.
+
+    An object that an earlier search in this process has used begins with the state that it had before.
+    """
     parts: dict[str, Any] = {}
     with mistakes:
         parts["scheduler"] = scheduler_part(scheduler)
@@ -53,7 +60,19 @@ def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: ErrorCollecto
         parts["searcher"] = searcher_part(search_alg)
     with mistakes:
         parts["stopper"] = stopper_part(stop)
+    for part in (parts.get("scheduler"), parts.get("stopper")):
+        _begin_anew(part)
     return Parts(**parts)
+
+
+def _begin_anew(part: Scheduler | Stopper | None) -> None:
+    """Give the part the state that it had at the first call. An earlier search may have changed it."""
+    if part is None:
+        return
+    if isinstance(part, CombinedStopper):
+        for stopper in part.stoppers:
+            _begin_anew(stopper)
+    part.state = copy.deepcopy(vars(part).setdefault(_FIRST, copy.deepcopy(part.state)))
 
 
 def stopper_part(stop: Any) -> Stopper | None:

@@ -26,9 +26,10 @@ _HOME = "ray.tune.search.searcher"
 class RaySearcher(Proposer):
     """Asks a Ray Tune searcher for configurations, and tells it the results of trials.
 
-    A Ray Tune searcher has state. The results that it gets before it proposes a trial are recorded with that trial. After a
-    restart, a fresh copy of the searcher gets the same calls in the same order. So a deterministic (seeded) searcher proposes
-    the same configurations again. Give the space to the experiment, not to the searcher. Branches are not supported.
+    A Ray Tune searcher has state. The results that it gets before it proposes a trial are recorded with that trial, and so is
+    the number of the proposal. After a restart, a fresh copy of the searcher gets the same calls in the same order. So a
+    deterministic (seeded) searcher proposes the same configurations again. It is not told about trials that it has not
+    proposed. Give the space to the experiment, not to the searcher. Branches are not supported.
     """
 
     TYPE = "ray"
@@ -90,15 +91,15 @@ class RaySearcher(Proposer):
 
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
         self._live.sync(trials)
-        told = self._live.tell(trials)
+        state = {"told": self._live.tell(trials), "asked": number}
         try:
             config = self._live.ask(number)
-            return None if config is None else Suggestion(self._params(config, number), {"told": told})
+            return None if config is None else Suggestion(self._params(config, number), state)
         except Exception as error:  # an error in the user's code; the search continues, and the note reports the error
             log.warning("%s could not propose trial %s", self, number, exc_info=True)
             params = self.context.space.sample(keyed_random(self.context.seed, "instead", number))
             note = f"drawn at random because {self} failed: {type(error).__name__}: {error}"
-            return Suggestion(params, {"told": told}, note)
+            return Suggestion(params, state, note)
 
     def _params(self, config: Mapping[str, Any], number: int) -> dict[str, Any]:
         space, found = self.context.space, dict(_flat(config))
@@ -132,19 +133,27 @@ class _Live(Cache):
         self._searcher = copy.deepcopy(self._pristine)
         objective = self._task.objectives[0]
         self._searcher.set_search_properties(objective.metric, objective.mode, ray_space(self._task.space))
-        self._asked = 0  # the number of the next trial
+        self._folded = 0  # all trials below this number have been read
+        self._asked: set[str] = set()  # the ids of all proposals
+        self._ids: dict[int, str] = {}  # the number of each trial that the searcher proposed -> the id of the proposal
         self._told: set[int] = set()
 
     def fold(self, trials: Population) -> None:
-        """After a restart, repeat the earlier calls to the searcher."""
-        while self._asked in trials:
-            trial = trials[self._asked]
-            if self._asked >= self._points:
-                for number in trial.searcher_state.get("told", []):
+        """Read the new trials. After a restart, repeat the earlier calls to the searcher."""
+        while self._folded in trials:
+            trial = trials[self._folded]
+            self._folded += 1
+            told = trial.searcher_state.get("told")
+            if told is None:
+                continue  # the searcher did not propose this trial
+            # Logs of earlier versions lack "asked".
+            name = str(trial.searcher_state.get("asked", self._points + len(self._ids)))
+            self._ids[trial.number] = name
+            if name not in self._asked:
+                for number in told:
                     self._tell(trials[number])
                 with contextlib.suppress(Exception):  # the call also failed before the restart
-                    self._searcher.suggest(str(trial.number))
-            self._asked += 1
+                    self._suggest(name)
 
     def tell(self, trials: Population) -> list[int]:
         """Tell the searcher about every trial that has ended since the last call. Return the numbers of these trials."""
@@ -154,15 +163,18 @@ class _Live(Cache):
         return ended
 
     def ask(self, number: int) -> Mapping[str, Any] | None:
-        self._asked = number + 1
-        config = self._searcher.suggest(str(number))
+        config = self._suggest(str(number))
         return config if isinstance(config, Mapping) else None
+
+    def _suggest(self, name: str) -> Any:
+        self._asked.add(name)
+        return self._searcher.suggest(name)
 
     def _tell(self, trial: Trial) -> None:
         self._told.add(trial.number)
         value = trial.best_value if self._task.scope == "all" else trial.last_value
-        name = str(trial.number)
-        if trial.number < self._points:
+        name = self._ids.get(trial.number)
+        if name is None:
             return  # the searcher did not propose this trial
         failed = trial.state is TrialState.FAILED or value is None
         metrics = {self._task.objectives[0].metric: value, "training_iteration": trial.iteration, "done": True}

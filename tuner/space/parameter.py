@@ -184,9 +184,10 @@ class Parameter:
     def perturb(self, value: Any, factor: float) -> Any:
         """Return `value` times `factor`, inside the domain.
 
-        A discrete value moves by at least one step, so 2 × 1.2 gives 3, not 2. The value of an ordered choice moves to the
-        next category if the factor is above 1, and to the previous category if it is below 1. Neither kind of value moves
-        beyond the edge of the domain. The value of an unordered choice never changes.
+        A discrete value moves by at least one step, so 2 × 1.2 gives 3, not 2. From 0 it moves one step up if the factor is
+        above 1, and one step down if it is below 1. The value of an ordered choice moves to the next category if the factor
+        is above 1, and to the previous category if it is below 1. Neither kind of value moves beyond the edge of the domain.
+        The value of an unordered choice never changes.
         """
         if factor == 1:
             return self.clip(value)
@@ -197,8 +198,8 @@ class Parameter:
             return self.at(min(max(at, 0), len(self.categories) - 1))
         raw = value * factor
         moved = self.clip(raw)
-        if self.step is not None and moved == value and raw != value:
-            moved = self.clip(value + math.copysign(self.step, raw - value))
+        if self.step is not None and moved == value:
+            moved = self.clip(value + math.copysign(self.step, raw - value or factor - 1))
         return moved
 
     def unit(self, value: Any) -> float:

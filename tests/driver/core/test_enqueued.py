@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -103,6 +104,23 @@ def test_a_failed_trial_is_tried_again_from_its_checkpoint() -> None:
     assert (again.params, again.segments[0].start_iteration) == (bench.core.trials[0].params, 1)
     assert "retry of trial 0 from iteration 1" in again.reason
     assert not launches(bench.command("retry", trial=1))  # it has not failed
+
+
+def test_a_trial_that_continues_another_one_is_warned_of_new_values_of_sample_from() -> None:
+    space = {"x": tuner.uniform(0, 1), "y": tuner.sample_from(lambda: random.random())}
+    bench = Bench(space=space, num_samples=1)
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    bench.ended(0, "failed", e.Failure(kind="user", message="ValueError: no", cause="exception"))
+    bench.command("retry", trial=0)
+    enqueued(bench, {"params": {"x": 0.5}})
+    bench.command("continue")
+    assert len(bench.core.trials) == 3
+    [note] = [entry for _, entry in bench.log if isinstance(entry, d.Note) and "sample_from" in entry.reason]
+    assert note.warning
+    assert note.trial == 1
+    assert "continues trial 0" in note.reason
+    assert bench.successor().states == bench.states
 
 
 def test_a_fork_whose_checkpoint_is_gone_starts_from_the_beginning_with_a_warning() -> None:

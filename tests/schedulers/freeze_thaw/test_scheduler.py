@@ -502,6 +502,20 @@ def test_given_points_come_first() -> None:
     assert done.best_trial.number == 0
 
 
+def test_given_points_are_all_started_if_a_user_adds_a_trial() -> None:
+    points = tuple({"x": x} for x in (0.25, 0.5, 0.75))
+    bench = Bench(scheduler={"type": "freeze_thaw"}, max_t=9, num_samples=8, points_to_evaluate=points)
+    bench.feed(e.Enqueued(time=bench.tick(), points=({"params": {"x": 1.0}},)))
+    for number in range(3):
+        bench.started(number)
+        bench.reported(number)
+        bench.verdict(number)
+        bench.ended(number, "failed", e.Failure(kind="user", message="ValueError: no", cause="exception"))
+    xs = [trial.params["x"] for trial in bench.core.trials]
+    assert xs[:4] == [0.25, 0.5, 1.0, 0.75]
+    assert xs[4] not in xs[:4]
+
+
 # -- step by step
 
 

@@ -432,7 +432,8 @@ class Decider:
     def _start_enqueued(self, enqueued: EnqueuedTrial) -> Iterator[Decision]:
         """Start a trial that a user has enqueued. Parameters that the user left out are drawn at random.
 
-        Add a warning if the checkpoint to start from is gone, because the trial then starts from the beginning.
+        Add a warning if the checkpoint to start from is gone, because the trial then starts from the beginning. Add one
+        if the trial continues another one and the space has `sample_from`, which draws by the number of the trial.
         """
         number, context = len(self.trials), self.searcher.context
         gone = bool(enqueued.checkpoint) and not self.experiment.checkpoints.exists(enqueued.checkpoint)
@@ -450,6 +451,12 @@ class Decider:
         )
         if gone:
             why = f"trial {number} starts from the beginning, because the checkpoint {enqueued.checkpoint} is gone"
+            yield d.Note(reason=why, trial=number, warning=True)
+        if enqueued.parent is not None and space.has_functions:
+            why = (
+                f"trial {number} continues trial {enqueued.parent}, but functions of sample_from that draw at random give it "
+                "other values"
+            )
             yield d.Note(reason=why, trial=number, warning=True)
 
     def _start(self, choice: d.Start) -> Generator[Decision | Question, None, bool]:

@@ -141,6 +141,7 @@ class FreezeThawScheduler(Scheduler):
         self._budget = Budget(self.budget, self.finish_best, self._end, context)
         self._reasons = Reasons(context.objective, context.time_attr)
         self._learned = Learned.of(context.earlier, self._cube)
+        self._last = _LastAnswer()
 
     def amend(self, context: SchedulerContext) -> None:
         """Adapt to a user's changes. Added trials raise a derived budget, even a spent one, so that the new trials run."""
@@ -291,8 +292,9 @@ class FreezeThawScheduler(Scheduler):
         if isinstance(decision, Resume | Note) and decision.trial not in state.finishing:
             self._take_up(decision.trial, trials)
         match decision:
-            case Start(tags=tags):
+            case Start(tags=tags, asked=asked):
                 state.ordinal += 1
+                state.asked += asked
                 state.held = None
                 if tags.get("scout"):
                     state.scouts += 1
@@ -372,9 +374,10 @@ class FreezeThawScheduler(Scheduler):
                 return None
             return Resume(trial=leader, reason=self._budget.why_finish(trials[leader]))
         count = len(trials)
-        if may_start and count < self.context.given_points:
+        own = count - state.asked
+        if may_start and own < self.context.given_points:
             return Start(reason="started: this configuration is one of points_to_evaluate")
-        if may_start and (start := self._learned.start(count - self.context.given_points)) is not None:
+        if may_start and (start := self._learned.start(own - self.context.given_points)) is not None:
             return start
         first, results = self._first_trials(), self._observed.inside(self.state, trials)
         if may_start and (self._observed.count(trials) < first or not results):

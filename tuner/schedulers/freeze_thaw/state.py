@@ -33,6 +33,7 @@ class FreezeThawState:
     ordinal: int = 0  # number of facts that a decision may depend on; part of the decision's random key
     # The trial that has just reported at a new level, if that report is the newest fact in `ordinal`.
     held: int | None = None
+    asked: int = 0  # number of trials that users have added
     spent: float = 0.0  # training of all trials together, in units of time_attr
     scouts: int = 0
     scouted: float = 0.0  # the part of `spent` that went to scouts before they could be paused

@@ -74,8 +74,12 @@ class Stopper(ABC):
     def record(self, fact: Fact, trials: Population) -> None:  # noqa: B027 - most stoppers have nothing to remember
         """Fold a fact into `state`."""
 
-    def record_without(self, trial: Trial) -> None:  # noqa: B027
+    def record_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:  # noqa: B027
         """Fold a report that lacks the objective into `state`. `record` is not called for such a report."""
+
+    def knows_objective(self, trial: Trial) -> bool:
+        """Return whether the trial has reported the objective, or all of them. A trial that ends before that fails."""
+        return all(objective.metric in trial.last for objective in self.context.objectives)
 
     def decide(self, number: int, trials: Population) -> str | None:
         """Return why this trial, which has just reported, is complete; None to let it continue."""

@@ -98,9 +98,15 @@ class TimeStopper(Stopper):
 
     def record(self, fact: Fact, trials: Population) -> None:
         if isinstance(fact, TrialReported):
-            if self.state.began is None:
-                self.state.began = fact.time - trials[fact.trial].running_s
-            self.state.now = max(self.state.now, fact.time)
+            self._note_time(trials[fact.trial], fact.time)
+
+    def record_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:
+        self._note_time(trial, time)
+
+    def _note_time(self, trial: Trial, time: float) -> None:
+        if self.state.began is None:
+            self.state.began = time - trial.running_s
+        self.state.now = max(self.state.now, time)
 
     def decide(self, number: int, trials: Population) -> str | None:
         trial = trials[number]

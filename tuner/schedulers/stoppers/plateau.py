@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -72,13 +72,20 @@ class TrialPlateauStopper(Stopper):
         if isinstance(fact, TrialEnded):
             state.seen.pop(fact.trial, None)
             state.last.pop(fact.trial, None)
-        if not isinstance(fact, TrialReported):
-            return
-        state.seen[fact.trial] = state.seen.get(fact.trial, 0) + 1
-        value = fact.metrics.get(self.metric or self.context.objective.metric)
+        if isinstance(fact, TrialReported):
+            self._count(fact.trial, fact.iteration, fact.metrics)
+
+    def record_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:
+        if self.knows_objective(trial):
+            self._count(trial.number, trial.iteration, metrics)
+
+    def _count(self, number: int, iteration: int, metrics: Mapping[str, float]) -> None:
+        state: TrialPlateauStopper.State = self.state
+        state.seen[number] = state.seen.get(number, 0) + 1
+        value = metrics.get(self.metric or self.context.objective.metric)
         if value is not None:
-            kept = [entry for entry in state.last.get(fact.trial, ()) if entry[0] < fact.iteration]
-            state.last[fact.trial] = [*kept, (fact.iteration, value)][-self.num_results :]
+            kept = [entry for entry in state.last.get(number, ()) if entry[0] < iteration]
+            state.last[number] = [*kept, (iteration, value)][-self.num_results :]
 
     def decide(self, number: int, trials: Population) -> str | None:
         window = [value for _, value in self.state.last.get(number, ())]
@@ -144,9 +151,15 @@ class ExperimentPlateauStopper(Stopper):
         return None
 
     def record(self, fact: Fact, trials: Population) -> None:
-        if not isinstance(fact, TrialReported):
-            return
-        value = fact.metrics.get(self.metric or self.context.objective.metric)
+        if isinstance(fact, TrialReported):
+            self._take(fact.metrics)
+
+    def record_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:
+        if self.knows_objective(trial):
+            self._take(metrics)
+
+    def _take(self, metrics: Mapping[str, float]) -> None:
+        value = metrics.get(self.metric or self.context.objective.metric)
         if value is None or not math.isfinite(value):
             return
         sign = 1.0 if (self.mode or self.context.objective.mode) == "max" else -1.0

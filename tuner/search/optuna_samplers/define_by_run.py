@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 KINDS = ("random", "tpe", "gp", "optuna")
-DISTRIBUTIONS, RELATIVE = "distributions", "relative"
+DISTRIBUTIONS, RELATIVE, POINT = "distributions", "relative", "point"
 
 
 class DefineByRunSearch(Searcher):
@@ -66,6 +66,13 @@ class DefineByRunSearch(Searcher):
 
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)
+        grids = [p.path for p in context.space.parameters if p.grid]
+        if grids:
+            message = (
+                f"define_by_run cannot run a grid ({', '.join(grids)}): use choice instead of grid_search; an objective that "
+                "asks an Optuna trial for its values always uses define_by_run"
+            )
+            raise SpecError(message, "/search")
         self._known = bool(context.space.parameters)
         points = context.points_to_evaluate
         if self._known:
@@ -82,7 +89,9 @@ class DefineByRunSearch(Searcher):
         return {"type": self.TYPE, "search": self.search.to_json(), "warm_start": self.warm_start}
 
     def suggest(self, number: int, trials: Population) -> Suggestion | None:
-        return self.search.suggest(number, trials) if self._known else Suggestion({})
+        if self._known:
+            return self.search.suggest(number, trials)
+        return Suggestion({}, {POINT: number} if number < len(self._points) else {})
 
     def is_heavy(self, trials: Population) -> bool:
         return self.search.is_heavy(trials)
@@ -107,7 +116,8 @@ class DefineByRunSearch(Searcher):
         self._study.check(name, wanted)
         known: Mapping[str, str] = trial.searcher_state.get(DISTRIBUTIONS, {})
         state: dict[str, Any] = {DISTRIBUTIONS: {**known, name: distribution}}
-        point = self._points[number] if number < len(self._points) else {}
+        at = trial.searcher_state.get(POINT)
+        point = self._points[at] if at is not None else {}
         if name in point:
             return _inside(wanted, name, point[name]), state
         if wanted.single():

@@ -336,10 +336,8 @@ class State:
                 time=event.time,
             )
             return [*facts, reported]
-        known = all(objective.metric in trial.last for objective in self.spec.objectives)
-        judged = self.stopper is not None and trial.repeat_of is None
-        if judged and self.stopper is not None and known and not segment.scored and not segment.leaving:
-            self.stopper.record_without(trial)
+        if self.stopper is not None and trial.repeat_of is None and not segment.scored and not segment.leaving:
+            self.stopper.record_without(trial, event.metrics, event.time)
         return facts
 
     def _apply_start(self, event: e.SegmentStarted) -> list[Fact]:
