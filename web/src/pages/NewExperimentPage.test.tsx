@@ -4,6 +4,7 @@ import { cleanup, fireEvent, render, screen } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
 import { api } from "../api/client";
+import { type } from "../test/typing";
 import NewExperimentPage from "./NewExperimentPage";
 
 afterEach(() => {
@@ -102,4 +103,19 @@ it("asks for repeats, as a word or as a number", async () => {
   expect([field.value, yaml.value.includes("repeats: 3\n")]).toEqual(["3", true]);
   fireEvent.change(field, { target: { value: "" } });
   expect(yaml.value).not.toContain("repeats");
+});
+
+it("takes decimals as they are typed", async () => {
+  const dry = vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
+  clone();
+  const longest = await screen.findByLabelText<HTMLInputElement>("Longest trial");
+  const yaml = screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML");
+  type(longest, "2.");
+  expect([longest.value, yaml.value.includes("max_t: 2\n")]).toEqual(["2.", true]);
+  type(longest, "2.5");
+  expect([longest.value, yaml.value.includes("max_t: 2.5\n")]).toEqual(["2.5", true]);
+  const seconds = screen.getByLabelText<HTMLInputElement>("Seconds per iteration");
+  type(seconds, "0.05");
+  expect(seconds.value).toBe("0.05");
+  await vi.waitFor(() => expect(dry.mock.calls.at(-1)![2]).toBe(0.05), 5000);
 });

@@ -1,4 +1,4 @@
-import { Alert, Anchor, Autocomplete, Button, NumberInput, Select, Skeleton, Textarea, TextInput } from "@mantine/core";
+import { Alert, Anchor, Autocomplete, Button, Select, Skeleton, Textarea, TextInput } from "@mantine/core";
 import { useDebouncedValue } from "@mantine/hooks";
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
@@ -14,6 +14,7 @@ import { limitOf } from "../parts/actions/edit";
 import { readMapping } from "../parts/common/mapping";
 import { Loading } from "../parts/common/Loading";
 import { Mistakes } from "../parts/common/Mistakes";
+import { NumberField } from "../parts/common/NumberField";
 import { Facts, Panel } from "../parts/common/Panel";
 import { MissingPage } from "../parts/common/Problem";
 import { CopyMenu } from "../parts/common/CopyMenu";
@@ -64,9 +65,9 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
   const navigate = useNavigate();
   const [key] = useState(() => crypto.randomUUID?.() ?? String(Math.random()));
 
-  const [seconds, setSeconds] = useState<number | null>(null);
+  const [seconds, setSeconds] = useState<number | "">("");
   const [settled] = useDebouncedValue(text, 400);
-  const [pace] = useDebouncedValue(seconds, 400);
+  const [pace] = useDebouncedValue(seconds || null, 400);
   const asked = useMemo(() => read(settled)[0], [settled]);
   const check = useQuery({
     queryKey: ["dry-run", settled, pace],
@@ -153,14 +154,14 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
               value={type}
               onChange={(value) => set(["scheduler"], { type: value })}
             />
-            <NumberInput
+            <NumberField
               label="Trials"
               description="empty: as many as the limits allow"
               min={1}
               value={numberOf(spec, "num_samples")}
               onChange={(value) => set(["num_samples"], value === "" ? undefined : value)}
             />
-            <NumberInput
+            <NumberField
               label="Longest trial"
               description="max_t, in training iterations"
               min={1}
@@ -170,10 +171,11 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
               }
               onChange={(value) => set(["max_t"], value === "" ? undefined : value)}
             />
-            <NumberInput
+            <NumberField
               label="Workers per trial"
               min={1}
-              value={numberOf((spec?.["scaling"] ?? null) as Spec | null, "num_workers") || 1}
+              placeholder="1"
+              value={numberOf((spec?.["scaling"] ?? null) as Spec | null, "num_workers")}
               onChange={(value) => set(["scaling", "num_workers"], value === "" ? undefined : value)}
             />
             <Autocomplete
@@ -263,13 +265,14 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
             {!check.data && !check.isError && <Loading what="the preview" height={80} />}
           </div>
           <div className={classes.send}>
-            <NumberInput
+            <NumberField
               label="Seconds per iteration"
               description="optional, to estimate the cost; not part of the spec"
               size="xs"
               min={0.001}
-              value={seconds ?? ""}
-              onChange={(value) => setSeconds(typeof value === "number" && value > 0 ? value : null)}
+              allowNegative={false}
+              value={seconds}
+              onChange={setSeconds}
             />
             <Button disabled={!valid} loading={create.isPending} onClick={() => spec && create.mutate(spec)}>
               Start the search

@@ -6,6 +6,7 @@ import { MemoryRouter } from "react-router";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api, ApiError } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
+import { type } from "../../test/typing";
 import { Actions } from "./Actions";
 import { TrialActions } from "./TrialActions";
 
@@ -144,6 +145,20 @@ describe("the actions of an experiment", () => {
     fireEvent.change(field, { target: { value: "auto" } });
     await act(() => Promise.resolve(fireEvent.click(save)));
     expect(change).toHaveBeenLastCalledWith("exp_1", { limits: { repeats: "auto" } });
+  });
+
+  it("change its weight and its limits to decimals", async () => {
+    const change = vi.spyOn(api, "change").mockResolvedValue(EXPERIMENT);
+    show(<Actions experiment={EXPERIMENT} />);
+    menu();
+    fireEvent.click(screen.getByText("Edit"));
+    const weight = await screen.findByLabelText<HTMLInputElement>("Weight");
+    const hours = screen.getByLabelText<HTMLInputElement>("GPU hours");
+    type(weight, "0.5");
+    type(hours, "10.05");
+    expect([weight.value, hours.value]).toEqual(["0.5", "10.05"]);
+    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Save" }))));
+    expect(change).toHaveBeenLastCalledWith("exp_1", { weight: 0.5, limits: { gpu_hours: 10.05 } });
   });
 
   it("continue it with more trials", async () => {

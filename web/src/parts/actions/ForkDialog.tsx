@@ -1,9 +1,10 @@
-import { Anchor, NumberInput, Switch, TextInput } from "@mantine/core";
+import { Anchor, Switch, TextInput } from "@mantine/core";
 import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link, useNavigate } from "react-router";
 import { api } from "../../api/client";
 import type { Experiment } from "../../api/types";
+import { NumberField } from "../common/NumberField";
 import classes from "./actions.module.css";
 import { FormDialog } from "./FormDialog";
 
@@ -57,21 +58,21 @@ export default function ForkDialog({ experiment, onClose }: { experiment: Experi
         data-autofocus
       />
       <div className={classes.pair}>
-        <NumberInput
+        <NumberField
           label="Trials"
           description="empty: as many as the limits allow"
           min={1}
           allowDecimal={false}
           value={samples}
-          onChange={(value) => setSamples(typeof value === "number" ? value : "")}
+          onChange={setSamples}
         />
-        <NumberInput
+        <NumberField
           label="Longest trial"
           description={longestWords(experiment)}
           min={1}
           allowDecimal={false}
           value={longest}
-          onChange={(value) => setLongest(typeof value === "number" ? value : "")}
+          onChange={setLongest}
         />
       </div>
       <Switch
