@@ -31,7 +31,9 @@ describe("numbers", () => {
     [0.00012, "1.2e-4"],
     [1e-5, "1e-5"],
     [2_500_000, "2.5e6"],
-    [1234567.8, "1.23e6"],
+    [1234567.8, "1.235e6"],
+    [1234567, "1.235e6"],
+    [0.00012345678, "1.235e-4"],
     [1e20, "1e20"],
     [null, "–"],
     [undefined, "–"],
@@ -44,6 +46,9 @@ describe("numbers", () => {
       "lr=1.23e-4, act=relu, dims=[1,2], flag=true",
     );
     expect(param(undefined)).toBe("");
+    expect(config({ seed: 20240103, size: 1e6, big: 2 ** 53 - 1, most: 1e20, rate: 2_500_000.5 })).toBe(
+      "seed=20240103, size=1000000, big=9007199254740991, most=1e20, rate=2.5e6",
+    );
   });
 
   it("writes the branch of a choice with its label, unless that says less than the index", () => {

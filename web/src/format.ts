@@ -9,7 +9,7 @@ export function number(value: number | null | undefined): string {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6))
     return value
-      .toExponential(2)
+      .toExponential(3)
       .replace("e+", "e")
       .replace(/\.?0+e/, "e");
   return String(Number(value.toPrecision(4)));
@@ -77,11 +77,17 @@ export function metricInColumn(value: number | null | undefined, most: number): 
   return text + (own === 0 && most > 0 ? POINT : "") + BLANK.repeat(Math.max(0, most - own));
 }
 
+/** The value of a parameter: whole numbers such as seeds and dates in full, others with four digits. */
 export function param(value: unknown): string {
   if (value === undefined) return "";
-  if (typeof value === "number") return number(value);
+  if (typeof value === "number") return Number.isSafeInteger(value) ? String(value) : number(value);
   if (typeof value === "string") return value;
   return JSON.stringify(value) ?? "";
+}
+
+/** A category with all its digits, so that different numbers have different texts. */
+export function category(value: unknown): string {
+  return typeof value === "string" ? value : (JSON.stringify(value) ?? "");
 }
 
 /** The labels that the indices of a choice stand for, by the path of the choice. */

@@ -38,6 +38,25 @@ describe("the fields of a search space", () => {
     expect(filled(fields, texts)).toEqual(params);
   });
 
+  it("tell apart categories that begin with the same digits or have the same label", () => {
+    const space = {
+      seed: { type: "choice", categories: [20240101, 20240102, 20240102] },
+      lr: { type: "choice", categories: [0.00012345, 0.00012349] },
+      level: { type: "choice", categories: ["1", 1, 2] },
+      net: { type: "choice", categories: [{ depth: 2 }, { depth: 4 }] },
+    };
+    const fields = fieldsOf({ space, labels: { net: ["mlp", "mlp"] } });
+    expect(fields.map((field) => field.options!.map(({ text }) => text))).toEqual([
+      ["20240101", "20240102", "20240102"],
+      ["0.00012345", "0.00012349"],
+      ['1 ("1")', "1 (1)", "2"],
+      ["mlp (0)", "mlp (1)"],
+    ]);
+    const params = { seed: 20240102, lr: 0.00012349, level: 1, net: 1 };
+    const texts = Object.fromEntries(fields.map((field) => [field.name, textOf(field, params[field.name as "lr"])]));
+    expect(filled(fields, texts)).toEqual(params);
+  });
+
   it("leave out empty fields, so that their values are drawn", () => {
     expect(filled([lr!, width!], { lr: " ", width: "16" })).toEqual({ width: 16 });
   });

@@ -1,7 +1,7 @@
 /** Values of parameters as people type them: fields made from a search space, and what their text stands for. */
 
 import type { Experiment } from "../../api/types";
-import { param } from "../../format";
+import { category } from "../../format";
 import { domainWords } from "../setup/Setup";
 
 export interface Field {
@@ -9,7 +9,12 @@ export interface Field {
   /** The domain in words: "loguniform(0.0001, 0.1)". */
   about: string;
   /** The values to choose from; null if it is typed. The text is what people read. */
-  options: readonly { text: string; value: unknown }[] | null;
+  options: readonly Option[] | null;
+}
+
+interface Option {
+  text: string;
+  value: unknown;
 }
 
 /** The fields of the parameters of these names. `labels`: what the indices of choices stand for. */
@@ -17,15 +22,24 @@ export function fieldsOf({ space, labels }: Pick<Experiment, "space" | "labels">
   return names.map((name) => {
     const domain = space[name] as { type?: unknown; categories?: unknown } | undefined;
     const indexed = labels[name];
-    if (indexed)
-      return { name, about: "choice", options: indexed.map((label, index) => ({ text: param(label), value: index })) };
+    if (indexed) return { name, about: "choice", options: optionsOf(indexed, [...indexed.keys()]) };
     const categories = domain?.type === "choice" && Array.isArray(domain.categories) ? domain.categories : null;
     const plain = categories?.every((one) => one === null || typeof one !== "object") ?? false;
     return {
       name,
       about: domain === undefined ? "" : domainWords(domain),
-      options: categories && plain ? categories.map((value: unknown) => ({ text: param(value), value })) : null,
+      options: categories && plain ? optionsOf(categories, categories) : null,
     };
+  });
+}
+
+/** The options with these labels. Different values with the same label, such as 1 and "1", have theirs in parentheses. */
+function optionsOf(labels: readonly unknown[], values: readonly unknown[]): Option[] {
+  const texts = labels.map(category);
+  const written = values.map((value) => JSON.stringify(value));
+  return texts.map((text, i) => {
+    const clear = texts.every((other, j) => other !== text || written[j] === written[i]);
+    return { text: clear ? text : `${text} (${written[i]})`, value: values[i] };
   });
 }
 
