@@ -78,6 +78,8 @@ describe("numbers", () => {
   it("writes the value of a choice instead of its index", () => {
     const labels = { act: ["relu", "tanh"], layers: ["[8, 8]"] };
     expect(readable({ act: 1, lr: 0.5, layers: 0 }, labels)).toEqual({ act: "tanh", lr: 0.5, layers: "[8, 8]" });
+    expect(readable({ net: 0 }, { net: [null, "branch 1"] })).toEqual({ net: null });
+    expect(readable({ net: 2 }, { net: [null, "branch 1"] })).toEqual({ net: 2 });
     const plain = { lr: 0.5 };
     expect(readable(plain, labels)).toBe(plain);
   });

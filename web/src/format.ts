@@ -127,8 +127,13 @@ export function readable(params: Params, labels: Labels): Params {
   if (indexed.length === 0) return params;
   return {
     ...params,
-    ...Object.fromEntries(indexed.map((name) => [name, labels[name]?.[params[name] as number] ?? params[name]])),
+    ...Object.fromEntries(indexed.map((name) => [name, labelOf(labels[name]!, params[name])])),
   };
+}
+
+/** The label, which may be null, or the value itself if it is no index. */
+function labelOf(labels: readonly unknown[], value: unknown): unknown {
+  return typeof value === "number" && value in labels ? labels[value] : value;
 }
 
 /** One line, for tooltips and titles. */

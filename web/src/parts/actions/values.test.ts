@@ -57,6 +57,12 @@ describe("the fields of a search space", () => {
     expect(filled(fields, texts)).toEqual(params);
   });
 
+  it("send the category null as null", () => {
+    const space = { reg: { type: "choice", categories: [null, "l2"] } };
+    const fields = fieldsOf({ space, labels: {} });
+    expect(filled(fields, { reg: textOf(fields[0]!, null) })).toEqual({ reg: null });
+  });
+
   it("leave out empty fields, so that their values are drawn", () => {
     expect(filled([lr!, width!], { lr: " ", width: "16" })).toEqual({ width: 16 });
   });

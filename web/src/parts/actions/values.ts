@@ -45,7 +45,10 @@ function optionsOf(labels: readonly unknown[], values: readonly unknown[]): Opti
 
 /** The value that a text stands for: the parsed text if it is JSON, otherwise the text itself. */
 export function valueOf(field: Field, text: string): unknown {
-  if (field.options) return field.options.find((one) => one.text === text)?.value ?? text;
+  if (field.options) {
+    const option = field.options.find((one) => one.text === text);
+    return option ? option.value : text;
+  }
   try {
     return JSON.parse(text) as unknown;
   } catch {
