@@ -101,6 +101,27 @@ describe("the actions of an experiment", () => {
     expect(alert.textContent).toContain("configurations.0.x: not in the search space");
   });
 
+  it("try the best configuration of a nested space, with the parameters of its branch", async () => {
+    const enqueue = vi.spyOn(api, "enqueue").mockResolvedValue(EXPERIMENT);
+    const unit = { type: "uniform", lower: 0, upper: 1 };
+    const net = {
+      type: "choice",
+      categories: [
+        { kind: "mlp", width: unit },
+        { kind: "cnn", depth: unit },
+      ],
+    };
+    const best = { params: { "opt/beta": 0.3, net: 0, "net/0/width": 0.5 } };
+    const labels = { net: ["mlp", "cnn"] };
+    show(<Actions experiment={{ ...EXPERIMENT, space: { opt: { beta: unit }, net }, labels, best: best as never }} />);
+    menu();
+    fireEvent.click(screen.getByText("Try a configuration"));
+    expect((await screen.findByLabelText<HTMLInputElement>("net/mlp/width")).value).toBe("0.5");
+    const send = () => act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
+    await send();
+    expect(enqueue).toHaveBeenLastCalledWith("exp_1", [best.params]);
+  });
+
   it("change its search space, and show mistakes at the field", async () => {
     const errors = [{ pointer: "/space/lr/lower", message: "must be below upper" }];
     const problem = { type: "about:blank", title: "Bad", status: 422, detail: "a mistake", request_id: null, errors };

@@ -6,18 +6,14 @@ import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
 import { FormDialog, type DialogProps } from "./FormDialog";
 import { ParamFields } from "./ParamFields";
-import { fieldsOf, filled, textOf } from "./values";
+import { fieldsOf, filled, textsOf } from "./values";
 
 /** One more trial, with parameters that a person chooses. It begins with those of the best trial. */
 export default function EnqueueDialog({ experiment, onClose, onDone }: DialogProps) {
   const client = useQueryClient();
-  const fields = fieldsOf(experiment);
   const best = experiment.best?.params;
-  const [texts, setTexts] = useState<Record<string, string>>(() =>
-    Object.fromEntries(
-      fields.map((field) => [field.name, best && field.name in best ? textOf(field, best[field.name]) : ""]),
-    ),
-  );
+  const [texts, setTexts] = useState(() => textsOf(experiment, best ?? {}));
+  const fields = fieldsOf(experiment, ({ name }) => texts[name] ?? "");
   const send = useMutation({
     mutationFn: () => api.enqueue(experiment.id, [filled(fields, texts)]),
     onSuccess: (answer) => {
@@ -43,7 +39,13 @@ export default function EnqueueDialog({ experiment, onClose, onDone }: DialogPro
       onSend={() => send.mutate()}
       onClose={onClose}
     >
-      <ParamFields fields={fields} texts={texts} placeholder="drawn at random" onChange={setTexts} />
+      <ParamFields
+        fields={fields}
+        labels={experiment.labels}
+        texts={texts}
+        placeholder="drawn at random"
+        onChange={setTexts}
+      />
     </FormDialog>
   );
 }
