@@ -108,6 +108,22 @@ describe("labels", () => {
     });
     expect(tagsOf(tagsText({ a: "b=c", d: "" }), { a: "b=c", d: "" })).toEqual({});
   });
+
+  it("stay the same while others are added, whatever they contain", () => {
+    const tags = {
+      note: "a,b",
+      said: 'the "best", so far',
+      lines: "a\nb",
+      wide: " c ",
+      "k,2": "v",
+      inch: '5"',
+      d: "",
+    };
+    expect(tagsText({ note: "a,b", team: "vision" })).toBe('note="a,b", team=vision');
+    expect(tagsOf(tagsText(tags), {})).toEqual(tags);
+    expect(tagsOf(`${tagsText(tags)}, urgent`, tags)).toEqual({ urgent: "" });
+    expect(tagsOf('a=5", b="x, y=z', {})).toEqual({ a: '5"', b: '"x', y: "z" });
+  });
 });
 
 describe("an edit", () => {
