@@ -106,7 +106,8 @@ function read(text: string): unknown {
 
 /** A text without quotes if it would be read as the same text again. */
 function shown(value: unknown): string {
-  const plain = typeof value === "string" && read(value) === value && !/[,"]/.test(value) && value.trim() === value;
+  const plain =
+    typeof value === "string" && value !== "" && read(value) === value && !/[,"]/.test(value) && value.trim() === value;
   return plain ? value : JSON.stringify(value);
 }
 
