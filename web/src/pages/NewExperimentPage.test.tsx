@@ -119,3 +119,22 @@ it("takes decimals as they are typed", async () => {
   expect(seconds.value).toBe("0.05");
   await vi.waitFor(() => expect(dry.mock.calls.at(-1)![2]).toBe(0.05), 5000);
 });
+
+it("leaves a list of metrics to the YAML, and edits a single one", async () => {
+  vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
+  clone({ metric: ["loss", "latency"], mode: ["min", "max"] });
+  const field = await screen.findByLabelText<HTMLInputElement>("Metric");
+  const mode = screen.getByLabelText<HTMLInputElement>("Mode", { selector: "input" });
+  const yaml = screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML");
+  expect([field.value, field.disabled, mode.placeholder, mode.disabled]).toEqual([
+    "loss, latency",
+    true,
+    "min, max",
+    true,
+  ]);
+  expect(screen.getByText("several objectives: edit them in the YAML")).toBeTruthy();
+  fireEvent.change(yaml, { target: { value: "metric: loss\nmode: min\n" } });
+  expect([field.disabled, mode.disabled, mode.value]).toEqual([false, false, "min: lower is better"]);
+  fireEvent.change(field, { target: { value: "latency" } });
+  expect(yaml.value).toBe("metric: latency\nmode: min\n");
+});

@@ -90,6 +90,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
   const current = settled === text && !check.isFetching;
   const valid = spec !== null && current && check.isSuccess && !check.isPlaceholderData;
   const scheduler = (spec?.["scheduler"] ?? {}) as Record<string, unknown>;
+  const several = Array.isArray(spec?.["metric"]) || Array.isArray(spec?.["mode"]);
   const type = typeof scheduler["type"] === "string" ? scheduler["type"] : "auto";
   return (
     <div className={classes.page}>
@@ -133,18 +134,21 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
             />
             <TextInput
               label="Metric"
-              description="its name in tuner.report()"
+              description={several ? "several objectives: edit them in the YAML" : "its name in tuner.report()"}
+              disabled={several}
               value={textOf(spec, "metric")}
               onChange={(e) => set(["metric"], e.currentTarget.value)}
             />
             <Select
               label="Mode"
               allowDeselect={false}
+              disabled={several}
+              placeholder={several ? textOf(spec, "mode") : undefined}
               data={[
                 { value: "max", label: "max: higher is better" },
                 { value: "min", label: "min: lower is better" },
               ]}
-              value={textOf(spec, "mode") || null}
+              value={several ? null : textOf(spec, "mode") || null}
               onChange={(value) => set(["mode"], value)}
             />
             <Select
