@@ -35,6 +35,11 @@ export class ApiError extends Error {
     this.problem = problem;
   }
 
+  /** True if something is wrong with the data that was sent. */
+  get refused(): boolean {
+    return this.status === 422;
+  }
+
   get unreachable(): boolean {
     return this.status === 0 || this.status === 502 || this.status === 503 || this.status === 504;
   }

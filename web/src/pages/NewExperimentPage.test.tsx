@@ -3,7 +3,7 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { cleanup, fireEvent, render, screen } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
-import { api } from "../api/client";
+import { api, ApiError } from "../api/client";
 import { type } from "../test/typing";
 import NewExperimentPage from "./NewExperimentPage";
 
@@ -137,4 +137,14 @@ it("leaves a list of metrics to the YAML, and edits a single one", async () => {
   expect([field.disabled, mode.disabled, mode.value]).toEqual([false, false, "min: lower is better"]);
   fireEvent.change(field, { target: { value: "latency" } });
   expect(yaml.value).toBe("metric: latency\nmode: min\n");
+});
+
+it.each([
+  [new ApiError(403, "this needs the role editor"), "It cannot be checkedthis needs the role editor"],
+  [new ApiError(0, "The service is not responding."), "It cannot be checkedThe service is not responding."],
+  [new ApiError(422, "the space is empty"), "The spec is not validthe space is empty"],
+])("calls the spec invalid only if it is", async (error, text) => {
+  vi.spyOn(api, "dryRun").mockRejectedValue(error);
+  clone();
+  expect((await screen.findByRole("alert")).textContent).toBe(text);
 });

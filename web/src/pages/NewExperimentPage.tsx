@@ -240,7 +240,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
         </Panel>
         <Panel title="Preview">
           <div aria-live="polite">
-            {check.isError && <Mistakes error={check.error} title={wrongTitle(check.error)} />}
+            {check.isError && <Mistakes error={check.error} title={wrongTitle(check.error, "It cannot be checked")} />}
             {check.data && !check.isError && (
               <div data-old={!current}>
                 <Facts
@@ -281,7 +281,9 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
             <Button disabled={!valid} loading={create.isPending} onClick={() => spec && create.mutate(spec)}>
               Start the search
             </Button>
-            {create.isError && <Mistakes error={create.error} title={wrongTitle(create.error)} />}
+            {create.isError && (
+              <Mistakes error={create.error} title={wrongTitle(create.error, "It could not be created")} />
+            )}
           </div>
         </Panel>
       </div>
@@ -289,8 +291,9 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
   );
 }
 
-/** "It cannot start like this: 3 mistakes". */
-function wrongTitle(error: unknown): string {
-  const count = error instanceof ApiError ? (error.problem?.errors?.length ?? 0) : 0;
+/** "The spec is not valid: 3 mistakes", or the other title if the error says nothing about the spec. */
+function wrongTitle(error: unknown, otherwise: string): string {
+  if (!(error instanceof ApiError && error.refused)) return otherwise;
+  const count = error.problem?.errors?.length ?? 0;
   return `The spec is not valid${count > 1 ? `: ${count} mistakes` : ""}`;
 }

@@ -99,6 +99,12 @@ describe("the actions of an experiment", () => {
     const alert = await screen.findByRole("alert");
     expect(alert.textContent).toContain("configurations.0.lr: 7 is above 0.1");
     expect(alert.textContent).toContain("configurations.0.x: not in the search space");
+    expect(alert.textContent).toContain("It does not fit the search space");
+    enqueue.mockRejectedValue(new ApiError(0, "The service is not responding."));
+    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
+    await vi.waitFor(() =>
+      expect(screen.getByRole("alert").textContent).toBe("It could not be requestedThe service is not responding."),
+    );
   });
 
   it("try the best configuration of a nested space, with the parameters of its branch", async () => {

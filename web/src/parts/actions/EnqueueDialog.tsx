@@ -1,6 +1,6 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
-import { api } from "../../api/client";
+import { api, ApiError } from "../../api/client";
 import type { Experiment } from "../../api/types";
 import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
@@ -32,7 +32,11 @@ export default function EnqueueDialog({ experiment, onClose, onDone }: DialogPro
         </>
       }
       verb="Try it"
-      wrong="It does not fit the search space"
+      wrong={
+        send.error instanceof ApiError && send.error.refused
+          ? "It does not fit the search space"
+          : "It could not be requested"
+      }
       size="lg"
       pending={send.isPending}
       error={send.error}
