@@ -22,6 +22,22 @@ const SPEC = {
   warm_start: null,
 };
 
+/** The answer to a dry run. */
+const DRY = {
+  method: "random",
+  num_samples: 4,
+  max_t: null,
+  time_attr: "training_iteration",
+  reached: null,
+  scaling: { num_workers: 2, max_workers: null, use_gpu: false, resources_per_worker: {} },
+  limits: {},
+  scheduler: {},
+  gpu_hours_at_most: null,
+  notes: [],
+  configurations: [],
+  labels: {},
+};
+
 /** Open the page for a clone of an experiment with this spec. */
 function clone(more: object = {}, left_out: { pointer: string; reason: string }[] = []) {
   vi.spyOn(api, "experiment").mockResolvedValue({ id: "exp_1", name: "digits", seed: 3 } as never);
@@ -48,10 +64,7 @@ it("says that a clone with the same seed begins with the same configurations, an
 });
 
 it("sends everything of the cloned spec, also what the form has no field for", async () => {
-  const dry = { method: "random", num_samples: 4, max_t: null, time_attr: "training_iteration", reached: null };
-  const scaling = { num_workers: 2, max_workers: null, use_gpu: false, resources_per_worker: {} };
-  const found = { ...dry, scaling, limits: {}, scheduler: {}, gpu_hours_at_most: null, notes: [], configurations: [] };
-  vi.spyOn(api, "dryRun").mockResolvedValue({ ...found, labels: {} } as never);
+  vi.spyOn(api, "dryRun").mockResolvedValue(DRY as never);
   const create = vi.spyOn(api, "create").mockReturnValue(new Promise(() => undefined));
   const more = {
     points_to_evaluate: [{ lr: 0.1 }],
@@ -147,4 +160,21 @@ it.each([
   vi.spyOn(api, "dryRun").mockRejectedValue(error);
   clone();
   expect((await screen.findByRole("alert")).textContent).toBe(text);
+});
+
+it("sends an edited spec with another idempotency key, and the same spec again with the same one", async () => {
+  vi.spyOn(api, "dryRun").mockResolvedValue(DRY as never);
+  const create = vi.spyOn(api, "create").mockRejectedValue(new ApiError(0, "The service is not responding."));
+  clone();
+  const name = await screen.findByLabelText("Name", { selector: "input" });
+  const start = screen.getByRole<HTMLButtonElement>("button", { name: "Start the search" });
+  for (const [i, text] of ["one", "one", "two"].entries()) {
+    fireEvent.change(name, { target: { value: text } });
+    await vi.waitFor(() => expect(start.disabled).toBe(false), 5000);
+    fireEvent.click(start);
+    await vi.waitFor(() => expect(create).toHaveBeenCalledTimes(i + 1));
+    await screen.findByText("The service is not responding.");
+  }
+  const [first, again, edited] = create.mock.calls.map(([, key]) => key);
+  expect([again === first, edited === first]).toEqual([true, false]);
 });

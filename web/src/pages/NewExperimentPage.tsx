@@ -18,6 +18,7 @@ import { NumberField } from "../parts/common/NumberField";
 import { Facts, Panel } from "../parts/common/Panel";
 import { MissingPage } from "../parts/common/Problem";
 import { CopyMenu } from "../parts/common/CopyMenu";
+import { useRequestKey } from "../parts/common/useRequestKey";
 import { useTitle } from "../parts/common/useTitle";
 import classes from "./NewExperimentPage.module.css";
 import { bundleOf } from "./held";
@@ -63,7 +64,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
   const [spec, problem] = useMemo(() => read(text), [text]);
   const set = (path: readonly string[], value: unknown) => setText(withField(text, path, value));
   const navigate = useNavigate();
-  const [key] = useState(() => crypto.randomUUID?.() ?? String(Math.random()));
+  const keyOf = useRequestKey();
 
   const [seconds, setSeconds] = useState<number | "">("");
   const [settled] = useDebouncedValue(text, 400);
@@ -84,7 +85,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
     meta: { needsDriver: true },
   });
   const create = useMutation({
-    mutationFn: (wanted: Spec) => api.create(wanted, key),
+    mutationFn: (wanted: Spec) => api.create(wanted, keyOf(wanted)),
     onSuccess: (made) => void navigate(`/experiments/${made.id}`),
   });
   const current = settled === text && !check.isFetching;
