@@ -88,6 +88,9 @@ describe("numbers", () => {
     expect(bytes(512)).toBe("512 B");
     expect(bytes(1536)).toBe("1.5 KiB");
     expect(bytes(104_857_600)).toBe("100 MiB");
+    expect(bytes(1023 * 1024)).toBe("1023 KiB");
+    expect(bytes(1024 ** 2 - 1)).toBe("1 MiB");
+    expect(bytes(1024 ** 5)).toBe("1024 TiB");
   });
 });
 

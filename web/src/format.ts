@@ -262,7 +262,10 @@ export function bytes(size: number): string {
   if (size < 1024) return `${size} B`;
   const units = ["KiB", "MiB", "GiB", "TiB"];
   const power = Math.min(units.length, Math.floor(Math.log2(size) / 10));
-  return `${Number((size / 1024 ** power).toPrecision(3))} ${units[power - 1]}`;
+  const amount = size / 1024 ** power;
+  // Three digits would round 1023 to 1020.
+  const rounded = amount < 1000 ? Number(amount.toPrecision(3)) : Math.round(amount);
+  return rounded === 1024 && power < units.length ? `1 ${units[power]}` : `${rounded} ${units[power - 1]}`;
 }
 
 /** "mean of 2 runs" */
