@@ -38,20 +38,25 @@ const DRY = {
   labels: {},
 };
 
-/** Open the page for a clone of an experiment with this spec. */
-function clone(more: object = {}, left_out: { pointer: string; reason: string }[] = []) {
-  vi.spyOn(api, "experiment").mockResolvedValue({ id: "exp_1", name: "digits", seed: 3 } as never);
-  vi.spyOn(api, "spec").mockResolvedValue({ spec: { ...SPEC, ...more }, left_out });
-  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+/** Open the page at an address. */
+function show(address: string) {
   render(
     <MantineProvider env="test">
-      <MemoryRouter initialEntries={["/new?clone=exp_1"]}>
+      <MemoryRouter initialEntries={[address]}>
         <QueryClientProvider client={new QueryClient()}>
           <NewExperimentPage />
         </QueryClientProvider>
       </MemoryRouter>
     </MantineProvider>,
   );
+}
+
+/** Open the page for a clone of an experiment with this spec. */
+function clone(more: object = {}, left_out: { pointer: string; reason: string }[] = []) {
+  vi.spyOn(api, "experiment").mockResolvedValue({ id: "exp_1", name: "digits", seed: 3 } as never);
+  vi.spyOn(api, "spec").mockResolvedValue({ spec: { ...SPEC, ...more }, left_out });
+  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+  show("/new?clone=exp_1");
 }
 
 it("says that a clone with the same seed begins with the same configurations, and offers another seed", async () => {
@@ -177,4 +182,24 @@ it("sends an edited spec with another idempotency key, and the same spec again w
   }
   const [first, again, edited] = create.mock.calls.map(([, key]) => key);
   expect([again === first, edited === first]).toEqual([true, false]);
+});
+
+it("sends the seed of a clone with all its digits", async () => {
+  const seed = "9223372036854775807";
+  const copy = JSON.stringify({ spec: SPEC, left_out: [] }).replace('"seed":3', `"seed":${seed}`);
+  const sent: string[] = [];
+  vi.stubGlobal("fetch", async (request: Request) => {
+    if (request.method === "POST") sent.push(await request.text());
+    return new Response(request.url.endsWith("/spec") ? copy : JSON.stringify(DRY));
+  });
+  vi.spyOn(api, "experiment").mockResolvedValue({ id: "exp_1", name: "digits", seed: Number(seed) } as never);
+  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+  show("/new?clone=exp_1");
+  const yaml = await screen.findByLabelText<HTMLTextAreaElement>("Spec as YAML");
+  fireEvent.change(screen.getByLabelText("Name", { selector: "input" }), { target: { value: "again" } });
+  expect(yaml.value).toContain(`seed: ${seed}\n`);
+  expect(screen.getByRole("button", { name: "Use another seed" })).toBeTruthy();
+  await vi.waitFor(() => expect(sent.at(-1)).toContain('"name":"again"'), 5000);
+  expect(sent.at(-1)).toContain(`"seed":${seed}`);
+  vi.unstubAllGlobals();
 });
