@@ -31,7 +31,9 @@ describe("numbers", () => {
     [0.00012, "1.2e-4"],
     [1e-5, "1e-5"],
     [2_500_000, "2.5e6"],
-    [1234567.8, "1.23e6"],
+    [1234567.8, "1.235e6"],
+    [1234567, "1.235e6"],
+    [0.00012345678, "1.235e-4"],
     [1e20, "1e20"],
     [null, "–"],
     [undefined, "–"],
@@ -44,6 +46,9 @@ describe("numbers", () => {
       "lr=1.23e-4, act=relu, dims=[1,2], flag=true",
     );
     expect(param(undefined)).toBe("");
+    expect(config({ seed: 20240103, size: 1e6, big: 2 ** 53 - 1, most: 1e20, rate: 2_500_000.5 })).toBe(
+      "seed=20240103, size=1000000, big=9007199254740991, most=1e20, rate=2.5e6",
+    );
   });
 
   it("writes the branch of a choice with its label, unless that says less than the index", () => {
@@ -73,6 +78,8 @@ describe("numbers", () => {
   it("writes the value of a choice instead of its index", () => {
     const labels = { act: ["relu", "tanh"], layers: ["[8, 8]"] };
     expect(readable({ act: 1, lr: 0.5, layers: 0 }, labels)).toEqual({ act: "tanh", lr: 0.5, layers: "[8, 8]" });
+    expect(readable({ net: 0 }, { net: [null, "branch 1"] })).toEqual({ net: null });
+    expect(readable({ net: 2 }, { net: [null, "branch 1"] })).toEqual({ net: 2 });
     const plain = { lr: 0.5 };
     expect(readable(plain, labels)).toBe(plain);
   });
@@ -81,6 +88,9 @@ describe("numbers", () => {
     expect(bytes(512)).toBe("512 B");
     expect(bytes(1536)).toBe("1.5 KiB");
     expect(bytes(104_857_600)).toBe("100 MiB");
+    expect(bytes(1023 * 1024)).toBe("1023 KiB");
+    expect(bytes(1024 ** 2 - 1)).toBe("1 MiB");
+    expect(bytes(1024 ** 5)).toBe("1024 TiB");
   });
 });
 

@@ -9,7 +9,7 @@ export function number(value: number | null | undefined): string {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6))
     return value
-      .toExponential(2)
+      .toExponential(3)
       .replace("e+", "e")
       .replace(/\.?0+e/, "e");
   return String(Number(value.toPrecision(4)));
@@ -77,11 +77,17 @@ export function metricInColumn(value: number | null | undefined, most: number): 
   return text + (own === 0 && most > 0 ? POINT : "") + BLANK.repeat(Math.max(0, most - own));
 }
 
+/** The value of a parameter: whole numbers such as seeds and dates in full, others with four digits. */
 export function param(value: unknown): string {
   if (value === undefined) return "";
-  if (typeof value === "number") return number(value);
+  if (typeof value === "number") return Number.isSafeInteger(value) ? String(value) : number(value);
   if (typeof value === "string") return value;
   return JSON.stringify(value) ?? "";
+}
+
+/** A category with all its digits, so that different numbers have different texts. */
+export function category(value: unknown): string {
+  return typeof value === "string" ? value : (JSON.stringify(value) ?? "");
 }
 
 /** The labels that the indices of a choice stand for, by the path of the choice. */
@@ -121,8 +127,13 @@ export function readable(params: Params, labels: Labels): Params {
   if (indexed.length === 0) return params;
   return {
     ...params,
-    ...Object.fromEntries(indexed.map((name) => [name, labels[name]?.[params[name] as number] ?? params[name]])),
+    ...Object.fromEntries(indexed.map((name) => [name, labelOf(labels[name]!, params[name])])),
   };
+}
+
+/** The label, which may be null, or the value itself if it is no index. */
+function labelOf(labels: readonly unknown[], value: unknown): unknown {
+  return typeof value === "number" && value in labels ? labels[value] : value;
 }
 
 /** One line, for tooltips and titles. */
@@ -251,7 +262,10 @@ export function bytes(size: number): string {
   if (size < 1024) return `${size} B`;
   const units = ["KiB", "MiB", "GiB", "TiB"];
   const power = Math.min(units.length, Math.floor(Math.log2(size) / 10));
-  return `${Number((size / 1024 ** power).toPrecision(3))} ${units[power - 1]}`;
+  const amount = size / 1024 ** power;
+  // Three digits would round 1023 to 1020.
+  const rounded = amount < 1000 ? Number(amount.toPrecision(3)) : Math.round(amount);
+  return rounded === 1024 && power < units.length ? `1 ${units[power]}` : `${rounded} ${units[power - 1]}`;
 }
 
 /** "mean of 2 runs" */

@@ -4,6 +4,7 @@ import createClient from "openapi-fetch";
 import { asQuery, type Across } from "../curves/across";
 import { COLUMNS, fromColumns } from "./columns";
 import { takeEarly } from "./early";
+import { exactly, exactText } from "./exact";
 import { ROOT } from "./root";
 import type { paths } from "./schema";
 import { POINTS, SAMPLE } from "./sizes";
@@ -19,6 +20,7 @@ import type {
   ProfileAsked,
   ProjectPatch,
   SegmentItem,
+  SpecCopy,
   Webhook,
 } from "./types";
 import type { EXPERIMENT_VERBS, TRIAL_VERBS } from "./verbs";
@@ -35,6 +37,11 @@ export class ApiError extends Error {
     this.problem = problem;
   }
 
+  /** True if something is wrong with the data that was sent. */
+  get refused(): boolean {
+    return this.status === 422;
+  }
+
   get unreachable(): boolean {
     return this.status === 0 || this.status === 502 || this.status === 503 || this.status === 504;
   }
@@ -44,6 +51,7 @@ export class ApiError extends Error {
 const http = createClient<paths>({
   baseUrl: ROOT.slice(0, -1),
   headers: { Accept: "application/json" },
+  bodySerializer: exactText,
   fetch: (request) => takeEarly(request) ?? fetch(request),
 });
 
@@ -201,14 +209,10 @@ export const api = {
       signal,
     ),
   /** The spec in the form in which it can be posted again, and what that form cannot contain. */
-  spec: (id: string, signal?: AbortSignal) =>
-    answered(
-      http.GET("/api/v1/experiments/{experiment_id}/spec", {
-        params: { path: { experiment_id: id } },
-        ...aborting(signal),
-      }),
-      signal,
-    ),
+  spec: async (id: string, signal?: AbortSignal): Promise<SpecCopy> => {
+    const asked = { params: { path: { experiment_id: id } }, parseAs: "text" as const, ...aborting(signal) };
+    return exactly(await answered(http.GET("/api/v1/experiments/{experiment_id}/spec", asked), signal)) as SpecCopy;
+  },
   trials: (id: string, query: TrialQuery, signal?: AbortSignal) =>
     answered(
       http.GET("/api/v1/experiments/{experiment_id}/trials", {

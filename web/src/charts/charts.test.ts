@@ -128,6 +128,18 @@ describe("the axes of the parallel coordinates", () => {
     expect(found[0]!.range).toMatchObject({ min: 1e-3, max: 10 });
   });
 
+  it("have a category of its own for each number, also if they begin with the same digits", () => {
+    const seed = { type: "choice", categories: [20240101, 20240102, 20240103] };
+    const trials = TRIALS.map((trial, i) => ({ ...trial, params: { seed: 20240101 + (i % 2) } }));
+    const dimensions = dimensionsOf(trials, { metric: "accuracy", space: { seed } });
+    expect(dimensions[0]!.categories).toEqual(["20240101", "20240102", "20240103"]);
+    const brushes = { seed: { of: ["20240102", "20240103"] } };
+    expect(trials.filter((trial) => matches(trial, dimensions, brushes))).toEqual(trials.filter((_, i) => i % 2 === 1));
+    expect(conditionsOf(dimensions, brushes, trials, trials, { space: { seed }, labels: {} })).toEqual([
+      "params.seed?=[20240102,20240103]",
+    ]);
+  });
+
   it("come in the requested order, without constants", () => {
     expect(dimensionsOf(withBranch(), EXPERIMENT, ["width", "gone"]).map((one) => one.id)).toEqual([
       "width",

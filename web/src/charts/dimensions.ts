@@ -1,7 +1,7 @@
 /** The axes of the parallel coordinates: one for each parameter, and the objective last. */
 
 import type { Experiment, Trial } from "../api/types";
-import { counted, metric as written, param, paramName, type Labels } from "../format";
+import { category, counted, metric as written, number, paramName, type Labels } from "../format";
 import type { Brushes, Chosen } from "../pages/address";
 
 export interface Dimension {
@@ -47,7 +47,7 @@ export function valueOf(trial: Trial, dimension: Dimension): number | string {
   const value = trial.params[dimension.id];
   if (value === undefined) return ABSENT;
   if (dimension.range) return typeof value === "number" ? value : ABSENT;
-  return param(value);
+  return category(value);
 }
 
 /** The newest value of a metric or, without a metric, the best value of the first objective; undefined if missing or not finite. */
@@ -160,8 +160,8 @@ export function conditionsOf(
 /** Return the categories that the space declares for a parameter: the label of each, and its value in the service. */
 function declared(name: string, space: Experiment["space"], labels: Labels): [string, unknown][] {
   const named = labels[name];
-  if (named) return named.map((label, i) => [param(label), i]);
-  return (domainOf(space, name).categories ?? []).map((one) => [param(one), one]);
+  if (named) return named.map((label, i) => [category(label), i]);
+  return (domainOf(space, name).categories ?? []).map((one) => [category(one), one]);
 }
 
 /** The service's column with the values of an axis. */
@@ -172,7 +172,7 @@ function columnOf({ id, objective, last }: Dimension): string {
 
 export function chosenWords(dimension: Dimension, chosen: Chosen): string {
   if ("of" in chosen) return chosen.of.join(" or ");
-  const say = dimension.objective ? written : param;
+  const say = dimension.objective ? written : number;
   return `${say(Number(chosen.from.toPrecision(4)))} to ${say(Number(chosen.to.toPrecision(4)))}`;
 }
 
@@ -291,10 +291,10 @@ function dimensionOf(
       ...(domain.whole ? { whole: true } : {}),
     };
   }
-  const written = [...new Set([...(domain.categories ?? []).map(param), ...values.map(param)])];
+  const written = [...new Set([...(domain.categories ?? []).map(category), ...values.map(category)])];
   if (written.length < 2 && !optional) return null;
   // The parameter of a choice between whole sub-spaces is an index: show only the indices that occur.
-  const occurring = new Set(values.map(param));
+  const occurring = new Set(values.map(category));
   const categories = written.filter((one) => occurring.has(one) || written.length <= 12);
   const allNumbers = categories.every((one) => one !== "" && Number.isFinite(Number(one)));
   return {

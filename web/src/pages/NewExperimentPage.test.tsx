@@ -3,7 +3,8 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { cleanup, fireEvent, render, screen } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
-import { api } from "../api/client";
+import { api, ApiError } from "../api/client";
+import { type } from "../test/typing";
 import NewExperimentPage from "./NewExperimentPage";
 
 afterEach(() => {
@@ -21,20 +22,41 @@ const SPEC = {
   warm_start: null,
 };
 
-/** Open the page for a clone of an experiment with this spec. */
-function clone(more: object = {}, left_out: { pointer: string; reason: string }[] = []) {
-  vi.spyOn(api, "experiment").mockResolvedValue({ id: "exp_1", name: "digits", seed: 3 } as never);
-  vi.spyOn(api, "spec").mockResolvedValue({ spec: { ...SPEC, ...more }, left_out });
-  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+/** The answer to a dry run. */
+const DRY = {
+  method: "random",
+  num_samples: 4,
+  max_t: null,
+  time_attr: "training_iteration",
+  reached: null,
+  scaling: { num_workers: 2, max_workers: null, use_gpu: false, resources_per_worker: {} },
+  limits: {},
+  scheduler: {},
+  gpu_hours_at_most: null,
+  notes: [],
+  configurations: [],
+  labels: {},
+};
+
+/** Open the page at an address. */
+function show(address: string) {
   render(
     <MantineProvider env="test">
-      <MemoryRouter initialEntries={["/new?clone=exp_1"]}>
+      <MemoryRouter initialEntries={[address]}>
         <QueryClientProvider client={new QueryClient()}>
           <NewExperimentPage />
         </QueryClientProvider>
       </MemoryRouter>
     </MantineProvider>,
   );
+}
+
+/** Open the page for a clone of an experiment with this spec. */
+function clone(more: object = {}, left_out: { pointer: string; reason: string }[] = []) {
+  vi.spyOn(api, "experiment").mockResolvedValue({ id: "exp_1", name: "digits", seed: 3 } as never);
+  vi.spyOn(api, "spec").mockResolvedValue({ spec: { ...SPEC, ...more }, left_out });
+  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+  show("/new?clone=exp_1");
 }
 
 it("says that a clone with the same seed begins with the same configurations, and offers another seed", async () => {
@@ -47,10 +69,7 @@ it("says that a clone with the same seed begins with the same configurations, an
 });
 
 it("sends everything of the cloned spec, also what the form has no field for", async () => {
-  const dry = { method: "random", num_samples: 4, max_t: null, time_attr: "training_iteration", reached: null };
-  const scaling = { num_workers: 2, max_workers: null, use_gpu: false, resources_per_worker: {} };
-  const found = { ...dry, scaling, limits: {}, scheduler: {}, gpu_hours_at_most: null, notes: [], configurations: [] };
-  vi.spyOn(api, "dryRun").mockResolvedValue({ ...found, labels: {} } as never);
+  vi.spyOn(api, "dryRun").mockResolvedValue(DRY as never);
   const create = vi.spyOn(api, "create").mockReturnValue(new Promise(() => undefined));
   const more = {
     points_to_evaluate: [{ lr: 0.1 }],
@@ -102,4 +121,85 @@ it("asks for repeats, as a word or as a number", async () => {
   expect([field.value, yaml.value.includes("repeats: 3\n")]).toEqual(["3", true]);
   fireEvent.change(field, { target: { value: "" } });
   expect(yaml.value).not.toContain("repeats");
+});
+
+it("takes decimals as they are typed", async () => {
+  const dry = vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
+  clone();
+  const longest = await screen.findByLabelText<HTMLInputElement>("Longest trial");
+  const yaml = screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML");
+  type(longest, "2.");
+  expect([longest.value, yaml.value.includes("max_t: 2\n")]).toEqual(["2.", true]);
+  type(longest, "2.5");
+  expect([longest.value, yaml.value.includes("max_t: 2.5\n")]).toEqual(["2.5", true]);
+  const seconds = screen.getByLabelText<HTMLInputElement>("Seconds per iteration");
+  type(seconds, "0.05");
+  expect(seconds.value).toBe("0.05");
+  await vi.waitFor(() => expect(dry.mock.calls.at(-1)![2]).toBe(0.05), 5000);
+});
+
+it("leaves a list of metrics to the YAML, and edits a single one", async () => {
+  vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
+  clone({ metric: ["loss", "latency"], mode: ["min", "max"] });
+  const field = await screen.findByLabelText<HTMLInputElement>("Metric");
+  const mode = screen.getByLabelText<HTMLInputElement>("Mode", { selector: "input" });
+  const yaml = screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML");
+  expect([field.value, field.disabled, mode.placeholder, mode.disabled]).toEqual([
+    "loss, latency",
+    true,
+    "min, max",
+    true,
+  ]);
+  expect(screen.getByText("several objectives: edit them in the YAML")).toBeTruthy();
+  fireEvent.change(yaml, { target: { value: "metric: loss\nmode: min\n" } });
+  expect([field.disabled, mode.disabled, mode.value]).toEqual([false, false, "min: lower is better"]);
+  fireEvent.change(field, { target: { value: "latency" } });
+  expect(yaml.value).toBe("metric: latency\nmode: min\n");
+});
+
+it.each([
+  [new ApiError(403, "this needs the role editor"), "It cannot be checkedthis needs the role editor"],
+  [new ApiError(0, "The service is not responding."), "It cannot be checkedThe service is not responding."],
+  [new ApiError(422, "the space is empty"), "The spec is not validthe space is empty"],
+])("calls the spec invalid only if it is", async (error, text) => {
+  vi.spyOn(api, "dryRun").mockRejectedValue(error);
+  clone();
+  expect((await screen.findByRole("alert")).textContent).toBe(text);
+});
+
+it("sends an edited spec with another idempotency key, and the same spec again with the same one", async () => {
+  vi.spyOn(api, "dryRun").mockResolvedValue(DRY as never);
+  const create = vi.spyOn(api, "create").mockRejectedValue(new ApiError(0, "The service is not responding."));
+  clone();
+  const name = await screen.findByLabelText("Name", { selector: "input" });
+  const start = screen.getByRole<HTMLButtonElement>("button", { name: "Start the search" });
+  for (const [i, text] of ["one", "one", "two"].entries()) {
+    fireEvent.change(name, { target: { value: text } });
+    await vi.waitFor(() => expect(start.disabled).toBe(false), 5000);
+    fireEvent.click(start);
+    await vi.waitFor(() => expect(create).toHaveBeenCalledTimes(i + 1));
+    await screen.findByText("The service is not responding.");
+  }
+  const [first, again, edited] = create.mock.calls.map(([, key]) => key);
+  expect([again === first, edited === first]).toEqual([true, false]);
+});
+
+it("sends the seed of a clone with all its digits", async () => {
+  const seed = "9223372036854775807";
+  const copy = JSON.stringify({ spec: SPEC, left_out: [] }).replace('"seed":3', `"seed":${seed}`);
+  const sent: string[] = [];
+  vi.stubGlobal("fetch", async (request: Request) => {
+    if (request.method === "POST") sent.push(await request.text());
+    return new Response(request.url.endsWith("/spec") ? copy : JSON.stringify(DRY));
+  });
+  vi.spyOn(api, "experiment").mockResolvedValue({ id: "exp_1", name: "digits", seed: Number(seed) } as never);
+  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+  show("/new?clone=exp_1");
+  const yaml = await screen.findByLabelText<HTMLTextAreaElement>("Spec as YAML");
+  fireEvent.change(screen.getByLabelText("Name", { selector: "input" }), { target: { value: "again" } });
+  expect(yaml.value).toContain(`seed: ${seed}\n`);
+  expect(screen.getByRole("button", { name: "Use another seed" })).toBeTruthy();
+  await vi.waitFor(() => expect(sent.at(-1)).toContain('"name":"again"'), 5000);
+  expect(sent.at(-1)).toContain(`"seed":${seed}`);
+  vi.unstubAllGlobals();
 });

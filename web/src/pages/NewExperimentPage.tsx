@@ -1,4 +1,4 @@
-import { Alert, Anchor, Autocomplete, Button, NumberInput, Select, Skeleton, Textarea, TextInput } from "@mantine/core";
+import { Alert, Anchor, Autocomplete, Button, Select, Skeleton, Textarea, TextInput } from "@mantine/core";
 import { useDebouncedValue } from "@mantine/hooks";
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
@@ -14,9 +14,11 @@ import { limitOf } from "../parts/actions/edit";
 import { readMapping } from "../parts/common/mapping";
 import { Loading } from "../parts/common/Loading";
 import { Mistakes } from "../parts/common/Mistakes";
+import { NumberField } from "../parts/common/NumberField";
 import { Facts, Panel } from "../parts/common/Panel";
 import { MissingPage } from "../parts/common/Problem";
 import { CopyMenu } from "../parts/common/CopyMenu";
+import { useRequestKey } from "../parts/common/useRequestKey";
 import { useTitle } from "../parts/common/useTitle";
 import classes from "./NewExperimentPage.module.css";
 import { bundleOf } from "./held";
@@ -62,11 +64,11 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
   const [spec, problem] = useMemo(() => read(text), [text]);
   const set = (path: readonly string[], value: unknown) => setText(withField(text, path, value));
   const navigate = useNavigate();
-  const [key] = useState(() => crypto.randomUUID?.() ?? String(Math.random()));
+  const keyOf = useRequestKey();
 
-  const [seconds, setSeconds] = useState<number | null>(null);
+  const [seconds, setSeconds] = useState<number | "">("");
   const [settled] = useDebouncedValue(text, 400);
-  const [pace] = useDebouncedValue(seconds, 400);
+  const [pace] = useDebouncedValue(seconds || null, 400);
   const asked = useMemo(() => read(settled)[0], [settled]);
   const check = useQuery({
     queryKey: ["dry-run", settled, pace],
@@ -83,12 +85,13 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
     meta: { needsDriver: true },
   });
   const create = useMutation({
-    mutationFn: (wanted: Spec) => api.create(wanted, key),
+    mutationFn: (wanted: Spec) => api.create(wanted, keyOf(wanted)),
     onSuccess: (made) => void navigate(`/experiments/${made.id}`),
   });
   const current = settled === text && !check.isFetching;
   const valid = spec !== null && current && check.isSuccess && !check.isPlaceholderData;
   const scheduler = (spec?.["scheduler"] ?? {}) as Record<string, unknown>;
+  const several = Array.isArray(spec?.["metric"]) || Array.isArray(spec?.["mode"]);
   const type = typeof scheduler["type"] === "string" ? scheduler["type"] : "auto";
   return (
     <div className={classes.page}>
@@ -132,18 +135,21 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
             />
             <TextInput
               label="Metric"
-              description="its name in tuner.report()"
+              description={several ? "several objectives: edit them in the YAML" : "its name in tuner.report()"}
+              disabled={several}
               value={textOf(spec, "metric")}
               onChange={(e) => set(["metric"], e.currentTarget.value)}
             />
             <Select
               label="Mode"
               allowDeselect={false}
+              disabled={several}
+              placeholder={several ? textOf(spec, "mode") : undefined}
               data={[
                 { value: "max", label: "max: higher is better" },
                 { value: "min", label: "min: lower is better" },
               ]}
-              value={textOf(spec, "mode") || null}
+              value={several ? null : textOf(spec, "mode") || null}
               onChange={(value) => set(["mode"], value)}
             />
             <Select
@@ -153,14 +159,14 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
               value={type}
               onChange={(value) => set(["scheduler"], { type: value })}
             />
-            <NumberInput
+            <NumberField
               label="Trials"
               description="empty: as many as the limits allow"
               min={1}
               value={numberOf(spec, "num_samples")}
               onChange={(value) => set(["num_samples"], value === "" ? undefined : value)}
             />
-            <NumberInput
+            <NumberField
               label="Longest trial"
               description="max_t, in training iterations"
               min={1}
@@ -170,10 +176,11 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
               }
               onChange={(value) => set(["max_t"], value === "" ? undefined : value)}
             />
-            <NumberInput
+            <NumberField
               label="Workers per trial"
               min={1}
-              value={numberOf((spec?.["scaling"] ?? null) as Spec | null, "num_workers") || 1}
+              placeholder="1"
+              value={numberOf((spec?.["scaling"] ?? null) as Spec | null, "num_workers")}
               onChange={(value) => set(["scaling", "num_workers"], value === "" ? undefined : value)}
             />
             <Autocomplete
@@ -183,7 +190,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
               value={repeatsOf(spec)}
               onChange={(text) => set(["limits", "repeats"], limitOf(text))}
             />
-            {source && spec?.["seed"] === source.seed && (
+            {source && Number(spec?.["seed"]) === source.seed && (
               <p className={classes.legend}>
                 The seed is that of <b>{source.name}</b>, so a search with the same method and space begins with the
                 same configurations.{" "}
@@ -234,7 +241,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
         </Panel>
         <Panel title="Preview">
           <div aria-live="polite">
-            {check.isError && <Mistakes error={check.error} title={wrongTitle(check.error)} />}
+            {check.isError && <Mistakes error={check.error} title={wrongTitle(check.error, "It cannot be checked")} />}
             {check.data && !check.isError && (
               <div data-old={!current}>
                 <Facts
@@ -263,18 +270,21 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
             {!check.data && !check.isError && <Loading what="the preview" height={80} />}
           </div>
           <div className={classes.send}>
-            <NumberInput
+            <NumberField
               label="Seconds per iteration"
               description="optional, to estimate the cost; not part of the spec"
               size="xs"
               min={0.001}
-              value={seconds ?? ""}
-              onChange={(value) => setSeconds(typeof value === "number" && value > 0 ? value : null)}
+              allowNegative={false}
+              value={seconds}
+              onChange={setSeconds}
             />
             <Button disabled={!valid} loading={create.isPending} onClick={() => spec && create.mutate(spec)}>
               Start the search
             </Button>
-            {create.isError && <Mistakes error={create.error} title={wrongTitle(create.error)} />}
+            {create.isError && (
+              <Mistakes error={create.error} title={wrongTitle(create.error, "It could not be created")} />
+            )}
           </div>
         </Panel>
       </div>
@@ -282,8 +292,9 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
   );
 }
 
-/** "It cannot start like this: 3 mistakes". */
-function wrongTitle(error: unknown): string {
-  const count = error instanceof ApiError ? (error.problem?.errors?.length ?? 0) : 0;
+/** "The spec is not valid: 3 mistakes", or the other title if the error says nothing about the spec. */
+function wrongTitle(error: unknown, otherwise: string): string {
+  if (!(error instanceof ApiError && error.refused)) return otherwise;
+  const count = error.problem?.errors?.length ?? 0;
   return `The spec is not valid${count > 1 ? `: ${count} mistakes` : ""}`;
 }

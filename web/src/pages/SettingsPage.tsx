@@ -1,4 +1,4 @@
-import { Alert, Anchor, Button, NumberInput, Select, Skeleton, TextInput } from "@mantine/core";
+import { Alert, Anchor, Button, Select, Skeleton, TextInput } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "react-router";
@@ -7,6 +7,7 @@ import { moment } from "../format";
 import { Mistakes } from "../parts/common/Mistakes";
 import { settingsCall } from "../charts/copies";
 import { CopyMenu } from "../parts/common/CopyMenu";
+import { NumberField } from "../parts/common/NumberField";
 import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
 import { Snippet } from "../parts/experiments/FirstExperiment";
@@ -159,13 +160,13 @@ function Create({ only }: { only: string | null }) {
           onChange={(value) => setRole((value ?? "editor") as NewToken["role"])}
         />
         <ProjectInput only={only} value={project} onChange={setProject} />
-        <NumberInput
+        <NumberField
           label="Expires after, in days"
           w={180}
           placeholder="never"
           min={1}
           value={days}
-          onChange={(value) => setDays(typeof value === "number" ? value : "")}
+          onChange={setDays}
         />
         <Button type="submit" loading={create.isPending} disabled={!name.trim()}>
           Create

@@ -1,4 +1,4 @@
-import { Button, NumberInput, Select, Skeleton, TextInput } from "@mantine/core";
+import { Button, Select, Skeleton, TextInput } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ApiError, type NewWebhook } from "../api/client";
@@ -8,6 +8,7 @@ import { Snippet } from "../parts/experiments/FirstExperiment";
 import { Mistakes } from "../parts/common/Mistakes";
 import { settingsCall } from "../charts/copies";
 import { CopyMenu } from "../parts/common/CopyMenu";
+import { NumberField } from "../parts/common/NumberField";
 import { Panel } from "../parts/common/Panel";
 import parts from "../parts/common/parts.module.css";
 import { ProblemBox } from "../parts/common/Problem";
@@ -208,13 +209,7 @@ function NewOne({ all, only }: WebhooksProps) {
             value={format}
             onChange={(value) => setFormat(value === "slack" ? "slack" : "json")}
           />
-          {reaches && (
-            <NumberInput
-              label="Threshold"
-              value={threshold}
-              onChange={(value) => setThreshold(typeof value === "number" ? value : "")}
-            />
-          )}
+          {reaches && <NumberField label="Threshold" value={threshold} onChange={setThreshold} />}
         </div>
         <div
           className={parts.chips}

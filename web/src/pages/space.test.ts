@@ -33,6 +33,11 @@ describe("the space in the form", () => {
         expect(withText(domain, field, fieldText(domain, field))).toEqual(domain);
     }
     expect(fieldText(SPACE.width, "categories")).toBe('16, 32, "wide, or not", true, null');
+    const penalty = { type: "choice", categories: ["", "l2"] };
+    expect(withText(penalty, "categories", `${fieldText(penalty, "categories")}, l1`)).toEqual({
+      type: "choice",
+      categories: ["", "l2", "l1"],
+    });
     expect(withText(27, "value", fieldText(27, "value"))).toEqual({ type: "const", value: 27 });
   });
 

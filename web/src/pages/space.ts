@@ -1,5 +1,6 @@
 /** The search space of a new experiment as rows of a form, and the changes that its fields make to the spec. */
 
+import { exactly } from "../api/exact";
 import type { Spec } from "./spec";
 
 /** The types of domains that the form can edit, with what each of them needs. */
@@ -98,7 +99,7 @@ function parts(text: string): string[] {
 /** The text parsed as JSON, also with numbers such as 1e-3, if it is valid; otherwise the text itself. */
 function read(text: string): unknown {
   try {
-    return JSON.parse(text) as unknown;
+    return exactly(text);
   } catch {
     return text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
   }
@@ -106,7 +107,8 @@ function read(text: string): unknown {
 
 /** A text without quotes if it would be read as the same text again. */
 function shown(value: unknown): string {
-  const plain = typeof value === "string" && read(value) === value && !/[,"]/.test(value) && value.trim() === value;
+  const plain =
+    typeof value === "string" && value !== "" && read(value) === value && !/[,"]/.test(value) && value.trim() === value;
   return plain ? value : JSON.stringify(value);
 }
 

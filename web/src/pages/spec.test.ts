@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { parse, stringify } from "yaml";
+import { withText } from "./space";
 import { EXAMPLE, inReadingOrder, newSeed, numberOf, textOf, withField, withName, type Spec } from "./spec";
 
 describe("the spec of a new experiment", () => {
@@ -22,6 +23,16 @@ describe("the spec of a new experiment", () => {
     const written = "name: a # the first try\nspace: {lr: {type: uniform, lower: 0, upper: 1}}\n# enough\nmax_t: 3\n";
     expect(withField(written, ["max_t"], 9)).toBe(
       "name: a # the first try\nspace: { lr: { type: uniform, lower: 0, upper: 1 } }\n# enough\nmax_t: 9\n",
+    );
+  });
+
+  it("keeps whole numbers above 2^53", () => {
+    const seed = "seed: 9223372036854775807\nspace:\n  a: 9007199254740993\n";
+    expect(withField(seed, ["name"], "a")).toBe(`${seed}name: a\n`);
+    expect(withName(seed, "a", "b")).toBe(seed.replace("a:", "b:"));
+    expect(withText(1, "value", "9007199254740993")).toEqual({ type: "const", value: 9007199254740993n });
+    expect(withField(seed, ["space", "a"], { type: "const", value: 9007199254740993n })).toContain(
+      "value: 9007199254740993\n",
     );
   });
 

@@ -57,9 +57,12 @@ export function newSeed(seed: number, random: () => number = Math.random): numbe
   return found === seed ? found + 1 : found;
 }
 
+/** Keeps the digits of whole numbers above 2^53. */
+const EXACT = { intAsBigInt: true };
+
 /** The text with one field changed; undefined removes it. Comments and the form of everything else stay. */
 export function withField(text: string, path: readonly string[], value: unknown): string {
-  const document = parseDocument(text);
+  const document = parseDocument(text, EXACT);
   if (value === undefined || value === "") document.deleteIn(path);
   else {
     // A field cannot be added to an empty section ("scaling:").
@@ -72,7 +75,7 @@ export function withField(text: string, path: readonly string[], value: unknown)
 
 /** The text with a parameter of the space renamed in place. */
 export function withName(text: string, from: string, to: string): string {
-  const document = parseDocument(text);
+  const document = parseDocument(text, EXACT);
   const space = document.get("space");
   if (isMap(space)) {
     const pair = space.items.find(({ key }) => (isScalar(key) ? key.value : key) === from);

@@ -6,6 +6,7 @@ import { MemoryRouter } from "react-router";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api, ApiError } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
+import { type } from "../../test/typing";
 import { Actions } from "./Actions";
 import { TrialActions } from "./TrialActions";
 
@@ -98,6 +99,33 @@ describe("the actions of an experiment", () => {
     const alert = await screen.findByRole("alert");
     expect(alert.textContent).toContain("configurations.0.lr: 7 is above 0.1");
     expect(alert.textContent).toContain("configurations.0.x: not in the search space");
+    expect(alert.textContent).toContain("It does not fit the search space");
+    enqueue.mockRejectedValue(new ApiError(0, "The service is not responding."));
+    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
+    await vi.waitFor(() =>
+      expect(screen.getByRole("alert").textContent).toBe("It could not be requestedThe service is not responding."),
+    );
+  });
+
+  it("try the best configuration of a nested space, with the parameters of its branch", async () => {
+    const enqueue = vi.spyOn(api, "enqueue").mockResolvedValue(EXPERIMENT);
+    const unit = { type: "uniform", lower: 0, upper: 1 };
+    const net = {
+      type: "choice",
+      categories: [
+        { kind: "mlp", width: unit },
+        { kind: "cnn", depth: unit },
+      ],
+    };
+    const best = { params: { "opt/beta": 0.3, net: 0, "net/0/width": 0.5 } };
+    const labels = { net: ["mlp", "cnn"] };
+    show(<Actions experiment={{ ...EXPERIMENT, space: { opt: { beta: unit }, net }, labels, best: best as never }} />);
+    menu();
+    fireEvent.click(screen.getByText("Try a configuration"));
+    expect((await screen.findByLabelText<HTMLInputElement>("net/mlp/width")).value).toBe("0.5");
+    const send = () => act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
+    await send();
+    expect(enqueue).toHaveBeenLastCalledWith("exp_1", [best.params]);
   });
 
   it("change its search space, and show mistakes at the field", async () => {
@@ -144,6 +172,20 @@ describe("the actions of an experiment", () => {
     fireEvent.change(field, { target: { value: "auto" } });
     await act(() => Promise.resolve(fireEvent.click(save)));
     expect(change).toHaveBeenLastCalledWith("exp_1", { limits: { repeats: "auto" } });
+  });
+
+  it("change its weight and its limits to decimals", async () => {
+    const change = vi.spyOn(api, "change").mockResolvedValue(EXPERIMENT);
+    show(<Actions experiment={EXPERIMENT} />);
+    menu();
+    fireEvent.click(screen.getByText("Edit"));
+    const weight = await screen.findByLabelText<HTMLInputElement>("Weight");
+    const hours = screen.getByLabelText<HTMLInputElement>("GPU hours");
+    type(weight, "0.5");
+    type(hours, "10.05");
+    expect([weight.value, hours.value]).toEqual(["0.5", "10.05"]);
+    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Save" }))));
+    expect(change).toHaveBeenLastCalledWith("exp_1", { weight: 0.5, limits: { gpu_hours: 10.05 } });
   });
 
   it("continue it with more trials", async () => {

@@ -1,10 +1,10 @@
-import { NumberInput } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../../api/client";
 import type { Experiment } from "../../api/types";
 import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
+import { NumberField } from "../common/NumberField";
 import { FormDialog, type DialogProps } from "./FormDialog";
 
 /** More trials, for an experiment that runs or that has ended. */
@@ -38,14 +38,14 @@ export default function ContinueDialog({ experiment, onClose, onDone }: DialogPr
       onSend={() => send.mutate()}
       onClose={onClose}
     >
-      <NumberInput
+      <NumberField
         label="Trials to add"
         description={ended ? "empty: none, only run the remaining ones" : "in addition to num_samples"}
         min={1}
         max={1_000_000}
         allowDecimal={false}
         value={more}
-        onChange={(value) => setMore(typeof value === "number" ? value : "")}
+        onChange={setMore}
         data-autofocus
       />
     </FormDialog>

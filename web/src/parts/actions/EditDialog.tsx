@@ -1,4 +1,4 @@
-import { Autocomplete, NumberInput, Textarea, TextInput } from "@mantine/core";
+import { Autocomplete, Textarea, TextInput } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ApiError } from "../../api/client";
@@ -7,6 +7,7 @@ import type { Experiment } from "../../api/types";
 import { keys } from "../../live/keys";
 import classes from "./actions.module.css";
 import { draftOf, limitOf, patchOf, wrongAssumption, wrongLimit, wrongSpace } from "./edit";
+import { NumberField } from "../common/NumberField";
 import { Sentence } from "../common/Sentence";
 import { FormDialog, type DialogProps } from "./FormDialog";
 
@@ -33,7 +34,6 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
     send.reset();
     setDraft({ ...draft, ...part });
   };
-  const number = (value: number | string) => (typeof value === "number" ? value : "");
   return (
     <FormDialog
       title="Edit this experiment"
@@ -68,37 +68,37 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
         onChange={(event) => setDraft({ ...draft, tags: event.currentTarget.value })}
       />
       <div className={classes.pair}>
-        <NumberInput
+        <NumberField
           label="Priority"
           description="higher priorities get resources first"
           value={draft.priority}
           min={-1000}
           max={1000}
           allowDecimal={false}
-          onChange={(value) => setDraft({ ...draft, priority: number(value) })}
+          onChange={(priority) => setDraft({ ...draft, priority })}
         />
-        <NumberInput
+        <NumberField
           label="Weight"
           description="share among equal priorities"
           value={draft.weight}
           min={0.001}
           max={1000}
-          onChange={(value) => setDraft({ ...draft, weight: number(value) })}
+          onChange={(weight) => setDraft({ ...draft, weight })}
         />
-        <NumberInput
+        <NumberField
           label="Trials"
           description="in total, including those so far"
           value={draft.num_samples}
           min={1}
           allowDecimal={false}
-          onChange={(value) => setDraft({ ...draft, num_samples: number(value) })}
+          onChange={(num_samples) => setDraft({ ...draft, num_samples })}
         />
         {LIMITS.map(([key, label, description, word]) => {
           const value = draft.limits[key];
           const set = (limit: number | string) => setDraft({ ...draft, limits: { ...draft.limits, [key]: limit } });
           const field = { label, description: <Sentence text={description} /> };
           return word === null ? (
-            <NumberInput key={key} {...field} value={value} min={0} onChange={(limit) => set(number(limit))} />
+            <NumberField key={key} {...field} value={typeof value === "number" ? value : ""} min={0} onChange={set} />
           ) : (
             <Autocomplete
               key={key}

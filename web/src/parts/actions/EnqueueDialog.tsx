@@ -1,23 +1,19 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
-import { api } from "../../api/client";
+import { api, ApiError } from "../../api/client";
 import type { Experiment } from "../../api/types";
 import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
 import { FormDialog, type DialogProps } from "./FormDialog";
 import { ParamFields } from "./ParamFields";
-import { fieldsOf, filled, textOf } from "./values";
+import { fieldsOf, filled, textsOf } from "./values";
 
 /** One more trial, with parameters that a person chooses. It begins with those of the best trial. */
 export default function EnqueueDialog({ experiment, onClose, onDone }: DialogProps) {
   const client = useQueryClient();
-  const fields = fieldsOf(experiment);
   const best = experiment.best?.params;
-  const [texts, setTexts] = useState<Record<string, string>>(() =>
-    Object.fromEntries(
-      fields.map((field) => [field.name, best && field.name in best ? textOf(field, best[field.name]) : ""]),
-    ),
-  );
+  const [texts, setTexts] = useState(() => textsOf(experiment, best ?? {}));
+  const fields = fieldsOf(experiment, ({ name }) => texts[name] ?? "");
   const send = useMutation({
     mutationFn: () => api.enqueue(experiment.id, [filled(fields, texts)]),
     onSuccess: (answer) => {
@@ -36,14 +32,24 @@ export default function EnqueueDialog({ experiment, onClose, onDone }: DialogPro
         </>
       }
       verb="Try it"
-      wrong="It does not fit the search space"
+      wrong={
+        send.error instanceof ApiError && send.error.refused
+          ? "It does not fit the search space"
+          : "It could not be requested"
+      }
       size="lg"
       pending={send.isPending}
       error={send.error}
       onSend={() => send.mutate()}
       onClose={onClose}
     >
-      <ParamFields fields={fields} texts={texts} placeholder="drawn at random" onChange={setTexts} />
+      <ParamFields
+        fields={fields}
+        labels={experiment.labels}
+        texts={texts}
+        placeholder="drawn at random"
+        onChange={setTexts}
+      />
     </FormDialog>
   );
 }

@@ -1,9 +1,11 @@
-import { Anchor, NumberInput, Switch, TextInput } from "@mantine/core";
+import { Anchor, Switch, TextInput } from "@mantine/core";
 import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link, useNavigate } from "react-router";
 import { api } from "../../api/client";
 import type { Experiment } from "../../api/types";
+import { NumberField } from "../common/NumberField";
+import { useRequestKey } from "../common/useRequestKey";
 import classes from "./actions.module.css";
 import { FormDialog } from "./FormDialog";
 
@@ -15,14 +17,14 @@ export default function ForkDialog({ experiment, onClose }: { experiment: Experi
   const [longest, setLongest] = useState<number | "">(experiment.max_t ?? "");
   const several = experiment.objectives.length > 1; // no search with several objectives can learn from earlier ones yet
   const [learn, setLearn] = useState(!several);
-  const [key] = useState(() => crypto.randomUUID?.() ?? String(Math.random()));
+  const keyOf = useRequestKey();
   const changes = {
     name,
     ...(samples !== (experiment.num_samples ?? "") && { num_samples: samples === "" ? null : samples }),
     ...(longest !== (experiment.max_t ?? "") && { max_t: longest === "" ? null : longest }),
   };
   const send = useMutation({
-    mutationFn: () => api.fork(experiment.id, { changes, learn }, `${key} ${JSON.stringify([changes, learn])}`),
+    mutationFn: () => api.fork(experiment.id, { changes, learn }, keyOf([changes, learn])),
     onSuccess: (made) => {
       onClose();
       void navigate(`/experiments/${made.id}`);
@@ -57,21 +59,21 @@ export default function ForkDialog({ experiment, onClose }: { experiment: Experi
         data-autofocus
       />
       <div className={classes.pair}>
-        <NumberInput
+        <NumberField
           label="Trials"
           description="empty: as many as the limits allow"
           min={1}
           allowDecimal={false}
           value={samples}
-          onChange={(value) => setSamples(typeof value === "number" ? value : "")}
+          onChange={setSamples}
         />
-        <NumberInput
+        <NumberField
           label="Longest trial"
           description={longestWords(experiment)}
           min={1}
           allowDecimal={false}
           value={longest}
-          onChange={(value) => setLongest(typeof value === "number" ? value : "")}
+          onChange={setLongest}
         />
       </div>
       <Switch

@@ -8,7 +8,7 @@ import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
 import { FormDialog } from "./FormDialog";
 import { ParamFields } from "./ParamFields";
-import { fieldsOf, filled, textOf } from "./values";
+import { fieldsOf, filled, textsOf } from "./values";
 
 interface ForkTrialDialogProps {
   trial: Pick<Trial, "id" | "number" | "params" | "checkpoint">;
@@ -27,12 +27,11 @@ export default function ForkTrialDialog({ trial, experiment, checkpoint, onClose
   });
   const ready = list.data?.filter((one) => one.state === "ready") ?? [];
   const [from, setFrom] = useState(checkpoint);
-  const fields = fieldsOf(experiment, Object.keys(trial.params));
-  const [first] = useState(() =>
-    Object.fromEntries(fields.map((field) => [field.name, textOf(field, trial.params[field.name])])),
-  );
-  const [texts, setTexts] = useState<Record<string, string>>(first);
-  const changed = fields.filter((field) => texts[field.name] !== first[field.name]);
+  const names = Object.keys(trial.params);
+  const [first] = useState(() => textsOf(experiment, trial.params, names));
+  const [texts, setTexts] = useState(first);
+  const fields = fieldsOf(experiment, ({ name }) => texts[name] ?? "", names);
+  const changed = fields.filter((field) => (texts[field.name] ?? "") !== (first[field.name] ?? ""));
   const send = useMutation({
     mutationFn: () => api.forkTrial(trial.id, { checkpoint_id: from, params: filled(changed, texts) }),
     onSuccess: () => {
@@ -71,7 +70,13 @@ export default function ForkTrialDialog({ trial, experiment, checkpoint, onClose
           })),
         ]}
       />
-      <ParamFields fields={fields} texts={texts} placeholder="as before" onChange={setTexts} />
+      <ParamFields
+        fields={fields}
+        labels={experiment.labels}
+        texts={texts}
+        placeholder="as before"
+        onChange={setTexts}
+      />
     </FormDialog>
   );
 }

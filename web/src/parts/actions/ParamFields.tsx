@@ -1,23 +1,25 @@
 import { Select, TextInput } from "@mantine/core";
+import { paramName, type Labels } from "../../format";
 import classes from "./actions.module.css";
 import type { Field } from "./values";
 
 interface ParamFieldsProps {
   fields: readonly Field[];
+  labels: Labels;
   texts: Readonly<Record<string, string>>;
   placeholder: string;
   onChange: (texts: Record<string, string>) => void;
 }
 
 /** A field for each parameter: typed, or chosen from its categories. */
-export function ParamFields({ fields, texts, placeholder, onChange }: ParamFieldsProps) {
+export function ParamFields({ fields, labels, texts, placeholder, onChange }: ParamFieldsProps) {
   return (
     <div className={classes.pair}>
       {fields.map((field) =>
         field.options ? (
           <Select
             key={field.name}
-            label={field.name}
+            label={paramName(field.name, labels)}
             description={field.about}
             placeholder={placeholder}
             clearable
@@ -28,7 +30,7 @@ export function ParamFields({ fields, texts, placeholder, onChange }: ParamField
         ) : (
           <TextInput
             key={field.name}
-            label={field.name}
+            label={paramName(field.name, labels)}
             description={field.about}
             placeholder={placeholder}
             value={texts[field.name] ?? ""}

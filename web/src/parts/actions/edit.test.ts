@@ -17,6 +17,18 @@ describe("the patch of a search space", () => {
       more: 1,
     });
   });
+
+  it("gives a parameter the constant null, which alone would remove it", () => {
+    const nothing = { type: "const", value: null };
+    expect(spacePatch({ a: 1, m: 0.9 }, { a: 1, m: null, n: null, net: { b: { c: null } } })).toEqual({
+      m: nothing,
+      n: nothing,
+      net: { b: { c: nothing } },
+    });
+    expect(spacePatch({ m: null, net: { b: 1 } }, { m: null, net: { b: null } })).toEqual({ net: { b: nothing } });
+    const choice = { type: "choice", categories: [null, { b: null }] };
+    expect(spacePatch({}, { choice })).toEqual({ choice });
+  });
 });
 
 it("accepts a word or a number for a limit that may be either", () => {

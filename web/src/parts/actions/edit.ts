@@ -58,9 +58,15 @@ export function spacePatch(before: Json, after: Json): Record<string, unknown> {
     if (isGroup(old) && isGroup(value)) {
       const inner = spacePatch(old, value);
       if (Object.keys(inner).length > 0) patch[name] = inner;
-    } else if (!(name in before) || JSON.stringify(old) !== JSON.stringify(value)) patch[name] = value;
+    } else if (!(name in before) || JSON.stringify(old) !== JSON.stringify(value)) patch[name] = kept(value);
   }
   return patch;
+}
+
+/** A new value as part of a patch, in which null alone would remove the parameter. */
+function kept(value: unknown): unknown {
+  if (value === null) return { type: "const", value };
+  return isGroup(value) ? Object.fromEntries(Object.entries(value).map(([name, one]) => [name, kept(one)])) : value;
 }
 
 /** Several parameters under one name. A domain has a type. */

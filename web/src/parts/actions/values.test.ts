@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import type { Experiment } from "../../api/types";
 import { draftOf, patchOf } from "./edit";
 import { tagsOf, tagsText } from "./tags";
-import { fieldsOf, filled, textOf, valueOf } from "./values";
+import { fieldsOf, filled, textOf, textsOf, valueOf } from "./values";
 
 const SPACE = {
   lr: { type: "loguniform", lower: 1e-4, upper: 0.1 },
@@ -38,6 +38,62 @@ describe("the fields of a search space", () => {
     expect(filled(fields, texts)).toEqual(params);
   });
 
+  it("tell apart categories that begin with the same digits or have the same label", () => {
+    const space = {
+      seed: { type: "choice", categories: [20240101, 20240102, 20240102] },
+      lr: { type: "choice", categories: [0.00012345, 0.00012349] },
+      level: { type: "choice", categories: ["1", 1, 2] },
+      net: { type: "choice", categories: [{ depth: 2 }, { depth: 4 }] },
+    };
+    const fields = fieldsOf({ space, labels: { net: ["mlp", "mlp"] } });
+    expect(fields.map((field) => field.options!.map(({ text }) => text))).toEqual([
+      ["20240101", "20240102", "20240102"],
+      ["0.00012345", "0.00012349"],
+      ['1 ("1")', "1 (1)", "2"],
+      ["mlp (0)", "mlp (1)"],
+    ]);
+    const params = { seed: 20240102, lr: 0.00012349, level: 1, net: 1 };
+    const texts = Object.fromEntries(fields.map((field) => [field.name, textOf(field, params[field.name as "lr"])]));
+    expect(filled(fields, texts)).toEqual(params);
+  });
+
+  it("send the category null as null", () => {
+    const space = { reg: { type: "choice", categories: [null, "l2"] } };
+    const fields = fieldsOf({ space, labels: {} });
+    expect(filled(fields, { reg: textOf(fields[0]!, null) })).toEqual({ reg: null });
+  });
+
+  it("are those of groups and of chosen branches, but not of constants", () => {
+    const unit = { type: "uniform", lower: 0, upper: 1 };
+    const space = {
+      opt: { beta: unit, fixed: 3, "a/b": unit },
+      pair: { type: "tuple", items: [unit, 2] },
+      grid: { grid_search: [1, 2] },
+      made: { type: "sample_from", index: 0, repr: "f" },
+      net: { type: "choice", categories: [{ kind: "mlp", width: unit }, { kind: "cnn", deep: { depth: unit } }, null] },
+    };
+    const labels = { net: ["mlp", "cnn", null] };
+    const names = (net: string) =>
+      fieldsOf({ space, labels }, ({ name }) => (name === "net" ? net : "")).map(({ name }) => name);
+    const common = ["opt/beta", "opt/a~1b", "pair/0", "grid", "net"];
+    expect(names("")).toEqual(common);
+    expect(names("null")).toEqual(common);
+    expect(names("mlp")).toEqual([...common, "net/0/width"]);
+    expect(names("cnn")).toEqual([...common, "net/1/deep/depth"]);
+    const best = { "opt/beta": 0.3, "opt/a~1b": 0.2, "pair/0": 0.1, grid: 2, net: 1, "net/1/deep/depth": 0.5 };
+    const texts = textsOf({ space, labels }, best);
+    expect(
+      filled(
+        fieldsOf({ space, labels }, ({ name }) => texts[name]!),
+        texts,
+      ),
+    ).toEqual(best);
+    expect(Object.keys(textsOf({ space, labels }, best, ["net/0/width", "gone"]))).toEqual([
+      ...Object.keys(best),
+      "gone",
+    ]);
+  });
+
   it("leave out empty fields, so that their values are drawn", () => {
     expect(filled([lr!, width!], { lr: " ", width: "16" })).toEqual({ width: 16 });
   });
@@ -51,6 +107,22 @@ describe("labels", () => {
       old: null,
     });
     expect(tagsOf(tagsText({ a: "b=c", d: "" }), { a: "b=c", d: "" })).toEqual({});
+  });
+
+  it("stay the same while others are added, whatever they contain", () => {
+    const tags = {
+      note: "a,b",
+      said: 'the "best", so far',
+      lines: "a\nb",
+      wide: " c ",
+      "k,2": "v",
+      inch: '5"',
+      d: "",
+    };
+    expect(tagsText({ note: "a,b", team: "vision" })).toBe('note="a,b", team=vision');
+    expect(tagsOf(tagsText(tags), {})).toEqual(tags);
+    expect(tagsOf(`${tagsText(tags)}, urgent`, tags)).toEqual({ urgent: "" });
+    expect(tagsOf('a=5", b="x, y=z', {})).toEqual({ a: '5"', b: '"x', y: "z" });
   });
 });
 

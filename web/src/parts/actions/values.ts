@@ -1,37 +1,93 @@
 /** Values of parameters as people type them: fields made from a search space, and what their text stands for. */
 
-import type { Experiment } from "../../api/types";
-import { param } from "../../format";
+import type { Experiment, Params } from "../../api/types";
+import { category, type Labels } from "../../format";
 import { domainWords } from "../setup/Setup";
 
 export interface Field {
+  /** The path of the parameter, such as "optimizer/lr". */
   name: string;
   /** The domain in words: "loguniform(0.0001, 0.1)". */
   about: string;
   /** The values to choose from; null if it is typed. The text is what people read. */
-  options: readonly { text: string; value: unknown }[] | null;
+  options: readonly Option[] | null;
 }
 
-/** The fields of the parameters of these names. `labels`: what the indices of choices stand for. */
-export function fieldsOf({ space, labels }: Pick<Experiment, "space" | "labels">, names = Object.keys(space)): Field[] {
-  return names.map((name) => {
-    const domain = space[name] as { type?: unknown; categories?: unknown } | undefined;
-    const indexed = labels[name];
-    if (indexed)
-      return { name, about: "choice", options: indexed.map((label, index) => ({ text: param(label), value: index })) };
-    const categories = domain?.type === "choice" && Array.isArray(domain.categories) ? domain.categories : null;
-    const plain = categories?.every((one) => one === null || typeof one !== "object") ?? false;
-    return {
-      name,
-      about: domain === undefined ? "" : domainWords(domain),
-      options: categories && plain ? categories.map((value: unknown) => ({ text: param(value), value })) : null,
-    };
+interface Option {
+  text: string;
+  value: unknown;
+}
+
+/**
+ * The fields of the parameters of a space, named by their paths. Those of a branch are there only if it is chosen:
+ * `textAt` returns the text of a field. `labels`: what the indices of choices stand for. `more`: other parameters.
+ */
+export function fieldsOf(
+  { space, labels }: Pick<Experiment, "space" | "labels">,
+  textAt: (field: Field) => string = () => "",
+  more: readonly string[] = [],
+): Field[] {
+  const fields = fieldsIn(space, "", labels, textAt);
+  const isKnown = (name: string) => fields.some((one) => one.name === name || name.startsWith(`${one.name}/`));
+  return [...fields, ...more.filter((name) => !isKnown(name)).map((name) => fieldOf(name, undefined, labels))];
+}
+
+type Node = Readonly<Record<string, unknown>>;
+
+/** The types of what is not drawn. */
+const FIXED: readonly unknown[] = ["const", "python", "sample_from"];
+
+function fieldsIn(node: unknown, path: string, labels: Labels, textAt: (field: Field) => string): Field[] {
+  if (node === null || typeof node !== "object") return [];
+  const { type, ...rest } = node as Node;
+  if (type === "tuple") return fieldsIn(rest["items"], path, labels, textAt);
+  if (FIXED.includes(type)) return [];
+  const categories = rest["categories"] ?? rest["values"] ?? rest["grid_search"];
+  const inner = (key: string) => (path === "" ? key : `${path}/${key}`);
+  if (typeof type !== "string" && !isGrid(node))
+    return Object.entries(node).flatMap(([key, part]) =>
+      fieldsIn(part, inner(key.replaceAll("~", "~0").replaceAll("/", "~1")), labels, textAt),
+    );
+  const field = fieldOf(path, node as Node, labels);
+  const index = valueOf(field, textAt(field));
+  const branch = Array.isArray(categories) && typeof index === "number" ? (categories[index] as unknown) : undefined;
+  return [field, ...fieldsIn(branch, inner(String(index)), labels, textAt)];
+}
+
+/** True for a domain in Ray's form. */
+function isGrid(node: object): boolean {
+  return Object.keys(node).length === 1 && "grid_search" in node && Array.isArray(node.grid_search);
+}
+
+function fieldOf(name: string, domain: Node | undefined, labels: Labels): Field {
+  const indexed = labels[name];
+  if (indexed) return { name, about: "choice", options: optionsOf(indexed, [...indexed.keys()]) };
+  const categories =
+    domain?.["type"] === "choice" && Array.isArray(domain["categories"]) ? (domain["categories"] as unknown[]) : null;
+  const plain = categories?.every((one) => one === null || typeof one !== "object") ?? false;
+  return {
+    name,
+    about: domain === undefined ? "" : domainWords(domain),
+    options: categories && plain ? optionsOf(categories, categories) : null,
+  };
+}
+
+/** The options with these labels. Different values with the same label, such as 1 and "1", have theirs in parentheses. */
+function optionsOf(labels: readonly unknown[], values: readonly unknown[]): Option[] {
+  const texts = labels.map(category);
+  const written = values.map((value) => JSON.stringify(value));
+  return texts.map((text, i) => {
+    const clear = texts.every((other, j) => other !== text || written[j] === written[i]);
+    return { text: clear ? text : `${text} (${written[i]})`, value: values[i] };
   });
 }
 
 /** The value that a text stands for: the parsed text if it is JSON, otherwise the text itself. */
 export function valueOf(field: Field, text: string): unknown {
-  if (field.options) return field.options.find((one) => one.text === text)?.value ?? text;
+  if (field.options) {
+    const option = field.options.find((one) => one.text === text);
+    return option ? option.value : text;
+  }
   try {
     return JSON.parse(text) as unknown;
   } catch {
@@ -43,6 +99,16 @@ export function textOf(field: Field, value: unknown): string {
   const option = field.options?.find((one) => JSON.stringify(one.value) === JSON.stringify(value));
   if (option) return option.text;
   return typeof value === "string" ? value : (JSON.stringify(value) ?? "");
+}
+
+/** The texts of the fields for these parameters; "" for those that are not among them. */
+export function textsOf(
+  experiment: Pick<Experiment, "space" | "labels">,
+  params: Params,
+  more: readonly string[] = [],
+): Record<string, string> {
+  const text = (field: Field) => (field.name in params ? textOf(field, params[field.name]) : "");
+  return Object.fromEntries(fieldsOf(experiment, text, more).map((field) => [field.name, text(field)]));
 }
 
 /** The values of the fields that are not empty. */

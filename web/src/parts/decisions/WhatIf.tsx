@@ -1,4 +1,4 @@
-import { Anchor, Button, NumberInput, Select, Switch, TextInput } from "@mantine/core";
+import { Anchor, Button, Select, Switch, TextInput } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../../api/client";
@@ -8,6 +8,7 @@ import { replayCall } from "../../charts/copies";
 import type { Address } from "../../pages/useAddress";
 import { CopyMenu } from "../common/CopyMenu";
 import { Mistakes } from "../common/Mistakes";
+import { NumberField } from "../common/NumberField";
 import { Panel } from "../common/Panel";
 import classes from "./WhatIf.module.css";
 
@@ -77,7 +78,7 @@ export function WhatIf({ experiment, onSelect, address }: WhatIfProps) {
           onChange={(event) => setOptions(event.currentTarget.value)}
           onBlur={() => address.set({ ifwith: options })}
         />
-        <NumberInput
+        <NumberField
           label="Trials at the same time"
           size="xs"
           placeholder="as it was"
@@ -85,7 +86,7 @@ export function WhatIf({ experiment, onSelect, address }: WhatIfProps) {
           min={1}
           allowDecimal={false}
           value={concurrent ?? ""}
-          onChange={(value) => address.set({ ifslots: typeof value === "number" ? String(value) : null })}
+          onChange={(value) => address.set({ ifslots: value === "" ? null : String(value) })}
         />
         <Button
           type="submit"

@@ -1,0 +1,56 @@
+import { MantineProvider } from "@mantine/core";
+import { cleanup, fireEvent, render, screen } from "@testing-library/react";
+import { useState } from "react";
+import { afterEach, expect, it } from "vitest";
+import { type } from "../../test/typing";
+import { NumberField } from "./NumberField";
+
+afterEach(cleanup);
+
+/** Show a field whose value is kept here, and return it with the values that it reports. */
+function show(first: number | "" = "") {
+  const reported: (number | "")[] = [];
+  function Form() {
+    const [value, setValue] = useState<number | "">(first);
+    const set = (next: number | "") => {
+      reported.push(next);
+      setValue(next);
+    };
+    return (
+      <>
+        <NumberField label="Amount" min={-5} max={50} value={value} onChange={set} />
+        <button onClick={() => setValue(7)}>seven</button>
+      </>
+    );
+  }
+  render(
+    <MantineProvider env="test">
+      <Form />
+    </MantineProvider>,
+  );
+  return { field: screen.getByLabelText<HTMLInputElement>("Amount"), reported };
+}
+
+it.each(["0.95", "0.05", "1.0", "1.05", "10.5", "-3", "0", "0.50"])("keeps %s while it is typed", (text) => {
+  const { field, reported } = show();
+  type(field, text);
+  expect([field.value, reported.at(-1)]).toEqual([text, Number(text)]);
+});
+
+it("reports nothing until a digit is typed, and again once it is empty", () => {
+  const { field, reported } = show(1);
+  type(field, "-");
+  expect([field.value, reported.at(-1)]).toEqual(["-", ""]);
+  type(field, "");
+  expect([field.value, reported.at(-1)]).toEqual(["", ""]);
+});
+
+it("brings the number within its limits when the focus moves on, and shows a value that is set elsewhere", () => {
+  const { field, reported } = show();
+  type(field, "100.0");
+  fireEvent.blur(field);
+  expect([field.value, reported.at(-1)]).toEqual(["50", 50]);
+  type(field, "0.");
+  fireEvent.click(screen.getByText("seven"));
+  expect(field.value).toBe("7");
+});

@@ -1,0 +1,15 @@
+import { useState } from "react";
+
+/**
+ * Return a function that gives each request of this visit an idempotency key. The same content gets the same key, so
+ * that a repeated request creates nothing twice; other content gets another key, as the service requires.
+ */
+export function useRequestKey(): (content: unknown) => string {
+  const [keys] = useState(() => new Map<string, string>());
+  return (content) => {
+    const text = JSON.stringify(content);
+    const key = keys.get(text) ?? crypto.randomUUID?.() ?? String(Math.random());
+    keys.set(text, key);
+    return key;
+  };
+}
