@@ -60,6 +60,23 @@ def test_nothing_is_replaced_by_mistake(sqlite_store: Store, sqlite_url: str, tm
         assert [one.name for one in store.experiments.page().items] == ["digits"]
 
 
+def test_the_home_in_a_url_is_that_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(elsewhere)
+    with Store.open("sqlite:///~/from.db") as store:
+        store.migrate()
+        begin(store)
+    backup("sqlite:///~/from.db", tmp_path / "copy")
+    restore("sqlite:///~/to.db", tmp_path / "copy")
+    with Store.open("sqlite:///~/to.db") as store:
+        store.check()
+        assert [one.name for one in store.experiments.page().items] == ["digits"]
+    assert not list(elsewhere.iterdir())
+
+
 @pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\0" + b"x" * 5000])
 def test_a_file_that_is_no_backup_is_refused(other_url: str, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "copy").write_bytes(content)

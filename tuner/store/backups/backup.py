@@ -13,6 +13,7 @@ from sqlalchemy import make_url
 
 from tuner.errors import Conflict, StoreError
 from tuner.store.backups import exchange
+from tuner.store.sql.connect import sqlite_file
 
 BUSY_S = 30.0
 """The time to wait for another process's transaction to end, in seconds."""
@@ -85,7 +86,7 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
 def _file(url: str) -> Path | None:
     """Return the path of an SQLite database's file, or None for a PostgreSQL database."""
     parts = make_url(url)
-    return Path(parts.database) if parts.get_backend_name() == "sqlite" and parts.database else None
+    return sqlite_file(parts.database) if parts.get_backend_name() == "sqlite" and parts.database else None
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -88,7 +88,7 @@ def shown_url(url: str) -> str:
 def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
     if not url.database or url.database == ":memory:":
         raise StoreError("an SQLite database must be a file, because the driver and the API are separate processes")
-    path = Path(url.database).expanduser().absolute()
+    path = sqlite_file(url.database)
     refuse_network_disk(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(
@@ -113,6 +113,11 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
         connection.exec_driver_sql("BEGIN")
 
     return engine
+
+
+def sqlite_file(database: str) -> Path:
+    """Return the path of the file that the database of an SQLite URL names. ``~`` is the home of the user."""
+    return Path(database).expanduser().absolute()
 
 
 def _write_ahead(cursor: Any) -> None:
