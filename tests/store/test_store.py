@@ -158,6 +158,20 @@ class TestExperiments:
         orders = descending if sort.startswith("-") else ascending
         assert seen == orders[sort.removeprefix("-")].split()
 
+    @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, "\0", "\ud800", "\\u0000 NaN"])
+    def test_a_parameter_that_a_database_does_not_take_as_json_breaks_no_order(self, store: Store, value: Any) -> None:
+        for name, best, params in (("a", 0.5, {"clip": value}), ("b", 0.25, {"clip": 1.0})):
+            resolved = {"search": {"type": "tpe"}, "scheduler": {"type": "asha"}, "seen": [params, value]}
+            record, epoch, trials = begin(store, spec=a_spec(name, resolved=resolved))
+            summary = {"best": {"trial_number": 0, "value": best, "iteration": 1, "params": params}}
+            batch = Batch(log=[(4, a_report(0, 1))], trials=trials, state=ExperimentState.RUNNING, summary=summary)
+            store.drivers.commit(record.id, epoch, batch, T0 + 2)
+        orders = {sort: [item.name for item in store.experiments.page(sort=sort).items] for sort in SORTED_BY}
+        assert (orders["best"], orders["method"]) == (["b", "a"], ["b", "a"])
+        read = store.experiments.page(sort="-best").items[0].best
+        assert read is not None
+        assert repr(read["params"]) == repr({"clip": value}), "it comes back as it was stored"
+
     def test_a_column_or_a_token_that_does_not_fit_is_an_error(self, store: Store) -> None:
         for name in "ab":
             store.experiments.create(a_spec(name))
