@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.logs import LogChunk
 from tuner.errors import Conflict, StoreError
 from tuner.store import Store
+from tuner.store.backups import backup as backup_of
 from tuner.store.backups.backup import backup, restore
 from tuner.store.service.access import Role
 from tuner.store.sql.connect import connect
@@ -75,6 +78,20 @@ def test_the_home_in_a_url_is_that_of_the_service(tmp_path: Path, monkeypatch: p
         store.check()
         assert [one.name for one in store.experiments.page().items] == ["digits"]
     assert not list(elsewhere.iterdir())
+
+
+def test_a_locked_database_is_given_up(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(sqlite_store)
+    backup(sqlite_url, tmp_path / "copy")
+    monkeypatch.setattr(backup_of, "BUSY_S", 0.05)
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="another process uses the database"):
+            restore(sqlite_url, tmp_path / "copy", force=True)
+        other.execute("ROLLBACK")
+        restore(sqlite_url, tmp_path / "copy", force=True)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\0" + b"x" * 5000])

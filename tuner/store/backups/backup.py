@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -80,7 +81,19 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
                 raise Conflict(
                     f"the database {target} has experiments, which would be lost; pass --force to replace it"
                 )
-            read.backup(write)
+            _fill(write, read)
+
+
+def _fill(target: sqlite3.Connection, source: sqlite3.Connection) -> None:
+    """Copy a database. Raise StoreError if another process keeps one of the two locked for `BUSY_S` seconds."""
+    until = time.monotonic() + BUSY_S
+
+    def check(status: int, _left: int, _pages: int) -> None:
+        # By itself, `Connection.backup` would try again for ever.
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() >= until:
+            raise StoreError("another process uses the database: stop all services and searches first")
+
+    source.backup(target, progress=check, sleep=min(0.25, BUSY_S))
 
 
 def _file(url: str) -> Path | None:
@@ -91,7 +104,7 @@ def _file(url: str) -> Path | None:
 
 def _copy(source: Path, target: Path) -> None:
     with _errors(), closing(sqlite3.connect(source, BUSY_S)) as read, closing(sqlite3.connect(target)) as write:
-        read.backup(write)
+        _fill(write, read)
         write.execute("PRAGMA journal_mode = DELETE")  # leaves one file, without a write-ahead log beside it
 
 
