@@ -94,6 +94,38 @@ def test_a_locked_database_is_given_up(
         restore(sqlite_url, tmp_path / "copy", force=True)
 
 
+NAMES = ["my#1.db", "m%20x.db", "what?.db", "a b&c=d.db"]
+"""Names of files with characters that have a meaning in URLs."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_backup_may_have_any_name(
+    sqlite_store: Store, sqlite_url: str, other_url: str, tmp_path: Path, name: str
+) -> None:
+    begin(sqlite_store)
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    backup(sqlite_url, folder / name)
+    restore(other_url, folder / name)
+    assert [path.name for path in folder.iterdir()] == [name]
+    with Store.open(other_url) as store:
+        assert [one.name for one in store.experiments.page().items] == ["digits"]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("name", NAMES)
+def test_a_backup_of_postgresql_may_have_any_name(postgres_url: str, tmp_path: Path, name: str) -> None:
+    with Store.open(postgres_url) as store:
+        begin(store)
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    backup(postgres_url, folder / name)
+    restore(postgres_url, folder / name, force=True)
+    assert [path.name for path in folder.iterdir()] == [name]
+    with Store.open(postgres_url) as store:
+        assert [one.name for one in store.experiments.page().items] == ["digits"]
+
+
 @pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\0" + b"x" * 5000])
 def test_a_file_that_is_no_backup_is_refused(other_url: str, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "copy").write_bytes(content)

@@ -69,7 +69,7 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
     target = _file(url)
     if not source.is_file():
         raise StoreError(f"there is no file {source}")
-    with _errors(), closing(sqlite3.connect(f"file:{source.absolute()}?mode=ro", uri=True)) as read:
+    with _errors(), closing(exchange.reading(source)) as read:
         if read.execute("PRAGMA integrity_check").fetchone() != ("ok",) or not _has_tables(read):
             raise StoreError(f"{source} is not a complete backup of a tuner database")
         if target is None:

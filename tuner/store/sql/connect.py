@@ -66,13 +66,13 @@ class StoreUnavailable(StoreError, Retryable):
     """The database is locked or unreachable. The same call may succeed later."""
 
 
-def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
+def connect(url: str | URL, synchronous: Synchronous = "NORMAL") -> Engine:
     """Return an engine with this project's settings. Raise StoreError if the URL is wrong or not supported."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:  # ValueError: the port is not a number
         raise StoreError(
-            f"not a database URL: {shown_url(url)!r}; expected sqlite:////path/to/file or postgresql://user@host/name"
+            f"not a database URL: {shown_url(str(url))!r}; expected sqlite:////path/to/file or postgresql://user@host/name"
         ) from error
     match parsed.get_backend_name():
         case "sqlite":
