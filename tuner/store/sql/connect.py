@@ -46,8 +46,8 @@ not acknowledge, for instance because the network is partitioned. The keepalives
 _PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransaction"})
 """Temporary errors: a lost connection, a lock, a full disk (including PostgreSQL's 53100), a server that became a standby."""
 
-_LASTING = ("no such table", "no such column", "malformed JSON")
-"""Parts of the messages of SQLite's errors that are not temporary, although they are among the operational errors."""
+_LASTING = ("no such table", "no such column", "malformed JSON", "ProgramLimitExceeded")
+"""Operational errors that are not temporary: parts of SQLite's messages, and PostgreSQL's error for what is too large."""
 
 _PASSWORD = re.compile(r"(?<=//)([^/@:]*):[^\n]*(?=@)")
 
@@ -199,6 +199,6 @@ def is_of_driver(error: Exception) -> bool:
 def translate(error: BaseException, backend: str) -> StoreError:
     text = shown_url(str(error).strip()) or type(error).__name__
     passing = any(kind.__name__ in _PASSING for kind in type(error).__mro__)
-    if passing and not any(part in text for part in _LASTING):
+    if passing and not any(part in text or part == type(error).__name__ for part in _LASTING):
         return StoreUnavailable(f"{backend}: {text}")
     return StoreError(f"{backend}: {text}")
