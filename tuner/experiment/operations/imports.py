@@ -78,10 +78,10 @@ def write(
     """
     if not trials:
         raise SpecError(f"{origin} has no trial that has ended, so there is nothing to import")
-    for number, trial in enumerate(trials):
+    for count, trial in enumerate(trials):
         for path, value in trial.params.items():
             if path in space and not space[path].contains(value):
-                raise SpecError(f"trial {number} has {value!r}, which is not in the space", f"/space/{path}")
+                raise SpecError(f"trial {count} has {value!r}, which is not in the space", f"/space/{path}")
     code = by_value(_not_here, space_blob=space.blob(), parts_blob=None)
     data = {
         "name": name, "project": project, "space": space.to_json(), "metric": list(metrics), "mode": list(modes),
