@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,28 @@ def test_several_objectives(home: Path) -> None:
     front = {trial.number for trial in result.pareto_front()}
     assert front == {trial.number for trial in study.best_trials}
     assert set(result.trials[0].metrics) == {"value_0", "value_1"}
+
+
+def test_categories_that_are_not_plain_are_stored_by_their_index(home: Path) -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(study_name="clip", storage=f"sqlite:///{home / 'optuna.db'}")
+    for clip in (1.0, math.inf, math.nan, None):
+        study.enqueue_trial({"clip": clip, "x": 2.0 if clip is None else 0.5})  # 2.0 is outside the range
+
+    def loss(trial: optuna.Trial) -> float:
+        trial.suggest_float("x", 0.25, 1, log=True)
+        return float(trial.suggest_categorical("clip", [1.0, math.inf, math.nan, None]) != math.inf)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        study.optimize(loss, n_trials=4)
+    result = tuner.import_optuna(study)
+    assert repr([trial.config["clip"] for trial in result.trials]) == "[1.0, inf, nan, None]"
+    assert [trial.config["x"] for trial in result.trials] == [0.5, 0.5, 0.5, 2.0]
+    assert result.best_config == {"x": 0.5, "clip": math.inf}
+    with database() as store:
+        [record] = store.experiments.named("clip")
+        assert [trial.params["clip"] for trial in store.trials.page(record.id).items] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.store.examples import T0, a_report, a_spec, begin
-from tuner.domain.batch import Batch
-from tuner.domain.decisions import Stop
+from tests.store.examples import T0, a_report, a_spec, a_trial, begin
+from tuner.domain.batch import Batch, Entry
+from tuner.domain.decisions import Start, Stop
 from tuner.domain.events import DriverStarted
 from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
@@ -20,6 +20,7 @@ from tuner.errors import SpecError
 from tuner.store import Store
 from tuner.store.columns import Filter
 from tuner.store.records import Training
+from tuner.store.writing.writer import Cursor
 
 MAX, MIN = (Objective("loss", "max"),), (Objective("loss", "min"),)
 LRS: list[Any] = [0.1, 0.3, 0.1, None, 0.2, 0.3, 0.05]
@@ -147,6 +148,28 @@ def test_an_experiment_that_has_the_id_of_a_deleted_one_is_read_anew(sqlite_stor
     trials[4].params = {"lr": 7.0}
     store.drivers.commit(new.id, epoch, Batch(log=[], trials=trials), T0)
     assert numbers(store, new.id, sort="-params.lr")[0] == 4
+
+
+def test_a_trial_that_is_stored_while_columns_are_read_is_seen_next_time(
+    store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, epoch, trials = begin(store, 3)
+    assert numbers(store, made.id, sort="number") == [0, 1, 2]
+    really, pending = Cursor.rows, [a_trial(3)]
+    with Store.open(database_url) as other:
+
+        def rows(cursor: Cursor, sql: str, parameters: Any = ()) -> list[Any]:
+            found = really(cursor, sql, parameters)
+            if pending and "last_event_seq FROM experiment" in sql:
+                trial = pending.pop()
+                log: list[Entry] = [(8, Start(reason="one more", params=dict(trial.params), number=3))]
+                other.drivers.commit(made.id, epoch, Batch(log=log, trials=[*trials, trial]), T0 + 9)
+            return found
+
+        monkeypatch.setattr(Cursor, "rows", rows)
+        assert numbers(store, made.id, 10, sort="params.lr") == [0, 1, 2]
+        assert not pending
+        assert numbers(store, made.id, 10, sort="params.lr") == [0, 1, 2, 3]
 
 
 def test_only_what_changed_is_read_again(store: Store, database_url: str) -> None:

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import json
 import math
+import string
 import threading
 from dataclasses import replace
 from typing import Any
@@ -27,12 +28,13 @@ from tuner.domain.events import (
     Failure,
     Reported,
 )
-from tuner.domain.keys import checkpoint_id, segment_id, trial_id
+from tuner.domain.keys import checkpoint_id, keyed_random, segment_id, trial_id
 from tuner.domain.states import ExperimentState, SegmentState, TrialState
 from tuner.domain.trial import Segment
-from tuner.errors import Conflict, NotFound, SpecError
+from tuner.errors import Conflict, NotFound, Retryable, SpecError, StoreError
 from tuner.store import CodeRecord, Store
 from tuner.store.experiments import SORTED_BY
+from tuner.trials.training.metrics import LONGEST_NAME
 
 
 class TestExperiments:
@@ -157,6 +159,20 @@ class TestExperiments:
         }
         orders = descending if sort.startswith("-") else ascending
         assert seen == orders[sort.removeprefix("-")].split()
+
+    @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, "\0", "\ud800", "\\u0000 NaN"])
+    def test_a_parameter_that_a_database_does_not_take_as_json_breaks_no_order(self, store: Store, value: Any) -> None:
+        for name, best, params in (("a", 0.5, {"clip": value}), ("b", 0.25, {"clip": 1.0})):
+            resolved = {"search": {"type": "tpe"}, "scheduler": {"type": "asha"}, "seen": [params, value]}
+            record, epoch, trials = begin(store, spec=a_spec(name, resolved=resolved))
+            summary = {"best": {"trial_number": 0, "value": best, "iteration": 1, "params": params}}
+            batch = Batch(log=[(4, a_report(0, 1))], trials=trials, state=ExperimentState.RUNNING, summary=summary)
+            store.drivers.commit(record.id, epoch, batch, T0 + 2)
+        orders = {sort: [item.name for item in store.experiments.page(sort=sort).items] for sort in SORTED_BY}
+        assert (orders["best"], orders["method"]) == (["b", "a"], ["b", "a"])
+        read = store.experiments.page(sort="-best").items[0].best
+        assert read is not None
+        assert repr(read["params"]) == repr({"clip": value}), "it comes back as it was stored"
 
     def test_a_column_or_a_token_that_does_not_fit_is_an_error(self, store: Store) -> None:
         for name in "ab":
@@ -481,6 +497,27 @@ class TestViews:
         assert items[4].data["reason"] == "bad"
         assert [i.seq for i in store.log.events_after(made.id, 2, limit=2)] == [3, 4]
         assert store.log.events_after(made.id, 6) == []
+
+    def test_a_name_that_no_index_takes_is_not_worth_another_try(self, store: Store) -> None:
+        """Reports are checked before, so that only text that a report cannot have gets here."""
+        record, epoch, trials = begin(store)
+        random = "".join(
+            keyed_random(1, "name").choices(string.ascii_letters, k=6000)
+        )  # does not get shorter if compressed
+        batch = Batch(log=[(4, a_report(0, 1, **{random: 1.0}))], trials=trials)
+        if store.backend == "sqlite":
+            store.drivers.commit(record.id, epoch, batch, T0 + 2)
+            return
+        with pytest.raises(StoreError, match="exceeds btree") as caught:
+            store.drivers.commit(record.id, epoch, batch, T0 + 2)
+        assert not isinstance(caught.value, Retryable)
+
+    def test_a_name_of_the_longest_length_is_stored(self, store: Store) -> None:
+        record, epoch, trials = begin(store)
+        name = "".join(chr(keyed_random(1, "name", n).randrange(0x1F300, 0x1F5FF)) for n in range(LONGEST_NAME))
+        batch = Batch(log=[(4, a_report(0, 1, **{name: 1.0}))], trials=trials)
+        store.drivers.commit(record.id, epoch, batch, T0 + 2)
+        assert store.metrics.names_of([record.id]) == {record.id: [name]}
 
     def test_curves_break_between_segments(self, store: Store) -> None:
         made, epoch, (trial, other) = begin(store, 2)

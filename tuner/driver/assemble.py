@@ -113,6 +113,12 @@ def set_up(
     return spec, scheduler, searcher, stopper, notes
 
 
+def runs_grid(spec: Spec) -> bool:
+    """Return whether the search runs a grid. If so, num_samples is how often it does, and no number means once."""
+    search = spec.resolved.get("search") or spec.search
+    return search.get("type") == "grid" or Space.from_json(spec.space, opaque=True).has_grid
+
+
 def why_no_repeats(spec: Spec, space: Space, scheduler: type[Scheduler]) -> str | None:
     """Return why this experiment's configurations cannot be evaluated again; None if they can."""
     if len(spec.objectives) > 1:

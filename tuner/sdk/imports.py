@@ -19,6 +19,7 @@ from tuner.sdk.run import read_result
 from tuner.sdk.saved import database
 from tuner.space import Space
 from tuner.space import primitives as domains
+from tuner.space.values import same
 from tuner.space.words import escape, unescape
 
 if TYPE_CHECKING:
@@ -121,10 +122,12 @@ def _optuna_space(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, Any]:
             continue
         first = several[0]
         if isinstance(first, optuna.distributions.CategoricalDistribution):
-            choices = list(dict.fromkeys(choice for distribution in several for choice in distribution.choices))
-            space[name] = domains.choice(choices)
+            choices = dict.fromkeys(_category(choice) for distribution in several for choice in distribution.choices)
+            space[name] = domains.choice(list(choices))
             continue
-        low, high, log = min(s.low for s in several), max(s.high for s in several), all(s.log for s in several)
+        values = [trial.params[name] for trial in trials]  # users may have enqueued values outside the range
+        low, high = min(*values, *(s.low for s in several)), max(*values, *(s.high for s in several))
+        log = low > 0 and all(s.log for s in several)
         whole = isinstance(first, optuna.distributions.IntDistribution)
         if low == high:
             space[name] = low
@@ -133,6 +136,26 @@ def _optuna_space(trials: Sequence[optuna.trial.FrozenTrial]) -> dict[str, Any]:
         else:
             space[name] = domains.loguniform(low, high) if log else domains.uniform(low, high)
     return space
+
+
+def _category(value: Any) -> Any:
+    """Return a category of Optuna. Every NaN becomes the same object, because no NaN equals another."""
+    return math.nan if value != value else value
+
+
+def _optuna_params(params: Mapping[str, Any], space: Space) -> dict[str, Any]:
+    """Return the flat params of a trial, including those that the space does not have."""
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        path = escape(name)
+        if path not in space:
+            found[name] = value
+            continue
+        p = space[path]
+        # A category that is not plain is stored as its index.
+        by_index = p.kind == "choice" and not p.plain
+        found[path] = next(i for i, c in enumerate(p.categories) if same(c, _category(value))) if by_index else value
+    return found
 
 
 def _optuna_trial(trial: optuna.trial.FrozenTrial, metrics: Sequence[str], space: Space) -> ImportedTrial:
@@ -151,7 +174,7 @@ def _optuna_trial(trial: optuna.trial.FrozenTrial, metrics: Sequence[str], space
         reports.append((ended, final, None))
     states = optuna.trial.TrialState
     return ImportedTrial(
-        params={escape(name) if escape(name) in space else name: value for name, value in trial.params.items()},
+        params=_optuna_params(trial.params, space),
         began=began,
         ended=ended,
         reports=reports,

@@ -65,6 +65,10 @@ _READ = "SELECT changes, revision, spec FROM experiment WHERE id = ?"
 _CHANGE = "UPDATE experiment SET changes = ?, revision = revision + 1, name = ?, tags = ? WHERE id = ? AND revision = ?"
 _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
+_ACCEPTED = (("-Infinity", "null"), ("Infinity", "null"), ("NaN", "null"), (r"\u", r"\n"))
+r"""The words to replace in JSON text so that both databases accept it. Infinity and NaN are not JSON, and PostgreSQL refuses some
+characters that are written with \u. Inside a string, each replacement is valid, too."""
+
 
 SORTED_BY = ("name", "state", "trials", "best", "method", "started", "duration")
 """The columns by which a list of experiments can be sorted.
@@ -330,8 +334,14 @@ class Experiments:
                 raise SpecError(f"unknown column {name!r}{did_you_mean(name, SORTED_BY) or expected}", "/sort")
 
     def _json(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Cast a column of JSON text to JSON. SQLite has no JSON type, and reads the text directly."""
-        return type_coerce(column, JSON) if self._database.backend == "sqlite" else cast(column, JSON)
+        """Cast a column of JSON text to JSON. SQLite has no JSON type, and reads the text directly.
+
+        First replace what Python writes, and the databases refuse: one row with such a parameter would break the whole list.
+        """
+        text: ColumnElement[Any] = type_coerce(column, Text)
+        for written, accepted in _ACCEPTED:
+            text = func.replace(text, written, accepted)
+        return type_coerce(text, JSON) if self._database.backend == "sqlite" else cast(text, JSON)
 
     def with_a_best(self, project: str, looked_at: int) -> Iterator[ExperimentRecord]:
         """Iterate over the experiments that have a best trial and still have all of their points, newest first.

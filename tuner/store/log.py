@@ -81,6 +81,13 @@ class Log:
             rows = connection.execute(query.order_by(decision.c.event_seq)).mappings()
             return [found for found in map(decision_record, rows) if found.payload.get("warning")]
 
+    def count_samples(self, experiment_id: int) -> int:
+        """Count the trials that have started and count towards num_samples: neither repeats nor trials that users have added."""
+        query = select(decision.c.payload).where(decision.c.experiment_id == experiment_id, decision.c.kind == "start")
+        with self._database.read() as connection:
+            starts = connection.execute(query).scalars()
+            return sum(not start.get("asked") and start.get("repeat_of") is None for start in starts)
+
     def count_reports(self, experiment_id: int) -> int:
         """Count the reports in the log, without reading them."""
         query = select(func.count()).where(event.c.experiment_id == experiment_id, event.c.report_no.is_not(None))

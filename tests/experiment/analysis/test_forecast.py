@@ -18,7 +18,7 @@ from tests.web.searches import Curve, Search, digits, learning
 from tuner.domain.batch import Batch
 from tuner.domain.experiment import Limits, Mode, Objective, Scaling
 from tuner.driver.assemble import assemble
-from tuner.experiment.analysis.forecast import Forecast, forecast
+from tuner.experiment.analysis.forecast import End, Forecast, forecast
 from tuner.space import Space
 from tuner.store import Store
 
@@ -108,6 +108,31 @@ def test_fifo_trains_trials_to_the_end_however_often_they_start_over(sqlite_stor
     assert again is not None
     full = 27 * 24
     assert again.seconds.expected / whole.seconds.expected == pytest.approx(full / (full - every.iterations))
+
+
+@pytest.mark.parametrize("name", ["asha", "fifo"])
+@pytest.mark.parametrize("kind", ["grid", "random"])
+def test_a_grid_ends_after_all_of_its_trials(name: str, kind: str, sqlite_store: Store) -> None:
+    """`num_samples` says how often the grid is run."""
+    point = {"lr": 0.002, "width": 32}
+    options: dict[str, Any] = {**SCHEDULERS[name], "points_to_evaluate": (point,), "name": name}
+    width = {"type": "choice", "categories": [16, 32, 64]}
+    lr = {"type": "choice" if kind == "grid" else "grid_search"}
+    lr |= {"categories" if kind == "grid" else "values": [0.001 * n for n in range(1, 5)]}
+    space = {"lr": lr, "width": width}
+    trials = 1 + 2 * (12 if kind == "grid" else 4)
+
+    def end(**fields: Any) -> End | None:
+        spec = digits(**{"limits": FOUR, **options, **fields})
+        core = assemble(spec, Space.from_json(spec.space))
+        spec = replace(spec, resolved={"scheduler": core.scheduler.resolved()})
+        made = Search(sqlite_store, spec, start=T0, curve=lambda *_: {"accuracy": 0.5, "loss": 0.5})
+        made.advance(200, at_once=25)
+        return told(sqlite_store, made).end
+
+    whole = end(space=space, trials=2, search={"type": kind})
+    assert whole is not None
+    assert whole == end(trials=trials)
 
 
 def test_a_budget_of_time_and_one_of_gpu_hours_end_it_first(sqlite_store: Store) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.store.examples import T0, a_report, a_spec, begin
-from tuner.domain.batch import Batch
+from tests.store.examples import T0, a_report, a_spec, a_trial, begin
+from tuner.domain.batch import Batch, Entry
+from tuner.domain.decisions import Start
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Conflict, NotFound, SpecError, Stale
@@ -135,6 +136,24 @@ def test_more_of_a_grid_without_num_samples_is_another_pass(sqlite_store: Store)
     assert continue_experiment(sqlite_store, made.public_id, 1).spec.num_samples == 2
 
 
+def test_only_trials_that_the_search_started_count_as_samples_so_far(store: Store) -> None:
+    made, epoch, (trial,) = begin(store, 1, spec=a_spec())
+    more = [
+        Start(reason="enqueued by a user", params={"lr": 0.02}, number=1, asked=True),
+        Start(reason="retry of trial 0", params={"lr": 0.01}, number=2, asked=True),
+        Start(reason="a repeat", params={"lr": 0.01}, number=3, repeat_of=0),
+        Start(reason="one more", params={"lr": 0.03}, number=4),
+    ]
+    trials = [trial, *(a_trial(number) for number in range(1, 5))]
+    for one in trials:
+        one.state = TrialState.COMPLETED
+    log: list[Entry] = list(enumerate(more, start=4))
+    summary = {"counts": {"completed": 5}, "reason": "by a user"}
+    batch = Batch(log=log, trials=trials, state=ExperimentState.CANCELLED, summary=summary)
+    store.drivers.commit(made.id, epoch, batch, T0 + 9)
+    assert continue_experiment(store, made.public_id, 5).spec.num_samples == 2 + 5
+
+
 def test_changes_at_the_same_time_are_all_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second request changes the experiment after the first one has read it."""
     made, _, _ = begin(store, 1, spec=a_spec(num_samples=4))
@@ -160,8 +179,8 @@ def test_samples_that_are_added_at_the_same_time_add_up(store: Store, monkeypatc
     made = ended(store)
     really, between = usecases._samples_so_far, [5]
 
-    def samples_so_far(record: ExperimentRecord) -> int:
-        found = really(record)
+    def samples_so_far(store: Store, record: ExperimentRecord) -> int:
+        found = really(store, record)
         if between:
             continue_experiment(store, made.public_id, between.pop())
         return found

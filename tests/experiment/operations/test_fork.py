@@ -82,6 +82,32 @@ async def test_a_fork_has_the_spec_with_the_changes(client: httpx.AsyncClient, s
     assert (await client.get(f"{EXPERIMENTS}/{source['id']}")).json()["name"] == "digits"
 
 
+async def test_points_outside_the_changed_space_do_not_prevent_a_fork(
+    client: httpx.AsyncClient, sqlite_store: Store
+) -> None:
+    points = [{"lr": 0.09}, {"lr": 0.01}]
+    source = await created(client, {**SPEC, "search": {"type": "random"}, "points_to_evaluate": points})
+    narrow = {"space": {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.05}}}
+    url = f"{EXPERIMENTS}/{source['id']}"
+    assert (await client.patch(url, json=narrow)).status_code == 200
+    answer = await client.post(f"{url}/fork")
+    assert answer.status_code == 201, answer.text
+    assert sqlite_store.experiments.get(answer.json()["id"]).spec.points_to_evaluate == (points[1],)
+    given = {"changes": {"points_to_evaluate": [{"lr": 0.02}]}}
+    answer = await client.post(f"{url}/fork", json=given)
+    assert sqlite_store.experiments.get(answer.json()["id"]).spec.points_to_evaluate == ({"lr": 0.02},)
+    answer = await client.post(f"{url}/fork", json={"changes": {"points_to_evaluate": points}})
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["/points_to_evaluate/0/lr"], (
+        "these are the user's"
+    )
+    copy = (await client.get(f"{url}/spec")).json()
+    assert copy["spec"]["points_to_evaluate"] == points[1:]
+    assert copy["left_out"] == [
+        {"pointer": "/points_to_evaluate", "reason": "1 point lies outside the search space, which a user has changed"}
+    ]
+    await created(client, copy["spec"])
+
+
 async def test_a_repeated_key_creates_nothing_more(client: httpx.AsyncClient) -> None:
     source = await created(client, SPEC)
     url, key = f"{EXPERIMENTS}/{source['id']}/fork", {"Idempotency-Key": "once"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.logs import LogChunk
 from tuner.errors import Conflict, StoreError
 from tuner.store import Store
+from tuner.store.backups import backup as backup_of
 from tuner.store.backups.backup import backup, restore
 from tuner.store.service.access import Role
 from tuner.store.sql.connect import connect
@@ -57,6 +60,69 @@ def test_nothing_is_replaced_by_mistake(sqlite_store: Store, sqlite_url: str, tm
     sqlite_store.close()
     restore(sqlite_url, copy, force=True)
     with Store.open(sqlite_url) as store:
+        assert [one.name for one in store.experiments.page().items] == ["digits"]
+
+
+def test_the_home_in_a_url_is_that_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(elsewhere)
+    with Store.open("sqlite:///~/from.db") as store:
+        store.migrate()
+        begin(store)
+    backup("sqlite:///~/from.db", tmp_path / "copy")
+    restore("sqlite:///~/to.db", tmp_path / "copy")
+    with Store.open("sqlite:///~/to.db") as store:
+        store.check()
+        assert [one.name for one in store.experiments.page().items] == ["digits"]
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_locked_database_is_given_up(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(sqlite_store)
+    backup(sqlite_url, tmp_path / "copy")
+    monkeypatch.setattr(backup_of, "BUSY_S", 0.05)
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="another process uses the database"):
+            restore(sqlite_url, tmp_path / "copy", force=True)
+        other.execute("ROLLBACK")
+        restore(sqlite_url, tmp_path / "copy", force=True)
+
+
+NAMES = ["my#1.db", "m%20x.db", "what?.db", "a b&c=d.db"]
+"""Names of files with characters that have a meaning in URLs."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_backup_may_have_any_name(
+    sqlite_store: Store, sqlite_url: str, other_url: str, tmp_path: Path, name: str
+) -> None:
+    begin(sqlite_store)
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    backup(sqlite_url, folder / name)
+    restore(other_url, folder / name)
+    assert [path.name for path in folder.iterdir()] == [name]
+    with Store.open(other_url) as store:
+        assert [one.name for one in store.experiments.page().items] == ["digits"]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("name", NAMES)
+def test_a_backup_of_postgresql_may_have_any_name(postgres_url: str, tmp_path: Path, name: str) -> None:
+    with Store.open(postgres_url) as store:
+        begin(store)
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    backup(postgres_url, folder / name)
+    restore(postgres_url, folder / name, force=True)
+    assert [path.name for path in folder.iterdir()] == [name]
+    with Store.open(postgres_url) as store:
         assert [one.name for one in store.experiments.page().items] == ["digits"]
 
 

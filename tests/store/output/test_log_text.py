@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -87,6 +88,18 @@ def test_a_window_does_not_tear_a_character(limit: int) -> None:
         text, at = text + found.text, found.end
     assert text == "é✓🙂x🙂🙂\ufffd", "only the last character is torn in the file itself"
     assert at == len(file)
+
+
+@pytest.mark.parametrize("limit", range(1, 12))
+def test_a_window_does_not_tear_a_character_that_spans_pieces(limit: int) -> None:
+    file = "a🙂✓é🙂".encode()
+    for cuts in itertools.combinations(range(1, len(file)), 2):
+        parts = pieces(*itertools.pairwise((0, *cuts, len(file))), file=file)
+        text, at = "", 0
+        for _ in range(len(file)):
+            found = text_of(parts, LogQuery(offset=at, limit=limit), True)
+            text, at = text + found.text, found.end
+        assert text == "a🙂✓é🙂", cuts
 
 
 def test_search_finds_whole_lines_in_any_case() -> None:

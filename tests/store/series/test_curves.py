@@ -18,6 +18,7 @@ from tuner.domain.events import Reported, SegmentEnded
 from tuner.domain.states import SegmentState
 from tuner.domain.trial import Segment, Trial
 from tuner.store import Store
+from tuner.store.records import Across
 from tuner.store.series import pyramid
 
 Point = tuple[int, int, float, float]
@@ -213,6 +214,26 @@ def test_a_part_is_read_more_finely(store: Store) -> None:
     assert store.metrics.curves(run.made.id, "accuracy", x="time", low=-20, high=-10).curves == ()
 
 
+@pytest.mark.parametrize("x", ["time", "trial_time"])
+@pytest.mark.parametrize("count", [10, 3000])
+def test_a_line_between_two_reports_is_seen_if_neither_of_them_is(store: Store, count: int, x: Across) -> None:
+    run = Run(store)
+    run.report(0, [{"accuracy": n / count} for n in range(count)], ends=True)
+    times = store.metrics.curves(run.made.id, "accuracy", x=x, points=2 * count).curves[0].segments[0].x
+    assert len(times) == count
+
+    def seen(low: float, high: float) -> list[list[float]]:
+        found = store.metrics.curves(run.made.id, "accuracy", x=x, low=low, high=high).curves
+        return [list(segment.x) for curve in found for segment in curve.segments]
+
+    for at in (1, 5, 8, 64, 512, 2000):
+        if at + 2 < count:
+            before, left, right, behind = times[at - 1 : at + 3]
+            assert seen(left + 0.1, right - 0.1) == [[left, right]], "the range is between two reports"
+            assert seen(left - 0.1, right + 0.1) == [[before, left, right, behind]], "lines reach both edges"
+    assert seen(times[0] - 0.2, times[0] - 0.1) == seen(times[-1] + 0.1, times[-1] + 0.2) == []
+
+
 def test_time_of_the_trial_stands_still_between_its_segments(store: Store) -> None:
     run = Run(store)
     run.report(0, [{"accuracy": 0.1, "loss": 1.0}, {"accuracy": 0.2}], ends=True)  # 1.0 s
@@ -228,7 +249,7 @@ def test_time_of_the_trial_stands_still_between_its_segments(store: Store) -> No
     part = store.metrics.curves(run.made.id, "accuracy", x="trial_time", low=1.4, high=1.6).curves
     assert [(curve.trial, [list(segment.x) for segment in curve.segments]) for curve in part] == [
         (0, [[1.5]]),
-        (1, [[1.5]]),
+        (1, [[1.5, 2.0]]),  # the line goes on to the edge of the chart
     ]
 
 

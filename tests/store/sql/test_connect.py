@@ -96,6 +96,13 @@ def test_a_full_disk_is_an_outage_and_the_same_batch_goes_in_later(sqlite_store:
     assert sqlite_store.experiments.get(record.public_id).last_event_seq == 403
 
 
+@pytest.mark.parametrize("query", ["SELECT json_extract('no', '$')", "SELECT 1 FROM nowhere", "SELECT missing"])
+def test_an_error_of_a_query_is_not_worth_another_try(sqlite_store: Store, query: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        sqlite_store._database.rows(query)
+    assert not isinstance(caught.value, Retryable)
+
+
 @pytest.mark.postgres
 def test_a_broken_connection_is_replaced(postgres_url: str) -> None:
     import psycopg

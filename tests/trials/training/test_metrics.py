@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tuner.trials.training.metrics import MetricWarnings, flatten, numbers
+from tuner.trials.training.metrics import LONGEST_NAME, MetricWarnings, flatten, numbers
 
 
 def test_numbers_of_every_kind() -> None:
@@ -97,6 +97,11 @@ def test_what_is_no_dict_or_has_odd_names() -> None:
         flatten({1: 0.5})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="metric 'a/b' is reported twice"):
         flatten({"a/b": 1, "a": {"b": 2}})
+    longest = "é" * LONGEST_NAME
+    assert flatten({longest: 0.5}) == {longest: 0.5}
+    for metrics in ({longest + "x": 0.5}, {longest + "x": 1}, {longest[1:]: {"x": 0.5}}):
+        with pytest.raises(TypeError, match="expected a metric name of at most 500 characters, got 501: 'éé"):
+            flatten(metrics)
 
 
 def test_only_what_is_no_number_is_left_out_of_a_dict_within_a_report(capsys: pytest.CaptureFixture[str]) -> None:

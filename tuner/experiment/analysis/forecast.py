@@ -12,8 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.domain.experiment import Spec
+from tuner.driver.assemble import runs_grid
 from tuner.schedulers.shared.forecast import FACTORS, Gain, expected_gain, room
 from tuner.schedulers.shared.wording import shown
+from tuner.search.base import SearcherContext
+from tuner.search.grid import GridSearch
+from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
 
 HOUR_S = 3600.0
@@ -250,10 +254,22 @@ def _ending(limit: Limit, figures: Sequence[tuple[float, float, float]], trainin
 def _by_samples(record: ExperimentRecord, pace: _Pace) -> float | None:
     """Return the remaining training if further trials train as long as the trials so far. Running trials count as half done."""
     ended = sum(record.counts.get(state, 0) for state in ("completed", "stopped", "failed", "cancelled"))
-    if record.spec.num_samples is None or not ended:
+    samples = _samples(record.spec) if ended else None
+    if samples is None:
         return None
     done = ended + record.counts.get("running", 0) / 2
-    return max(pace.total * (record.spec.num_samples / done - 1), 0.0)
+    return max(pace.total * (samples / done - 1), 0.0)
+
+
+def _samples(spec: Spec) -> int | None:
+    """Return the total number of trials that the search starts, or None if it is not fixed."""
+    if not runs_grid(spec):
+        return spec.num_samples
+    given = spec.resolved.get("search") or spec.search
+    grid = GridSearch(given.get("choices") if given.get("type") == "grid" else False)
+    space = Space.from_json(spec.space, opaque=True)
+    grid.setup(SearcherContext(space=space, objectives=spec.objectives, seed=spec.seed, num_samples=spec.num_samples))
+    return grid.total() + len(spec.points_to_evaluate) + len(spec.earlier.get("portfolio", ()))
 
 
 def _by_units(store: Store, record: ExperimentRecord, limit: Limit, whole: float, pace: _Pace) -> float | None:
@@ -285,8 +301,8 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
     """
     spec = record.spec
     scheduler: Mapping[str, Any] = spec.resolved.get("scheduler") or {}
-    if scheduler.get("type") == "fifo" and spec.max_t is not None and spec.num_samples is not None:
-        return "num_samples", float(spec.max_t * spec.num_samples)
+    if scheduler.get("type") == "fifo" and spec.max_t is not None and (samples := _samples(spec)) is not None:
+        return "num_samples", float(spec.max_t * samples)
     if scheduler.get("type") != "freeze_thaw" or scheduler.get("max_t") is None:
         return None
     trainings = spec.limits.budget if spec.limits.budget is not None else scheduler.get("budget")

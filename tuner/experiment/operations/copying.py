@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.domain.experiment import Spec
 from tuner.experiment.code.bundles import bundle_in, is_bundle
+from tuner.experiment.specs.respace import points_inside
 from tuner.experiment.specs.spec import shortened
 from tuner.store import ExperimentRecord
 
@@ -29,6 +30,9 @@ class Copy:
 def copy_of(record: ExperimentRecord) -> Copy:
     """Return the current spec of an experiment in the form in which `create_experiment` takes it."""
     spec = record.spec
+    inside = points_inside(spec)
+    outside = len(spec.points_to_evaluate) - len(inside)
+    spec = replace(spec, points_to_evaluate=tuple(inside))
     found = {**shortened(spec), **_code(spec)}
     left_out = []
     if spec.entrypoint is None and spec.executor != "agents":
@@ -39,6 +43,9 @@ def copy_of(record: ExperimentRecord) -> Copy:
                 "an entrypoint or a command; or fork the experiment, since a fork keeps the function",
             )
         )
+    if outside:
+        lie = "1 point lies" if outside == 1 else f"{outside} points lie"
+        left_out.append(("/points_to_evaluate", f"{lie} outside the search space, which a user has changed"))
     for name, what in _PARTS.items():
         part = found.get(name, {})
         if part.get("type") == "python":

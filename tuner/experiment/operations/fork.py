@@ -10,6 +10,7 @@ from tuner.experiment.operations.earlier import with_earlier
 from tuner.experiment.operations.usecases import checked_code, packed, parsed
 from tuner.experiment.specs.changes import merge_patch
 from tuner.experiment.specs.model import NAME_LENGTH
+from tuner.experiment.specs.respace import points_inside
 from tuner.experiment.specs.spec import written
 from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.usercode.entrypoints import Checker
@@ -63,7 +64,7 @@ def fork_experiment(
 
 
 def _changed(source: ExperimentRecord, changes: Mapping[str, Any], learn: bool) -> dict[str, Any]:
-    base = written(source.spec)
+    base = {**written(source.spec), "points_to_evaluate": points_inside(source.spec)}
     if changes.get("function") is not None or changes.get("command") is not None:
         base.pop("entrypoint", None)
     data: dict[str, Any] = merge_patch(base, changes)

@@ -74,10 +74,14 @@ def write(
         scope: "all" if a trial's best value counts, "last" if its last value counts.
 
     Raises:
-        SpecError: there are no trials, or the name or the space is not valid in tuner.
+        SpecError: there are no trials, the name or the space is not valid in tuner, or a trial has a value outside the space.
     """
     if not trials:
         raise SpecError(f"{origin} has no trial that has ended, so there is nothing to import")
+    for count, trial in enumerate(trials):
+        for path, value in trial.params.items():
+            if path in space and not space[path].contains(value):
+                raise SpecError(f"trial {count} has {value!r}, which is not in the space", f"/space/{path}")
     code = by_value(_not_here, space_blob=space.blob(), parts_blob=None)
     data = {
         "name": name, "project": project, "space": space.to_json(), "metric": list(metrics), "mode": list(modes),

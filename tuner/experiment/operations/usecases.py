@@ -21,7 +21,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.experiment import SECTIONS, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
-from tuner.driver.assemble import Parts
+from tuner.driver.assemble import Parts, runs_grid
 from tuner.errors import Conflict, EntrypointError, ErrorCollector, NotFound, SpecError, Stale
 from tuner.experiment.analysis import lineage
 from tuner.experiment.analysis.lineage import Link
@@ -366,7 +366,7 @@ def continue_experiment(
         check_verb("continue", record)
         changes: dict[str, Any] = {}
         if num_samples is not None:
-            changes["num_samples"] = _samples_so_far(record) + num_samples
+            changes["num_samples"] = _samples_so_far(store, record) + num_samples
         more = f" with {num_samples} more samples" if num_samples is not None else ""
         # An experiment that has not ended gets the command too, because it may end before its driver reads the request.
         commands = [*_amendment(record.spec, changes), ("continue", f"by a user{more}", {})]
@@ -375,14 +375,13 @@ def continue_experiment(
     return _changed(store, experiment, change, MOST_TRIES)
 
 
-def _samples_so_far(record: ExperimentRecord) -> int:
+def _samples_so_far(store: Store, record: ExperimentRecord) -> int:
     """Return the num_samples that is in effect for an experiment so far."""
     if record.spec.num_samples is not None:
         return record.spec.num_samples
-    search = record.spec.resolved.get("search") or record.spec.search
-    if search.get("type") == "grid" or Space.from_json(record.spec.space, opaque=True).has_grid:
-        return 1  # for a grid, num_samples says how often the grid is run
-    return sum(record.counts.values())
+    if runs_grid(record.spec):
+        return 1
+    return store.log.count_samples(record.id)
 
 
 def _amendment(spec: Spec, changes: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:

@@ -9,14 +9,14 @@ from typing import Any, cast
 from pydantic import BaseModel, Field, ValidationError
 
 from tuner.domain.experiment import Spec
-from tuner.driver.assemble import why_no_repeats
+from tuner.driver.assemble import runs_grid, why_no_repeats
 from tuner.errors import SpecError
 from tuner.experiment.specs.checks import check_repeats, check_strings, plain_json
 from tuner.experiment.specs.messages import Errors, in_words, pointer_to
 from tuner.experiment.specs.model import MOST_TAGS, OPTIONS, SECTION, STRICT, Name, TagKey, TagValue
 from tuner.experiment.specs.respace import respaced
 from tuner.names import option_meant
-from tuner.schedulers import FIFOScheduler, class_of
+from tuner.schedulers import FIFOScheduler, class_of, has_one_trial
 from tuner.space import Space
 
 
@@ -123,6 +123,10 @@ def parse_changes(spec: Spec, data: Any, *, begun: bool = True) -> dict[str, Any
         errors.append(
             ("/num_samples", "null needs limits.time_budget_s, because the experiment would never end without it")
         )
+    if not errors and found.get("limits", {}).get("time_budget_s", 0) is None and _is_endless(whole):
+        errors.append(
+            ("/limits/time_budget_s", "null needs num_samples, because the experiment would never end without it")
+        )
     if errors:
         raise SpecError(errors)
     return {
@@ -139,6 +143,12 @@ def _no_such_change(name: str, known: Sequence[str]) -> str:
         if meant:
             return f"unknown field{meant}"
     return f"cannot be changed; only these fields can: {', '.join(known)}"
+
+
+def _is_endless(spec: Spec) -> bool:
+    """Return whether a search that had only a time budget would never end without it."""
+    limited = spec.num_samples is not None or spec.limits.budget is not None
+    return not limited and not has_one_trial(spec.resolved.get("scheduler", spec.scheduler)) and not runs_grid(spec)
 
 
 def _changed_limits(spec: Spec, given: Mapping[str, Any], errors: Errors) -> dict[str, Any]:

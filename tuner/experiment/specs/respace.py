@@ -69,6 +69,22 @@ def respaced(spec: Spec, patch: Mapping[str, Any], assume: Mapping[str, Any], *,
     return {"space": data, "former_spaces": [*spec.former_spaces, spec.space], "assumed": {**kept, **assumed}}
 
 
+def points_inside(spec: Spec) -> list[Mapping[str, Any]]:
+    """Return the `points_to_evaluate` that lie in the current space. A change of the space may have excluded some."""
+    if not spec.former_spaces:
+        return list(spec.points_to_evaluate)
+    space = Space.from_json(spec.space, opaque=True)
+    return [point for point in spec.points_to_evaluate if _lies_in(space, point)]
+
+
+def _lies_in(space: Space, point: Mapping[str, Any]) -> bool:
+    try:
+        space.check(point)
+    except SpecError:
+        return False
+    return True
+
+
 def _assumed(before: Space, after: Space, assume: Mapping[str, Any], begun: bool) -> tuple[dict[str, Any], Errors]:
     """Return a dict from the path of each new parameter to its assumed value, and the errors in `assume`."""
     new = {p.path: p for p in added(before, after)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from sqlalchemy import make_url
 
 from tuner.errors import Conflict, StoreError
 from tuner.store.backups import exchange
+from tuner.store.sql.connect import sqlite_file
 
 BUSY_S = 30.0
 """The time to wait for another process's transaction to end, in seconds."""
@@ -67,7 +69,7 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
     target = _file(url)
     if not source.is_file():
         raise StoreError(f"there is no file {source}")
-    with _errors(), closing(sqlite3.connect(f"file:{source.absolute()}?mode=ro", uri=True)) as read:
+    with _errors(), closing(exchange.reading(source)) as read:
         if read.execute("PRAGMA integrity_check").fetchone() != ("ok",) or not _has_tables(read):
             raise StoreError(f"{source} is not a complete backup of a tuner database")
         if target is None:
@@ -79,18 +81,30 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
                 raise Conflict(
                     f"the database {target} has experiments, which would be lost; pass --force to replace it"
                 )
-            read.backup(write)
+            _fill(write, read)
+
+
+def _fill(target: sqlite3.Connection, source: sqlite3.Connection) -> None:
+    """Copy a database. Raise StoreError if another process keeps one of the two locked for `BUSY_S` seconds."""
+    until = time.monotonic() + BUSY_S
+
+    def check(status: int, _left: int, _pages: int) -> None:
+        # By itself, `Connection.backup` would try again for ever.
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() >= until:
+            raise StoreError("another process uses the database: stop all services and searches first")
+
+    source.backup(target, progress=check, sleep=min(0.25, BUSY_S))
 
 
 def _file(url: str) -> Path | None:
     """Return the path of an SQLite database's file, or None for a PostgreSQL database."""
     parts = make_url(url)
-    return Path(parts.database) if parts.get_backend_name() == "sqlite" and parts.database else None
+    return sqlite_file(parts.database) if parts.get_backend_name() == "sqlite" and parts.database else None
 
 
 def _copy(source: Path, target: Path) -> None:
     with _errors(), closing(sqlite3.connect(source, BUSY_S)) as read, closing(sqlite3.connect(target)) as write:
-        read.backup(write)
+        _fill(write, read)
         write.execute("PRAGMA journal_mode = DELETE")  # leaves one file, without a write-ahead log beside it
 
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Boolean, Connection, Table, text
+from sqlalchemy import URL, Boolean, Connection, Table, text
 
 from tuner.errors import Conflict, StoreError
 from tuner.store.sql import migrate
@@ -67,7 +67,7 @@ def put_back(url: str, source: Path, *, force: bool = False) -> None:
         migrate.migrate(target)
         with (
             translated("postgresql"),
-            closing(sqlite3.connect(f"file:{source.absolute()}?mode=ro", uri=True)) as read,
+            closing(reading(source)) as read,
             target.begin() as write,
         ):
             write.execute(text(f"SET LOCAL lock_timeout = '{LOCK_S}s'"))
@@ -80,9 +80,14 @@ def put_back(url: str, source: Path, *, force: bool = False) -> None:
         target.dispose()
 
 
+def reading(source: Path) -> sqlite3.Connection:
+    """Open an SQLite file for reading, whatever characters its name has. Never create it."""
+    return sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)
+
+
 def _make(target: Path) -> None:
     """Make an SQLite file with the tables of this version."""
-    engine = connect(f"sqlite:///{target}", "NORMAL")
+    engine = connect(URL.create("sqlite", database=str(target)), "NORMAL")
     try:
         migrate.migrate(engine)
     finally:
@@ -118,8 +123,7 @@ def _fill(connection: Connection, table: Table, source: sqlite3.Connection) -> N
 def migrated(source: Path, folder: Path) -> Path:
     """Copy an SQLite file into `folder`, migrate the copy to the tables of this version, and return its path."""
     copy = folder / "copy.db"
-    uri = f"file:{source.absolute()}?mode=ro"
-    with closing(sqlite3.connect(uri, uri=True)) as read, closing(sqlite3.connect(copy)) as write:
+    with closing(reading(source)) as read, closing(sqlite3.connect(copy)) as write:
         read.backup(write)
     _make(copy)
     with closing(sqlite3.connect(copy)) as write:

@@ -135,6 +135,7 @@ def _whole_characters(loaded: Loaded) -> Loaded:
     """Cut off an incomplete character at the end, whose other bytes are outside the window or not written yet."""
     if not loaded:
         return loaded
+    loaded = _runs(loaded)  # the character may have begun in an earlier part
     start, content = loaded[-1]
     for length in range(1, min(4, len(content) + 1)):
         first = content[-length]
@@ -145,6 +146,19 @@ def _whole_characters(loaded: Loaded) -> Loaded:
             content = content[:-length]
         break
     return [*loaded[:-1], (start, content)]
+
+
+def _runs(loaded: Loaded) -> Loaded:
+    """Join the parts that have no gap in between."""
+    runs: list[tuple[int, list[bytes]]] = []
+    at = -1
+    for start, content in loaded:
+        if start == at:
+            runs[-1][1].append(content)
+        else:
+            runs.append((start, [content]))
+        at = start + len(content)
+    return [(start, b"".join(contents)) for start, contents in runs]
 
 
 def _joined(loaded: Loaded, begin: int) -> LogText:
@@ -168,12 +182,7 @@ def gap_note(size: int, in_line: bool = False) -> bytes:
 def _matches(loaded: Loaded, search: str, query: LogQuery) -> LogText:
     """Return the lines that contain `search`, ignoring case; if they exceed the limits of the query, only the last of them."""
     wanted = search.casefold()
-    runs: Loaded = []  # contents without a gap in between
-    for start, content in loaded:
-        if runs and runs[-1][0] + len(runs[-1][1]) == start:
-            runs[-1] = runs[-1][0], runs[-1][1] + content
-        else:
-            runs.append((start, content))
+    runs = _runs(loaded)
     found = [
         line.rstrip("\r")
         for _, content in runs

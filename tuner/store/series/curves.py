@@ -255,7 +255,7 @@ def _wanted(
 def _in_time(
     cursor: Cursor, key: int, whole: Mapping[int, tuple[int, int]], begins: clocks.Begins, low: float, high: float
 ) -> dict[int, tuple[int, int]]:
-    """Find the reports between two times, and a few more reports at both ends.
+    """Find the reports between two times, and at both ends at least one more, so that lines reach the edge of the chart.
 
     The search begins in coarse buckets, and continues in finer buckets as the range gets smaller.
     """
@@ -266,7 +266,13 @@ def _in_time(
             continue
         records, segments = _records(cursor, key, found, level)
         zero = _begins_of(segments, begins)
-        inside = (records["last_time"] - zero >= low) & (records["first_time"] - zero <= high)
+        first, last = records["first_time"] - zero, records["last_time"] - zero
+        inside = (last >= low) & (first <= high)
+        # The line from a bucket to the next one may be visible although neither of the two is.
+        left, right = last[:-1], first[1:]
+        line = (np.maximum(left, right) >= low) & (np.minimum(left, right) <= high) & (np.diff(segments) == 0)
+        inside[:-1] |= line
+        inside[1:] |= line
         records, segments = records[inside], segments[inside]
         found = {
             int(segments[begin]): (int(records["first_no"][begin]), int(records["last_no"][end - 1]))

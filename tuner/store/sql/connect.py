@@ -46,6 +46,9 @@ not acknowledge, for instance because the network is partitioned. The keepalives
 _PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransaction"})
 """Temporary errors: a lost connection, a lock, a full disk (including PostgreSQL's 53100), a server that became a standby."""
 
+_LASTING = ("no such table", "no such column", "malformed JSON", "ProgramLimitExceeded")
+"""Operational errors that are not temporary: parts of SQLite's messages, and PostgreSQL's error for what is too large."""
+
 _PASSWORD = re.compile(r"(?<=//)([^/@:]*):[^\n]*(?=@)")
 
 
@@ -63,13 +66,13 @@ class StoreUnavailable(StoreError, Retryable):
     """The database is locked or unreachable. The same call may succeed later."""
 
 
-def connect(url: str, synchronous: Synchronous = "NORMAL") -> Engine:
+def connect(url: str | URL, synchronous: Synchronous = "NORMAL") -> Engine:
     """Return an engine with this project's settings. Raise StoreError if the URL is wrong or not supported."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:  # ValueError: the port is not a number
         raise StoreError(
-            f"not a database URL: {shown_url(url)!r}; expected sqlite:////path/to/file or postgresql://user@host/name"
+            f"not a database URL: {shown_url(str(url))!r}; expected sqlite:////path/to/file or postgresql://user@host/name"
         ) from error
     match parsed.get_backend_name():
         case "sqlite":
@@ -88,7 +91,7 @@ def shown_url(url: str) -> str:
 def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
     if not url.database or url.database == ":memory:":
         raise StoreError("an SQLite database must be a file, because the driver and the API are separate processes")
-    path = Path(url.database).expanduser().absolute()
+    path = sqlite_file(url.database)
     refuse_network_disk(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(
@@ -113,6 +116,11 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
         connection.exec_driver_sql("BEGIN")
 
     return engine
+
+
+def sqlite_file(database: str) -> Path:
+    """Return the path of the file that the database of an SQLite URL names. ``~`` is the home of the user."""
+    return Path(database).expanduser().absolute()
 
 
 def _write_ahead(cursor: Any) -> None:
@@ -191,6 +199,6 @@ def is_of_driver(error: Exception) -> bool:
 def translate(error: BaseException, backend: str) -> StoreError:
     text = shown_url(str(error).strip()) or type(error).__name__
     passing = any(kind.__name__ in _PASSING for kind in type(error).__mro__)
-    if passing and "no such table" not in text and "no such column" not in text:
+    if passing and not any(part in text or part == type(error).__name__ for part in _LASTING):
         return StoreUnavailable(f"{backend}: {text}")
     return StoreError(f"{backend}: {text}")

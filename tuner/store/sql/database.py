@@ -166,9 +166,15 @@ class Database:
 
     @contextmanager
     def cursor(self) -> Iterator[tuple[Cursor, Connection]]:
-        """Begin a transaction that only reads, with a plain cursor for queries that return very many rows."""
-        with self.read() as connection, connection.begin():
-            yield Cursor(connection.connection.cursor(), self.backend), connection
+        """Begin a transaction that only reads, with a plain cursor for queries that return very many rows.
+
+        All of its queries see the same state of the database, as they always do in SQLite.
+        """
+        with self.read() as connection:
+            if self.backend == "postgresql":
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield Cursor(connection.connection.cursor(), self.backend), connection
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Return the rows of a single query, in half the time that `cursor` takes for one: SQLAlchemy begins no transaction."""

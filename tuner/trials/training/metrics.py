@@ -11,6 +11,9 @@ from typing import Any
 
 from tuner.errors import WrongArgument
 
+LONGEST_NAME = 500
+"""The maximum number of characters of a metric's name. PostgreSQL's index takes 2,700 bytes, and a character has up to 4."""
+
 
 @dataclass(slots=True)
 class MetricWarnings:
@@ -38,7 +41,7 @@ def flatten(metrics: Mapping[str, Any], warnings: MetricWarnings | None = None) 
     flat: dict[str, float] = {}
     if type(metrics) is dict:
         for key, value in metrics.items():
-            if type(value) is float and type(key) is str:
+            if type(value) is float and type(key) is str and len(key) <= LONGEST_NAME:
                 flat[key] = value
             else:
                 _add(flat, "", key, value, warnings)
@@ -82,6 +85,10 @@ def _add(flat: dict[str, float], prefix: str, key: object, value: Any, warnings:
         for inner, item in value.items():
             _add(flat, name + "/", inner, item, warnings)
         return
+    if len(name) > LONGEST_NAME:
+        raise WrongArgument(
+            f"expected a metric name of at most {LONGEST_NAME} characters, got {len(name)}: {name[:40]!r}..."
+        )
     if name in flat:
         raise WrongArgument(f"metric {name!r} is reported twice in one call")
     if value is not None:

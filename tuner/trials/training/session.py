@@ -507,8 +507,8 @@ def report(metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: S
     printed in one line, and the checkpoint is ignored.
 
     Args:
-        metrics: numbers by name. Names in nested dicts are joined by "/". Only rank 0's metrics count. If the value
-            of a metric is None, the metric is left out or, if it is the objective, reported as NaN.
+        metrics: numbers by name. A name has at most 500 characters. Names in nested dicts are joined by "/". Only rank 0's
+            metrics count. If the value of a metric is None, the metric is left out or, if it is the objective, reported as NaN.
         step: your own count of batches or samples, which is stored with the report. It becomes the column `step` in
             `trial.history`, and the x axis `user_step` of the API's curves.
         checkpoint: a directory, or a callable that is given an empty directory and fills it. Before `report` returns, a
@@ -516,7 +516,7 @@ def report(metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: S
             is due. The directories of several ranks become one checkpoint.
 
     Raises:
-        WrongArgument: a metric is not a number. The message names the metric.
+        WrongArgument: a metric is not a number, or its name is too long. The message names the metric.
     """
     running = _inside("report")
     if running is not None:
