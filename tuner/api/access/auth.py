@@ -347,7 +347,7 @@ class Authenticate:
 
         The database is queried at most every `KNOWN_S` seconds.
         """
-        if identity is None or credential is None:
+        if identity is None or identity is LOCAL or credential is None:
             return True
         try:
             return await self._authenticator.identity_of(credential) is not None
@@ -365,7 +365,8 @@ class Authenticate:
                 raise
             detail = f"the database does not answer at the moment: {error}"
             return None, problem_response(503, detail, headers={"Retry-After": "1"})
-        if identity is None and not asks and not credential:
+        if identity is None and not asks and (credential is None or credential.is_session):
+            # A browser keeps sending the cookie of an earlier service with the same address, and its user cannot sign out.
             identity = LOCAL
         if path == SESSION:
             return identity, None  # everybody may sign in, sign out, and read whether they are signed in
