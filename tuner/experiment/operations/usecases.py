@@ -135,10 +135,17 @@ def dry_run(
     checker: Checker,
     configurations: int = 5,
     seconds_per_iteration: float | None = None,
+    store: Store | None = None,
 ) -> Preview:
-    """Check a spec as `create_experiment` does, and return what the experiment would do. Nothing is stored."""
+    """Check a spec as `create_experiment` does, and return what the experiment would do. Nothing is stored.
+
+    store: the database with the earlier experiments. Without it, `warm_start` is neither checked nor used.
+    """
     spec, names, sent = parsed(data, checker=checker)
     checked_code(spec, names, sent, checker)
+    if store is not None:
+        default = None if "warm_start" in data else store.projects.settings(spec.project).warm_start
+        spec = with_earlier(store, spec, default=default)
     with functions_by_name():
         return preview(spec, configurations, seconds_per_iteration)
 
