@@ -448,6 +448,20 @@ def id_of(store: Store, called: str) -> str:
     return found[0].public_id
 
 
+def found_for_agents(store: Store, called: str) -> ExperimentRecord:
+    """Return the experiment with this id or name. If several have this name, return the only one that has not ended.
+
+    Raises:
+        NotFound: there is no such experiment.
+        Conflict: the name does not say which of several experiments is meant.
+    """
+    try:
+        return store.experiments.get(called)
+    except NotFound:
+        open_ones = [record for record in store.experiments.named(called) if not record.state.ended]
+        return open_ones[0] if len(open_ones) == 1 else store.experiments.get(id_of(store, called))
+
+
 def numbered(store: Store, experiment: str, number: int) -> str:
     """Return the id of the trial with this number. `experiment` is the public id of an experiment.
 
