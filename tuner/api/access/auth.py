@@ -409,6 +409,31 @@ def address_of(scope: Scope) -> str:
     return scope["client"][0] if scope.get("client") else "unknown"
 
 
+class PlainAddress:
+    """ASGI middleware that writes the address of a client without IPv6 in the form of IPv4.
+
+    A socket that listens on "::" names such a client ``::ffff:10.0.0.7``. All of these addresses are in one /64 network, and are
+    neither loopback nor in a network of IPv4.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if client := scope.get("client"):
+            scope["client"] = (plain_address(client[0]), *client[1:])
+        await self._app(scope, receive, send)
+
+
+def plain_address(address: str) -> str:
+    """Return an IPv4 address that is embedded in IPv6, such as ``::ffff:10.0.0.7``, in its own form. Return others unchanged."""
+    if ":" in address:
+        with contextlib.suppress(ValueError):
+            found = ipaddress.IPv6Address(address).ipv4_mapped
+            return address if found is None else str(found)
+    return address
+
+
 def source_of(scope: Scope) -> str:
     """Return the key under which failed attempts to sign in are counted: the IPv4 address, or the /64 network for IPv6."""
     address = address_of(scope)
