@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner.api.headers import header
 from tuner.api.monitoring.metrics import Metrics
-from tuner.api.paths import path_of
+from tuner.api.paths import keep_slashes, path_of
 from tuner.api.problems import unexpected
 from tuner.store import watched_commits
 from tuner.telemetry import log_format, tracing
@@ -62,6 +62,7 @@ class Observe:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        keep_slashes(scope)
         if self._root_path:
             # Routes then match with and without the prefix, because not all proxies strip it.
             scope["root_path"] = self._root_path
